@@ -64,7 +64,7 @@ def main(model: str, full: bool, dtype: str, shape: str, groups: int, steps: int
         torch.cuda.reset_peak_memory_stats()
     for index in range(steps):
         started = time.perf_counter()
-        metrics, _ = take_step(learner, index, StopRequest(), lambda: None)
+        metrics = take_step(learner, index, StopRequest(), lambda: None)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - started)

@@ -7,7 +7,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from train.objective.credit import CREDITS
 from train.objective.loss_table import LOSSES
 from warehouse.consent import GuardedOption
 from warehouse.options import (
@@ -81,11 +80,10 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
               help="Peak learning rate of AdamW; --lr for short.")
 @click.option("--updates-per-batch", "--updates-per-shard", type=click.IntRange(min=1),
               help="Optimizer steps, at most one per group.  [default: 1]")
-@click.option("--loss", default="dapo", help=f"{', '.join(LOSSES)}.")
+@click.option("--loss", cls=GuardedOption, default="dapo", metavar="NAME|FILE.py:NAME",
+              help=f"{', '.join(LOSSES)}, or a function of your own that gives each token its loss.")
 @click.option("--lora-rank", type=click.IntRange(min=1), default=16, help="Rank of the adapter.")
 @click.option("--dry-run", is_flag=True, help="Stop after the mismatch table, write nothing.")
-@click.option("--explain", type=click.IntRange(min=1), metavar="K",
-              help="With --dry-run: the K completions with the largest gradients, and their shares.")
 @option_group("Which rows")
 @iteration_option
 @click.option("--purpose", default="train", help="Rows to train on; with --loss nll also 'distil' or "
@@ -95,8 +93,6 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
               help="Train on these turns of conversations alone, for example 2.  [default: all]")
 @click.option("--replay", type=click.IntRange(min=0), default=0,
               help="Also train on rows up to this many versions old.")
-@click.option("--replay-select", metavar="SQL",
-              help="Replay only these groups: a query of the warehouse that returns iteration and group_id.")
 @click.option("--truncated-sampling", type=click.Choice(["refuse", "uncorrected"]), default="refuse",
               help="Rows drawn with penalties, or truncated without a record of what was left to draw from.")
 @click.option("--mask-truncated/--keep-truncated", default=False,
@@ -112,17 +108,10 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
 @click.option("--delta", type=POSITIVE, help="Upper bound of the unclipped ratio (two-sided clipping).")
 @click.option("--max-completion-length", type=click.IntRange(min=1),
               help="Divisor of dr_grpo.  [default: max_tokens of the rows]")
-@click.option("--oapl-beta", type=POSITIVE,
-              help="Reward that oapl takes for one nat of log ratio to the sampling policy.  [default: 1]")
 @click.option("--scale-rewards", type=click.Choice(["group", "batch", "none"]), default="group",
               help="Divide advantages by the std of the group, of the batch, or not.")
 @click.option("--advantages", cls=GuardedOption, metavar="FILE.py:NAME",
               help="Your own advantages: a function of all rows that gives each a number, or one per token.")
-@click.option("--credit", type=click.Choice(CREDITS),
-              help="Reward of a turn: its own, the best of that and of the turns that follow from it, or "
-                   "that of the last of these.  [default: own]")
-@click.option("--discount", type=FiniteRange(min=0, max=1, min_open=True),
-              help="Factor of a credited reward for every turn that it came later.  [default: 0.4]")
 @option_group("KL to the base and entropy")
 @click.option("--kl-beta", type=NOT_NEGATIVE, default=0.0, help="Weight of the KL to the base model.")
 @click.option("--kl-monitor", is_flag=True, default=None, show_default=False,
@@ -143,8 +132,6 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
 @click.option("--off-policy-threshold", type=FiniteRange(),
               help="Drop a completion with a negative advantage and a mean log mu - log pi above this.")
 @option_group("Optimizer and steps")
-@click.option("--tasks-per-step", type=click.IntRange(min=1),
-              help="Groups per optimizer step, instead of --updates-per-batch.")
 @click.option("--schedule", type=click.Choice(["constant", "linear", "cosine"]), default="constant",
               help="How the learning rate goes on after the warmup.")
 @click.option("--warmup-steps", type=click.IntRange(min=0), default=0,
@@ -181,10 +168,6 @@ def export(run: str, version: int | None, output: Path, dtype: str | None) -> No
 @click.option("--max-mismatch", type=NOT_NEGATIVE,
               help="Largest mean k3 KL at staleness 0.  [default: in float32 100 times that of iteration 0, "
                    "at most 1e-4; else 0.015]")
-@click.option("--max-drift", type=NOT_NEGATIVE,
-              help="Stop before a step whose mean (log pi/pi_old)^2 / 2 is above this.")
-@click.option("--min-ess", type=FiniteRange(min=0, max=1),
-              help="Stop before a step whose ESS / n of pi/mu is below this.")
 @option_group("Run, stop and resume")
 @click.option("--checkpoint-seconds", type=NOT_NEGATIVE, default=120.0,
               help="Save a checkpoint in the stage this often.")

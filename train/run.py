@@ -19,12 +19,11 @@ from train.steps.accelerator import Processes, Tracker
 from train.steps.batch import weigh_rows
 from train.steps.budget import choose_tokens
 from train.steps.checkpoint import Checkpoints
-from train.steps.explain import explain_lines
 from train.steps.logprob_pass import COLUMNS, collect, fill_logprobs, hand_out
 from train.steps.mismatch import check_mismatch, lines_to_print, mismatch_table
 from train.steps.probe import make_probe
 from train.steps.row import RowGroup, forwardable
-from train.steps.steps import Learner, check_first_step, check_schedule, take_steps
+from train.steps.steps import Learner, check_schedule, take_steps
 from warehouse.stages import warm
 from warehouse.stages.clock import Clock
 from warehouse.stages.space import POLICY_COPIES, check_space, checkpoint_bytes
@@ -99,11 +98,8 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Po
     """Policy, optimizer, rows and their split into steps as one."""
     if policy.attention != SHARED_PROMPT:
         say(sharing(policy, inputs.groups))
-    if len(plan) == 1 and settings.max_drift is not None:
-        say("--max-drift judges every step but the first, whose drift is 0, and this stage takes one step")
     # These need the old logprobs of all rows before the first gradient; so does whoever wants only the table.
-    needs_pass = (settings.loss == "m2po" or settings.entropy_quantile < 1 or asks_base(settings)
-                  or settings.dry_run)
+    needs_pass = settings.entropy_quantile < 1 or asks_base(settings) or settings.dry_run
     online = len(plan) == 1 and not needs_pass and not checkpoints.holds_steps()
     optimizer = load_optimizer(policy, warehouse, inputs, settings, say)
     learner = Learner(policy, optimizer, batch, plan, checkpoints, processes, settings, inputs.stage,
@@ -114,12 +110,9 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Po
 
 
 def end_dry_run(inputs: Inputs, learner: Learner, say: Callable[[str], None]) -> None:
-    """Refuse what the stage would refuse, and explain the completions that were asked for."""
+    """Refuse what the stage would refuse."""
     if not (learner.plan or learner.settings.keep_if_nothing or is_waiting(learner.batch)):
         raise without_signal(inputs, learner.batch, learner.settings.purpose)
-    if learner.settings.explain:
-        for line in explain_lines(learner, learner.settings.explain):
-            say(line)
     say("dry run: nothing was written")
 
 
@@ -154,7 +147,6 @@ def gate(warehouse: Warehouse, inputs: Inputs, learner: Learner, say: Callable[[
         say(line)
     check_mismatch(table, settings, engine_dtype=inputs.groups[0].dtype,
                    floor=mismatch_floor(warehouse, inputs.iteration), say=say)
-    check_first_step(learner)
     if learner.plan and has_nothing(learner.batch):     # AdamW would move on by its moments alone
         learner.plan.clear()
         if not (settings.keep_if_nothing or settings.dry_run):

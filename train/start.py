@@ -23,18 +23,10 @@ def open_processes(settings: Settings) -> Processes:
     if settings.threads:
         torch.set_num_threads(settings.threads)
     processes = Processes(settings.device)
-    check_sharding(processes, settings)
+    if processes.sharding and settings.load_in_4bit:
+        raise StageError("--load-4bit needs all weights in one process, and the config of `accelerate "
+                         "launch` shares them (FSDP). Leave one out.")
     return processes
-
-
-def check_sharding(processes: Processes, settings: Settings) -> None:
-    """StageError for options that cannot be served by weights that are shared over processes."""
-    if not processes.sharding:
-        return
-    for wrong, option in ((settings.load_in_4bit, "--load-4bit"), (settings.explain, "--explain")):
-        if wrong:
-            raise StageError(f"{option} needs all weights in one process, and the config of `accelerate "
-                             "launch` shares them (FSDP). Leave one out.")
 
 
 def load_policy(warehouse: Warehouse, parent: dict[str, Any], settings: Settings, processes: Processes,

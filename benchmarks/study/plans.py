@@ -134,7 +134,9 @@ def crossed(losses: str, stalenesses: tuple[int, ...],
 
 def by_default(losses: str) -> dict[str, tuple[int, tuple[str, ...]]]:
     """Losses with the correction that each has by default."""
-    return {f"{staleness}: {loss}": (staleness, ("--loss", loss))
+    own = {loss: ("--loss", f"{HERE.parents[1]}/examples/losses.py:{loss}", "--correction", "none")
+           for loss in ("dppo", "topr", "vespo")}
+    return {f"{staleness}: {loss}": (staleness, own.get(loss, ("--loss", loss)))
             for staleness in (3, 8, 0) for loss in losses.split()}
 
 
@@ -143,10 +145,10 @@ def own(name: str, file: str = "pass_at_k.py") -> tuple[str, ...]:
     return ("--advantages", f"{HERE.parents[1]}/examples/advantages/{file}:{name}")
 
 
-CLAIMED = (crossed("dapo gspo cispo", (0, 3, 8), "token-truncate") | by_default("m2po dppo")
+CLAIMED = (crossed("dapo gspo cispo", (0, 3, 8), "token-truncate") | by_default("dppo")
            | crossed("dapo gspo", (3, 8), "none bypass sequence-mask")
            | crossed("dapo", (1,), "token-truncate none"))
-LATER = (crossed("cispo", (0, 3, 8), "none bypass") | by_default("reinforce nll oapl topr vespo")
+LATER = (crossed("cispo", (0, 3, 8), "none bypass") | by_default("reinforce nll topr vespo")
          | crossed("dapo gspo", (3, 8), "token-mask")
          | crossed("gspo", (1,), "token-truncate none") | crossed("dapo", (1,), "bypass sequence-mask")
          | {f"0: dapo, KL {beta}": (0, ("--kl-beta", beta)) for beta in ("0.02", "0.2")}

@@ -18,6 +18,7 @@ from train.steps.row import Row, RowGroup
 TESTS = Path(__file__).parents[1]
 INPUTS = json.loads((TESTS / "golden_grpo.json").read_text())["inputs"]
 GOLDEN = json.loads((TESTS / "golden_entropy_bonus.json").read_text())
+LOSSES = {"bnpo": "dapo", **{name: f"{TESTS.parent}/examples/losses.py:{name}" for name in ("sapo", "vespo")}}
 OPTIONS = {"loss_type": "--loss", "top_entropy_quantile": "--entropy-quantile",
            "entropy_coef": "--entropy-coef", "epsilon_high": "--clip-high",
            "mask_truncated_completions": "--mask-truncated"}
@@ -25,8 +26,9 @@ OPTIONS = {"loss_type": "--loss", "top_entropy_quantile": "--entropy-quantile",
 
 def settings_of(config, run):
     """The options of `train` that mean what the other trainer was told: bnpo is dapo with another clip."""
-    config = config | {"loss_type": config["loss_type"].replace("bnpo", "dapo")}
-    arguments = [str(run), "--clip-low", "0.2", "--clip-high", "0.2", "--max-completion-length", "12"]
+    config = config | {"loss_type": LOSSES.get(config["loss_type"], config["loss_type"])}
+    arguments = ["--correction", "none"] if config["loss_type"] == LOSSES["vespo"] else []
+    arguments += [str(run), "--clip-low", "0.2", "--clip-high", "0.2", "--max-completion-length", "12"]
     for name, value in config.items():
         if name in OPTIONS:
             arguments += [OPTIONS[name]] if value is True else [OPTIONS[name], str(value)]

@@ -1,4 +1,4 @@
-"""What a step did to each token, which completions a gradient comes from, and advantages of one's own."""
+"""What a step did to each token, and advantages and losses of one's own."""
 
 import math
 
@@ -96,19 +96,6 @@ def test_rows_whose_tokens_were_pruned_count_in_no_correction_and_no_gap(run):
     assert result.exit_code == 1 and "was pruned" in result.stderr
 
 
-def test_shares_of_the_gradient_add_up_and_its_norm_is_that_of_the_step(run):
-    options = ("--updates-per-batch", "1", "--iteration", "1")
-    lines = run_train(run, *options, "--dry-run", "--explain", "99").stdout.splitlines()
-    [head] = [number for number, line in enumerate(lines) if line.startswith("gradient of all completions")]
-    shares = [float(line.split()[1].removesuffix("%")) for line in lines[head + 2:-1]]
-    assert run_train(run, *options).exit_code == 0
-    [step] = run.read("train_steps", iteration=1).to_pylist()
-    assert float(lines[head].split("norm ")[1].split(";")[0]) == pytest.approx(step["grad_norm"], rel=1e-3)
-    rows = run.read("train_samples", iteration=1).to_pylist()
-    with_gradient = [row for row in rows if not row["drop_reason"]]
-    assert len(shares) == len(with_gradient) and sum(shares) == pytest.approx(100, abs=0.1 * len(shares))
-
-
 def test_advantages_of_ones_own_take_the_place_of_the_group_s(run, tmp_path):
     other = copy_run(run, tmp_path / "other")
     assert run_train(run, "--scale-rewards", "none").exit_code == 0
@@ -151,6 +138,47 @@ def test_what_is_wrong_with_advantages_is_one_sentence(run, monkeypatch, name, s
     monkeypatch.chdir(run.root)
     result = run_train(run, "--advantages", name)
     assert result.exit_code == 1 and said in result.stderr
+    assert not run.parts("train_steps", iteration=1)
+
+
+LOSSES = """
+def plain(policy, old, behaviour, advantages, mask):
+    return -advantages * policy
+
+def of_one_number(policy, old, behaviour, advantages, mask):
+    return (policy * mask).sum()
+
+def broken(policy, old, behaviour, advantages, mask):
+    return policy["no"]
+
+def odd(policy, old, behaviour, advantages, mask):
+    return policy
+
+odd.reduction = "median"
+"""
+
+
+def test_a_loss_of_ones_own_is_the_one_that_it_computes(run, tmp_path):
+    (run.root / "loss.py").write_text(LOSSES)
+    other = copy_run(run, tmp_path / "other")
+    assert run_train(other, "--loss", "reinforce").exit_code == 0
+    own = ("--loss", f"{run.root}/loss.py:plain", "--correction", "none")
+    assert run_train(run, *own).exit_code == 0
+    steps, same = (warehouse.read("train_steps", iteration=1).to_pylist() for warehouse in (run, other))
+    for name in ("loss", "grad_norm"):
+        assert [row[name] for row in steps] == pytest.approx([row[name] for row in same], rel=1e-4, abs=1e-7)
+    assert run.stage("train", iteration=1).settings()["loss_sha256"]
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("loss.py:f", "defines no function 'f'"), ("nowhere.py:f", "there is no file"),
+    ("loss.py:odd", "reduction = 'median'. Known: completion, token, fixed"),
+    ("loss.py:of_one_number", "returned ()"), ("loss.py:broken", "(line 9)"), ("sapo", "examples/losses.py")])
+def test_what_is_wrong_with_a_loss_is_one_sentence(run, monkeypatch, name, said):
+    (run.root / "loss.py").write_text(LOSSES)
+    monkeypatch.chdir(run.root)
+    result = run_train(run, "--loss", name if ":" not in name else f"{run.root}/{name}")
+    assert result.exit_code == 1 and said in result.stderr, result.output
     assert not run.parts("train_steps", iteration=1)
 
 

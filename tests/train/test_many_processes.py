@@ -130,7 +130,7 @@ def test_the_next_iteration_takes_over_the_moments_whoever_wrote_them(scored, tm
 @pytest.mark.parametrize(("environment", "options", "sentence"), [
     (FSDP | {"FSDP_VERSION": "1"}, (), "Set fsdp_version to 2"),
     ({"ACCELERATE_USE_DEEPSPEED": "true"}, (), "asks for DeepSpeed, which `train` cannot use"),
-    (FSDP, ("--dry-run", "--explain", "3"), "--explain needs all weights in one process"),
+    (FSDP, ("--load-4bit",), "--load-4bit needs all weights in one process"),
     (FSDP | {"FSDP_ACTIVATION_CHECKPOINTING": "perhaps"}, (), "Compare them with those in examples/")])
 def test_what_a_launch_cannot_have_is_said_in_a_sentence(scored, tmp_path, environment, options, sentence):
     run = copy_run(scored, tmp_path / "run")

@@ -229,7 +229,7 @@ def test_rows_of_another_adapter_stop_the_stage_before_the_first_gradient(run):
 def test_bad_input_is_refused_in_one_sentence_and_nothing_is_written(run, tmp_path):
     assert "has no complete training rollout" in refused(run, "--iteration", "3")
     assert "There is no loss 'ppo'" in refused(run, "--loss", "ppo")
-    assert "correct twice" in refused(run, "--loss", "topr", "--correction", "token-mask")
+    assert "leave --correction" in refused(run, "--loss", "reinforce", "--correction", "token-mask")
     assert "has not scored iteration 0" in refused(run, "--scorer", "other")
     rewrite(run, 0, "prompts", lambda row: {**row, "group_size": 1})
     assert "--group-size 2" in refused(run)
@@ -340,10 +340,12 @@ def test_a_step_without_a_gradient_updates_nothing_and_is_counted(run):
     assert run.stage("train", iteration=0).manifest()["facts"]["num_skipped"] == 2
 
 
-def test_a_missing_reward_is_no_target_of_a_regression(run):
+def test_a_missing_reward_is_no_target_of_a_loss_of_ones_own(run):
     other = copy_run(run, run.root.parent / "other")
     rewrite(run, 0, "samples", lambda row: {**row, "reward": None} if row["sample_index"] == 2 else row)
-    assert run_train(run, "--loss", "oapl", "--updates-per-batch", "1").exit_code == 0
+    (run.root / "loss.py").write_text("def own(policy, old, mu, advantages, mask):\n"
+                                      "    return (policy - mu - advantages).square()\n")
+    assert run_train(run, "--loss", f"{run.root}/loss.py:own", "--updates-per-batch", "1").exit_code == 0
     rows = run.read("train_samples", iteration=0).to_pylist()
     assert {(row["drop_reason"], row["optimizer_step"]) for row in rows
             if row["sample_index"] == 2} == {("missing_reward", None)}

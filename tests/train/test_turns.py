@@ -1,6 +1,7 @@
 """A stage over several turns: rewards, which of them are trained, and that shared prefixes change nothing."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -85,8 +86,6 @@ def test_every_turn_is_a_row_of_its_own_purpose_and_advantages_are_among_sibling
         GROUP BY purpose ORDER BY purpose""")
     assert [tuple(row.values()) for row in counts] == [("train", 20, 4), ("train-turn2", 15, 5),
                                                        ("train-turn3", 12, 4)]
-    assert all((row["earned_by_purpose"], row["earned_by_sample_index"])
-               == (row["purpose"], row["sample_index"]) for row in rows)
     for group_id in {row["group_id"] for row in rows}:
         group = [row for row in rows if row["group_id"] == group_id]
         assert sum(row["advantage"] for row in group) == pytest.approx(0, abs=1e-5)
@@ -94,7 +93,7 @@ def test_every_turn_is_a_row_of_its_own_purpose_and_advantages_are_among_sibling
     assert mismatch["num_completions"] == 47 and mismatch["mismatch_kl"] < 1e-10
 
 
-def test_a_turn_is_credited_with_what_follows_from_it_and_sql_tells_what(run, tmp_path):
+def test_advantages_of_the_examples_credit_a_turn_with_what_follows_from_it(run, tmp_path):
     own = {}
     for purpose in run.turns(0):
         for row in run.read("samples", iteration=0, purpose=purpose, scorer=SCORER).to_pylist():
@@ -109,44 +108,38 @@ def test_a_turn_is_credited_with_what_follows_from_it_and_sql_tells_what(run, tm
                 (purpose, row["task_id"], row["sample_index"]))
 
     def best(key):
-        return max([own[key], *(0.9 * best(child) for child in children[key])])
+        return max([own[key], *(0.4 * best(child) for child in children[key])])
 
     def last(key):
         later = [last(child) for child in children[key]]
-        return 0.9 * sum(later) / len(later) if later else own[key]
+        return 0.4 * sum(later) / len(later) if later else own[key]
     for credit, expected in (("best", best), ("last", last)):
         copy = copy_run(run, tmp_path / credit)
-        invoke(copy, "--credit", credit, "--discount", "0.9")
+        invoke(copy, "--advantages", f"{Path(__file__).parents[2]}/examples/advantages/credit.py:{credit}")
+        groups = {}
         for row in trained(copy):
             key = row["purpose"], row["task_id"], row["sample_index"]
-            assert row["reward"] == pytest.approx(expected(key))
-        earned, = rows_of(connect(copy), """
-            SELECT count(*) FILTER (earned_by_purpose <> purpose) AS later,
-                   count(*) FILTER (earned_by_purpose IS NULL) AS means FROM train_samples""")
-        assert (earned["means"] > 0) == (credit == "last")
-        assert (earned["later"] > 0) == (credit == "best")
+            groups.setdefault(row["group_id"], []).append((row["advantage"], expected(key)))
+        for group in groups.values():
+            mean = sum(credited for _, credited in group) / len(group)
+            assert [advantage for advantage, _ in group] == pytest.approx(
+                [credited - mean for _, credited in group], abs=1e-6)
 
 
-def test_the_turns_that_are_named_are_trained_and_the_others_still_earn(run, tmp_path):
-    credited = ["--turns", "1, 3", "--credit", "best", "--discount", "1"]
-    for number, (options, purposes) in enumerate([(["--turns", "2"], {"train-turn2"}),
-                                                  (credited, {"train", "train-turn3"})]):
-        copy = copy_run(run, tmp_path / str(number))
-        invoke(copy, *options)
-        rows = trained(copy)
-        assert {row["purpose"] for row in rows} == purposes
-        assert any(row["earned_by_purpose"] == "train-turn2" for row in rows)
+def test_the_turns_that_are_named_are_trained(run, tmp_path):
+    for turns, purposes in (("2", {"train-turn2"}), ("1, 3", {"train", "train-turn3"})):
+        copy = copy_run(run, tmp_path / turns)
+        invoke(copy, "--turns", turns)
+        assert {row["purpose"] for row in trained(copy)} == purposes
 
 
 def test_completions_of_a_later_turn_are_named_as_show_finds_them(run, monkeypatch):
     monkeypatch.setattr("warehouse.inspect.gaps.decoder", lambda *_: str)
-    explained = invoke(run, "--turns", "2", "--dry-run", "--explain", "9")
     invoke(run, "--turns", "2")
     gaps = CliRunner().invoke(warehouse_command, ["gaps", str(run.root)])
     keys = {(row["purpose"], row["task_id"], row["sample_index"]) for row in trained(run)}
-    for said in (explained, gaps):
-        names = [word for word in said.stdout.split() if word.startswith("0/")]
-        assert names and {parse_name(name)[0][1:] for name in names} <= keys
+    names = [word for word in gaps.stdout.split() if word.startswith("0/")]
+    assert names and {parse_name(name)[0][1:] for name in names} <= keys
 
 
 def test_turns_that_are_not_there_or_not_scored_are_refused(run):
@@ -156,7 +149,6 @@ def test_turns_that_are_not_there_or_not_scored_are_refused(run):
     assert "The turns 3 of iteration 0 are not scored by toy-1" in refused(run)
     run = back_before(run, "rollout", complete=True, **last)
     assert "The turns 3 of iteration 0 are under way" in refused(run, "--turns", "2,3")
-    assert "--turn 3" in refused(run, "--turns", "1", "--credit", "best")
     invoke(run, "--turns", "1,2")
 
 

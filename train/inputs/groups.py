@@ -40,7 +40,6 @@ class Rollout:
     correct: bool
     versions: int | np.ndarray          # the policy that drew all tokens, or each [n]
     support: tuple[np.ndarray, np.ndarray] | None = None   # [s] ids that truncation left, [n] how many each
-    earned_by: Key | None = None        # the completion that the reward is of; None for the mean of several
 
 
 @dataclass(frozen=True, eq=False)

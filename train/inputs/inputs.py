@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from train.inputs.groups import Group
 from train.inputs.own_advantages import OPTION
 from train.inputs.settings import Settings
-from train.inputs.turns import credit_turns, load_turns
+from train.inputs.turns import load_turns
+from train.objective.loss_table import find_loss
 from warehouse.ledger.state import LATEST, RunState
 from warehouse.stages.base_model import check_base
 from warehouse.stages.user_code import load_function
@@ -84,7 +85,6 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Set
     groups = load_turns(warehouse, iteration, scorer, settings, settings.purpose)
     waiting = before.waiting_iterations(iteration)
     groups += _load_earlier(warehouse, iteration, scorer, settings, waiting)
-    groups = credit_turns(groups, settings)
     if settings.turns and not groups:
         turns = ", ".join(map(str, settings.turns))
         raise StageError(f"Iteration {iteration} has no turn {turns} to train on. Roll it out with `rollout "
@@ -116,6 +116,8 @@ def stage_settings(inputs: Inputs, settings: Settings) -> dict[str, Any]:
     own = {}
     if settings.advantages:
         own["advantages_sha256"] = load_function(settings.advantages, OPTION).content_hash
+    if user := find_loss(settings.loss).own:
+        own["loss_sha256"] = user.content_hash
     if settings.purpose != "train":
         own["purpose"] = settings.purpose
     return {**settings.results(), **own, "scorer": inputs.scorer, "parent_sha256": inputs.parent["sha256"],
@@ -157,17 +159,10 @@ def complete_stage(inputs: Inputs, facts: dict[str, Any]) -> None:
 
 def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings,
                   waiting: list[int]) -> list[Group]:
-    """Groups that wait, and those at most `--replay` policy versions old that the query selects.
+    """Groups that wait, and those at most `--replay` policy versions old.
 
     None of the iterations that a rollback left behind.
     """
-    selected = None
-    if settings.replay_select is not None:
-        from warehouse.sql.database import connect, keys_of
-        rows = keys_of(connect(warehouse, strict=True), "--replay-select", settings.replay_select,
-                       ["group_id"], ["iteration"], hint="Select iteration and group_id, for example: "
-                       "SELECT iteration, group_id FROM train_samples WHERE drop_reason = 'early_exit'.")
-        selected = {(row["iteration"], row["group_id"]) for row in rows}
     groups = []
     replayed = {*range(max(0, iteration - settings.replay), iteration)}
     for earlier in sorted({*waiting, *replayed - warehouse.state.given_up_iterations(iteration)}):
@@ -175,8 +170,7 @@ def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: S
             identity = scorer_to_train(warehouse, earlier, scorer)
             groups += load_turns(warehouse, earlier, identity, settings)
     return [group for group in groups if group.iteration in waiting
-            or (iteration - group.policy_version <= settings.replay
-                and (selected is None or (group.iteration, group.group_id) in selected))]
+            or iteration - group.policy_version <= settings.replay]
 
 
 def _unscored(warehouse: Warehouse, iteration: int, purpose: str) -> StageError:

@@ -7,13 +7,13 @@ from typing import Any
 
 from train.inputs.groups import Group
 from train.inputs.own_advantages import OPTION
-from train.objective.loss_table import LOSSES, OPTIONS
+from train.objective.loss_table import LOSSES, OPTIONS, find_loss
 from warehouse.sql.corrections import CORRECTIONS, DEFAULT_CORRECTION, bounds_of
 from warehouse.stages.user_code import load_function
 from warehouse.store.errors import StageError
 
 DTYPES = ("float32", "bfloat16", "float16")
-NOT_RESULTS = ("threads", "checkpoint_seconds", "track", "device", "dry_run", "explain", "time_limit",
+NOT_RESULTS = ("threads", "checkpoint_seconds", "track", "device", "dry_run", "time_limit",
                "max_mismatch", "keep_policies", "tokens_per_batch", "purpose")
 ENGINE_RANK_LIMIT = 512     # the largest max_lora_rank that vLLM takes
 STORED_AS = {"updates_per_batch": "updates_per_shard"}      # in settings.json and policy.json
@@ -43,7 +43,7 @@ class Settings(SimpleNamespace):
                          else "do not say in which dtype they were sampled")
                 raise StageError(f"The rows {wrong}. Choose one with --dtype: {', '.join(DTYPES)}.")
             settings = settings.replace(dtype=engine_dtype)
-        if LOSSES[self.loss].reduction == "fixed" and not self.max_completion_length:
+        if find_loss(self.loss).reduction == "fixed" and not self.max_completion_length:
             limits = [group.max_tokens for group in groups]
             if None in limits:
                 raise StageError(f"The loss {self.loss} divides by the limit on completion tokens, which the "
@@ -54,13 +54,12 @@ class Settings(SimpleNamespace):
 
 def check_settings(settings: Settings) -> None:
     """StageError for options that contradict each other; everything here is known without reading a file."""
-    if settings.loss not in LOSSES:
-        raise StageError(f"There is no loss '{settings.loss}'. Known: {', '.join(LOSSES)}.")
-    if LOSSES[settings.loss].corrects_itself and settings.correction not in (None, "none"):
-        raise StageError(f"The loss {settings.loss} takes its ratio against the sampling engine already; "
-                         f"--correction {settings.correction} would correct twice. Leave --correction out.")
+    loss = find_loss(settings.loss)
+    if loss.corrects_itself and settings.correction not in (None, "none"):
+        raise StageError(f"The loss {settings.loss} takes no ratio, so there is none to correct: leave "
+                         f"--correction {settings.correction} out.")
     for name in OPTIONS:
-        if getattr(settings, name) is not None and name not in LOSSES[settings.loss].takes:
+        if getattr(settings, name) is not None and name not in loss.takes:
             takers = ", ".join(other for other, each in LOSSES.items() if name in each.takes)
             raise StageError(f"The loss {settings.loss} does not use --{name.replace('_', '-')}. Leave it "
                              f"out, or take one that does: {takers}.")
@@ -74,13 +73,9 @@ def check_settings(settings: Settings) -> None:
 def _contradictions(settings: Settings) -> list[tuple[object, str]]:
     """What must not be, whether it is, and the sentence for it; first what would change nothing."""
     loss, purpose, correction = settings.loss, settings.purpose, correction_of(settings)[0]
-    low, high = settings.correction_low, settings.correction_high
+    spec, low, high = find_loss(loss), settings.correction_low, settings.correction_high
     return [
-        (settings.discount is not None and settings.credit in (None, "own"),
-         "--discount is of what later turns earn: it needs --credit best or --credit last."),
-        (settings.credit not in (None, "own") and LOSSES[loss].correct_only,
-         f"The loss {loss} takes right completions and no rewards: leave --credit out."),
-        (settings.scale_rewards != "group" and (LOSSES[loss].correct_only or loss == "oapl"),
+        (settings.scale_rewards != "group" and spec.correct_only,
          f"The loss {loss} divides by no std: leave --scale-rewards out."),
         (settings.scale_rewards != "group" and settings.advantages,
          "--advantages are taken as they are: leave --scale-rewards out."),
@@ -90,7 +85,7 @@ def _contradictions(settings: Settings) -> list[tuple[object, str]]:
          "--no-kl-ratio is of the KL to the base: give that a weight with --kl-beta."),
         (settings.total_steps and settings.schedule == "constant",
          "--total-steps is where a schedule ends: choose --schedule linear or --schedule cosine."),
-        (LOSSES[loss].correct_only and settings.advantages,
+        (spec.correct_only and settings.advantages,
          f"The loss {loss} gives every right completion the same weight; --advantages needs a loss that "
          "weighs, for example --loss reinforce."),
         (purpose != "train" and not f"{purpose}-".startswith("distil-"),
@@ -99,17 +94,13 @@ def _contradictions(settings: Settings) -> list[tuple[object, str]]:
         (purpose != "train" and loss != "nll",
          f"Rows of purpose {purpose} have no logprobs, which the loss {loss} needs. Train on them with "
          "--loss nll."),
-        (LOSSES[loss].correct_only and settings.off_policy_threshold is not None,
+        (spec.correct_only and settings.off_policy_threshold is not None,
          f"The loss {loss} has no negative advantage, which --off-policy-threshold asks for: leave it out."),
         (purpose != "train" and settings.veto,
          f"Rows of purpose {purpose} have no logprobs to hold against: leave --veto out."),
-        (settings.entropy_quantile < 1 and (LOSSES[loss].level == "sequence" or loss == "oapl"),
+        (settings.entropy_quantile < 1 and spec.level == "sequence",
          f"The ratio of {loss} is of the whole completion, so --entropy-quantile would leave no token out: "
          "take a loss per token, for example dapo."),
-        (settings.explain and not settings.dry_run,
-         "--explain is for looking, with --dry-run: nothing is trained."),
-        (settings.updates_per_batch and settings.tasks_per_step,
-         "--updates-per-batch and --tasks-per-step both say how the groups are split. Give one of them."),
         (settings.schedule != "constant" and not settings.total_steps,
          f"--schedule {settings.schedule} needs --total-steps, the optimizer step at which the learning rate "
          "reaches zero, counted over the whole run."),
@@ -122,8 +113,6 @@ def _contradictions(settings: Settings) -> list[tuple[object, str]]:
         (settings.lora_rank > ENGINE_RANK_LIMIT and not settings.full,
          f"--lora-rank {settings.lora_rank} is above {ENGINE_RANK_LIMIT}, the highest that vLLM serves: the "
          "next rollout could not load the adapter. Lower it."),
-        (settings.replay_select is not None and not settings.replay,
-         "--replay-select chooses among earlier rows; say how old they may be with --replay."),
         (low is not None and high is not None and low >= high,
          f"--correction-low {low} must be below --correction-high {high}.")]
 
@@ -135,6 +124,6 @@ def asks_base(settings: Settings) -> bool:
 
 def correction_of(settings: Settings) -> tuple[str, float | None, float | None]:
     """The correction and its bounds, the usual ones where none are given."""
-    usual = "none" if LOSSES[settings.loss].corrects_itself else DEFAULT_CORRECTION
+    usual = "none" if find_loss(settings.loss).corrects_itself else DEFAULT_CORRECTION
     name = settings.correction or usual
     return name, *bounds_of(name, settings.correction_low, settings.correction_high)

@@ -1,29 +1,24 @@
-"""Turns that follow from each other: the rewards they get, and what their prompts begin with; no torch."""
+"""Turns that follow from each other: which are trained, and what their prompts begin with; no torch."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from train.inputs.groups import Group, Key, load_groups
 from train.inputs.settings import Settings
-from train.objective.credit import credited_rewards
-from train.objective.loss_table import LOSSES
+from train.objective.loss_table import find_loss
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.names import turn_of
 from warehouse.store.run_folder import Warehouse
 
-DISCOUNT = 0.4      # what did best for Kevin, arXiv 2507.11948
-
 
 def load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings,
                base: str = "train") -> list[Group]:
-    """Groups of all turns of an iteration that are trained, or whose rewards those may be credited with."""
+    """Groups of all turns of an iteration that are trained."""
     groups = []
     for purpose in warehouse.turns(iteration, base) or [base]:
         turn = turn_of(purpose)
-        if settings.turns and turn not in settings.turns and (settings.credit in (None, "own")
-                                                              or turn < min(settings.turns)):
+        if settings.turns and turn not in settings.turns:
             continue
         if scorer not in warehouse.scorers(iteration, purpose):
             what = (f"are not scored by {scorer}: run `score {shell_quote(warehouse.root)} "
@@ -35,26 +30,8 @@ def load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: Sett
                              "--turns.")
         groups += load_groups(warehouse, iteration, scorer, purpose=purpose,
                               truncated_sampling=settings.truncated_sampling,
-                              alone=bool(settings.advantages) or LOSSES[settings.loss].correct_only)
+                              alone=bool(settings.advantages) or find_loss(settings.loss).correct_only)
     return groups
-
-
-def credit_turns(groups: Sequence[Group], settings: Settings) -> list[Group]:
-    """The groups that are trained, each completion with the reward of --credit and the key of what earned it.
-
-    Turns of other iterations count for none: a row's key names its own.
-    """
-    places = [(group, place) for group in groups for place in range(len(group.rollouts))]
-    keys = [key_of(group, place) for group, place in places]
-    parents = [group.parent if group.parent and group.parent[0] == group.iteration else None
-               for group, _ in places]
-    discount = DISCOUNT if settings.discount is None else settings.discount
-    credits = iter(credited_rewards(keys, parents, [group.rollouts[place].reward for group, place in places],
-                                    credit=settings.credit or "own", discount=discount))
-    credited = [replace(group, rollouts=tuple(
-        replace(rollout, reward=reward, earned_by=None if place is None else keys[place])
-        for rollout, (reward, place) in zip(group.rollouts, credits, strict=False))) for group in groups]
-    return [group for group in credited if not settings.turns or turn_of(group.purpose) in settings.turns]
 
 
 def key_of(group: Group, place: int) -> Key:

@@ -26,18 +26,6 @@ def group_advantages(rewards: Tensor, group_index: Tensor, *, scale: str = "grou
     return torch.where(present, scaled, 0.0)
 
 
-def regression_advantages(rewards: Tensor, group_index: Tensor, *, beta: float) -> Tensor:
-    """R / beta - log mean exp(R / beta) of the group, [B], 0 where missing: what OAPL regresses on, in nats.
-
-    The log ratio to mu of the policy that is best for reward minus beta KL to mu; arXiv 2602.19362.
-    """
-    present, scaled = ~rewards.isnan(), rewards / beta
-    lowest = scaled.new_full((int(group_index.max()) + 1,), -torch.inf)
-    highest = lowest.scatter_reduce(0, group_index, scaled.nan_to_num(-torch.inf), "amax")[group_index]
-    means = group_means((scaled - highest).exp(), group_index)[group_index]
-    return torch.where(present, scaled - highest - means.log(), 0.0)
-
-
 def group_means(rewards: Tensor, group_index: Tensor) -> Tensor:
     """Mean of the rewards that are present, per group [G]; NaN for a group without any."""
     present = ~rewards.isnan()

@@ -45,16 +45,6 @@ def off_policy_mask(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advanta
     return (advantages < 0) & (gaps.sum(dim=1) / loss_mask.sum(dim=1).clamp(min=1) > threshold)
 
 
-def second_moment_mask(log_ratio: Tensor, *, limit: float) -> Tensor:
-    """1 for tokens [n] but the largest |log w|, so that mean_t(log w)^2 <= limit (M2PO, arXiv 2510.01161).
-
-    Removes as few tokens as possible, over all tokens given: give it every trainable one of the step.
-    """
-    moments, order = log_ratio.square().sort()
-    means = moments.cumsum(0) / torch.arange(1, len(moments) + 1)
-    return torch.zeros_like(log_ratio).scatter(0, order, (means <= limit).to(log_ratio.dtype))
-
-
 def effective_sample_size(log_ratio: Tensor) -> float:
     """ESS / n = (sum w)^2 / (n sum w^2) of the weights w = exp(log_ratio) [n]: 1 when all are equal."""
     weights = clamp_log_ratio(log_ratio).double().exp()

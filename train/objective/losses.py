@@ -5,8 +5,10 @@ import math
 import torch
 from torch import Tensor
 
-from train.objective.correction import clamp_log_ratio, k3
-from train.objective.loss_table import LOSSES
+from train.objective.correction import k3
+from train.objective.loss_table import LOSSES, find_loss
+from warehouse.stages.user_code import UserFunction
+from warehouse.store.errors import StageError
 
 TIE = 1e-4  # entropies this near to the threshold, relative to it, are equal: packing changes the rounding
 
@@ -19,31 +21,18 @@ def token_losses(loss: str, policy_logprobs: Tensor, old_logprobs: Tensor, behav
     Nothing outside `loss_mask` means anything in the result. Importance weights, KL and reduction come after.
     """
     advantages = advantages.unsqueeze(1) if advantages.dim() == 1 else advantages
-    if loss in ("dppo", "m2po"):
-        ratio = importance_ratio(policy_logprobs, behaviour_logprobs, loss_mask, level="token")
-    else:
-        ratio = importance_ratio(policy_logprobs, old_logprobs, loss_mask, level=level)
+    if own := find_loss(loss).own:
+        token_loss = own_losses(own, policy_logprobs, old_logprobs, behaviour_logprobs,
+                                advantages.expand_as(policy_logprobs), loss_mask)
+        return token_loss, torch.zeros_like(token_loss)
+    ratio = importance_ratio(policy_logprobs, old_logprobs, loss_mask, level=level)
     if loss == "cispo":
         result = capped_policy_gradient(ratio, policy_logprobs, advantages, cap=clip_high)
-    elif loss == "sapo":
-        result = soft_gate(ratio, advantages)
-    elif loss == "vespo":
-        result = shaped_policy_gradient(policy_logprobs, old_logprobs, behaviour_logprobs,
-                                        advantages, loss_mask)
-    elif loss == "dppo":
-        result = divergence_mask(ratio, policy_logprobs, behaviour_logprobs, advantages)
-    elif loss == "topr":
-        result = taper(policy_logprobs, behaviour_logprobs, advantages, loss_mask)
     elif loss in ("reinforce", "nll"):
         result = -advantages * policy_logprobs, torch.zeros_like(policy_logprobs)
-    elif loss == "oapl":
-        result = regression(policy_logprobs, behaviour_logprobs, advantages, loss_mask)
-    elif loss == "m2po":
-        result = -ratio * advantages, torch.zeros_like(ratio)
-    elif "delta" in LOSSES[loss].takes:
-        result = clipped_surrogate(ratio, advantages, clip_low=clip_low, clip_high=clip_high, delta=delta)
     else:
-        raise AssertionError(f"the loss {loss} has no formula here")
+        assert "delta" in LOSSES[loss].takes, f"the loss {loss} has no formula here"
+        result = clipped_surrogate(ratio, advantages, clip_low=clip_low, clip_high=clip_high, delta=delta)
     token_loss, clipped = result
     return token_loss.expand_as(policy_logprobs), clipped.expand_as(policy_logprobs)
 
@@ -71,55 +60,14 @@ def capped_policy_gradient(ratio: Tensor, policy_logprobs: Tensor, advantages: T
     return -ratio.detach().clamp(max=cap) * advantages * policy_logprobs, (ratio > cap).float()
 
 
-def soft_gate(ratio: Tensor, advantages: Tensor, *, tau_positive: float = 1.0,
-              tau_negative: float = 1.05) -> tuple[Tensor, Tensor]:
-    """-A (4 / tau) sigmoid(tau (r - 1)): a gate that closes smoothly; arXiv 2511.20347."""
-    tau = torch.where(advantages > 0, torch.full_like(advantages, tau_positive), tau_negative)
-    return -advantages * 4 / tau * torch.sigmoid(tau * (ratio - 1)), torch.zeros_like(ratio)
-
-
-def shaped_policy_gradient(policy_logprobs: Tensor, old_logprobs: Tensor, behaviour_logprobs: Tensor,
-                           advantages: Tensor, loss_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """VESPO: -phi(W) A log pi with phi = W^k e^(lam (1 - W)), detached; W is the product of pi/mu over the
-    completion.
-
-    (k, lam) is (2, 3) where A >= 0 and (3, 2) elsewhere: one peak at W = k / lam, and none of a product's
-    explosions.
-    """
-    floor = torch.tensor(1e-8).log().item()
-    drift = (clamp_log_ratio(policy_logprobs - old_logprobs) * loss_mask).sum(dim=1, keepdim=True)
-    mismatch = ((old_logprobs - behaviour_logprobs).clamp(floor, 20.0) * loss_mask).sum(dim=1, keepdim=True)
-    log_weight = (drift + mismatch).detach().clamp(floor, 20.0)
-    power, rate = torch.where(advantages >= 0, 2.0, 3.0), torch.where(advantages >= 0, 3.0, 2.0)
-    shape = (rate + power * log_weight - rate * log_weight.exp()).exp()
-    return -shape * advantages * policy_logprobs, torch.zeros_like(policy_logprobs)
-
-
-def divergence_mask(ratio: Tensor, policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor, *,
-                    limit: float = 0.2) -> tuple[Tensor, Tensor]:
-    """DPPO, binary total variation: -w A, 0 where pi(token) - mu(token) has A's sign and exceeds `limit`."""
-    moved = policy_logprobs.detach().exp() - behaviour_logprobs.exp()
-    masked = ((advantages > 0) & (moved > limit)) | ((advantages < 0) & (moved < -limit))
-    return torch.where(masked, 0.0, -ratio * advantages), masked.float()
-
-
-def taper(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
-          loss_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """TOPR: -A log pi, for A < 0 times clip(prod_t pi/mu, 0, 1): data of any policy; arXiv 2503.14286."""
-    log_weight = ((policy_logprobs - behaviour_logprobs).detach() * loss_mask).sum(dim=1, keepdim=True)
-    weight = torch.where(advantages >= 0, 1.0, log_weight.clamp(max=0.0).exp())
-    return -weight * advantages * policy_logprobs, torch.zeros_like(policy_logprobs)
-
-
-def regression(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
-               loss_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """OAPL: (log prod pi/mu - A)^2 of a completion, shared out to its tokens: no ratio, no clip.
-
-    A is that of `regression_advantages`, in nats: what the log ratio of the best policy near mu would be.
-    """
-    length = loss_mask.sum(dim=1, keepdim=True).clamp(min=1)
-    log_weight = ((policy_logprobs - behaviour_logprobs) * loss_mask).sum(dim=1, keepdim=True)
-    return (log_weight - advantages).square() / length, torch.zeros_like(policy_logprobs)
+def own_losses(own: UserFunction, *tensors: Tensor) -> Tensor:
+    """What a function of the user's gives for each token, [B, T]; StageError where that is something else."""
+    given = own.call(f"--loss {own.path}:{own.name}", "Nothing of the step was applied.", *tensors)
+    if not isinstance(given, Tensor) or given.shape != tensors[0].shape:
+        shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+        raise StageError(f"--loss {own.path}:{own.name} returned {shape}. Return the loss of each token, a "
+                         f"tensor {tuple(tensors[0].shape)}.")
+    return given
 
 
 def kl_to_reference(policy_logprobs: Tensor, ref_logprobs: Tensor, ratio: Tensor | None = None) -> Tensor:
@@ -145,13 +93,11 @@ def loss_scales(loss: str, num_trainable_tokens: Tensor, *, num_completions: int
 
     The denominators belong to the whole optimizer step, over all processes: packing cannot change the loss.
     completion: mean over completions of the mean over tokens; token: mean over tokens; fixed: sum over tokens
-    / (B * max_completion_length); sum: mean over completions of the sum over tokens.
+    / (B * max_completion_length).
     """
-    reduction, ones = LOSSES[loss].reduction, torch.ones_like(num_trainable_tokens, dtype=torch.float64)
+    reduction, ones = find_loss(loss).reduction, torch.ones_like(num_trainable_tokens, dtype=torch.float64)
     if reduction == "completion":
         return ones / num_trainable_tokens.clamp(min=1) / num_completions
     if reduction == "token":
         return ones / max(total_trainable_tokens, 1)
-    if reduction == "fixed":
-        return ones / (num_completions * max_completion_length)
-    return ones / num_completions
+    return ones / (num_completions * max_completion_length)

@@ -11,13 +11,12 @@ from torch.nn.utils.rnn import pad_sequence
 from train.inputs.groups import Group
 from train.inputs.settings import Settings, correction_of
 from train.inputs.turns import shared_prefixes
-from train.objective.advantages import group_advantages, regression_advantages
-from train.objective.correction import importance_weights, second_moment_mask, veto_mask
-from train.objective.loss_table import LOSSES
+from train.objective.advantages import group_advantages
+from train.objective.correction import importance_weights, veto_mask
+from train.objective.loss_table import find_loss
 from train.objective.losses import entropy_mask, loss_scales
 from train.steps.row import Row, RowGroup, conversations
 
-M2PO_LIMIT = 0.04
 LEFT_OUT = ("empty", "truncated", "not_right")      # the loss mask has no token of such rows
 WEIGHED_OUT = ("importance_mask", "vetoed")                         # they have, with a weight of 0
 
@@ -39,13 +38,11 @@ def build_batch(groups: list[Group], policy_version: int, settings: Settings,
 def advantages_of(batch: list[RowGroup], settings: Settings) -> list[Tensor]:
     """The advantage of every completion by its reward."""
     rows = [row for group in batch for row in group.rows]
-    if LOSSES[settings.loss].correct_only:
+    if find_loss(settings.loss).correct_only:
         return [torch.tensor(float(row.rollout.correct)) for row in rows]
     rewards = torch.tensor([row.rollout.reward for row in rows], dtype=torch.float64)
     group_index = torch.repeat_interleave(torch.arange(len(batch)),
                                           torch.tensor([len(group.rows) for group in batch]))
-    if settings.loss == "oapl":
-        return list(regression_advantages(rewards, group_index, beta=settings.oapl_beta or 1.0).float())
     return list(group_advantages(rewards, group_index, scale=settings.scale_rewards).float())
 
 
@@ -57,10 +54,7 @@ def split_into_steps(batch: list[RowGroup], settings: Settings, seed: str) -> li
     together, num_groups = conversations(batch, range(len(batch))), len(batch)
     random.Random(seed).shuffle(together)
     order = list(itertools.chain.from_iterable(together))
-    if settings.tasks_per_step:
-        num_steps = -(-num_groups // settings.tasks_per_step)
-    else:
-        num_steps = min(settings.updates_per_batch or 1, num_groups)
+    num_steps = min(settings.updates_per_batch or 1, num_groups)
     bounds = [round(step * num_groups / num_steps) for step in range(num_steps + 1)]
     return [sorted(order[start:stop]) for start, stop in itertools.pairwise(bounds)]
 
@@ -94,12 +88,11 @@ def plan_step(batch: list[RowGroup], groups: list[int], step: int, settings: Set
     for row, scale in zip(rows, scales.tolist(), strict=True):
         row.scale, row.step, row.mask = scale, step, torch.ones(()).expand(row.num_tokens)
     trainable = [row for row in rows if row.trainable]
-    if trainable and settings.loss == "m2po":
-        log_ratio = torch.cat([row.log_ratio for row in trainable])
-        _mask_tokens(trainable, second_moment_mask(log_ratio, limit=M2PO_LIMIT))
     if trainable and settings.entropy_quantile < 1:
         entropy = torch.cat([row.entropy for row in trainable])
-        _mask_tokens(trainable, entropy_mask(entropy, quantile=settings.entropy_quantile))
+        mask = entropy_mask(entropy, quantile=settings.entropy_quantile)
+        for row, row_mask in zip(trainable, mask.split([row.num_tokens for row in trainable]), strict=True):
+            row.mask = row_mask
     num_unmasked = sum(float(row.mask.sum()) for row in trainable)
     for row in trainable:
         row.bonus_scale = 1 / max(num_unmasked, 1)
@@ -117,13 +110,8 @@ def has_gradient(row: Row, settings: Settings) -> bool:
 
 
 def has_other_terms(settings: Settings) -> bool:
-    """Whether the loss has a term that needs no advantage: a KL, an entropy bonus, a regression."""
-    return bool(settings.kl_beta or settings.entropy_coef or settings.loss == "oapl")
-
-
-def _mask_tokens(rows: list[Row], mask: Tensor) -> None:
-    for row, row_mask in zip(rows, mask.split([row.num_tokens for row in rows]), strict=True):
-        row.mask = row.mask * row_mask
+    """Whether the loss may have a term that needs no advantage: a KL, an entropy bonus, one of the user's."""
+    return bool(settings.kl_beta or settings.entropy_coef or find_loss(settings.loss).own)
 
 
 def _drop_reason(row: Row, settings: Settings) -> str | None:
@@ -131,9 +119,9 @@ def _drop_reason(row: Row, settings: Settings) -> str | None:
         return "empty"
     if settings.mask_truncated and row.rollout.truncated:
         return "truncated"
-    if LOSSES[settings.loss].correct_only and not row.rollout.correct:
+    if find_loss(settings.loss).correct_only and not row.rollout.correct:
         return "not_right"
     missing, asked = math.isnan(row.rollout.reward), row.advantages.any()
-    if missing and not asked and (settings.loss == "oapl" or not has_other_terms(settings)):
-        return "missing_reward"         # a regression has no target there; a KL and a bonus need none
+    if missing and not asked and not (settings.kl_beta or settings.entropy_coef):
+        return "missing_reward"
     return None if asked or has_other_terms(settings) else "zero_variance"

@@ -12,7 +12,7 @@ from train.model.packs import PromptGroup, pack_groups
 from train.model.policy import Policy
 from train.model.shared_prompt import backward_pack
 from train.objective.correction import clamp_log_ratio, k3, off_policy_mask
-from train.objective.loss_table import LOSSES
+from train.objective.loss_table import find_loss
 from train.objective.losses import importance_ratio, kl_to_reference, token_losses
 from train.steps.accelerator import Processes
 from train.steps.batch import has_gradient, weigh_rows
@@ -118,7 +118,7 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Sett
     start = behaviour if settings.correction == "bypass" else old      # what the ratio is taken against
     scales, bonus_scales = torch.tensor([[row.scale, row.bonus_scale] for row in rows],
                                         device=logprobs.device).T
-    spec = LOSSES[settings.loss]
+    spec = find_loss(settings.loss)
     low = spec.clip_low if settings.clip_low is None else settings.clip_low
     high = spec.clip_high if settings.clip_high is None else settings.clip_high
     per_token, clipped = token_losses(settings.loss, logprobs, start, behaviour, advantages, mask,

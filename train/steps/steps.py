@@ -14,7 +14,7 @@ from train.model.policy import Policy
 from train.model.sharding import local
 from train.objective.correction import effective_sample_size
 from train.steps.accelerator import Processes
-from train.steps.batch import has_gradient, plan_step
+from train.steps.batch import plan_step
 from train.steps.checkpoint import Checkpoints
 from train.steps.gradients import accumulate
 from train.steps.logprob_pass import STEP_COLUMNS, collect, hand_out
@@ -61,15 +61,11 @@ def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[
     for step in tqdm(range(saved, len(learner.plan)), desc="steps", unit="step", disable=not first,
                      leave=False, mininterval=bar_interval()):
         try:
-            metrics, reason = take_step(learner, step, stop, before_update)
+            metrics = take_step(learner, step, stop, before_update)
         except (RuntimeError, MemoryError):     # the accelerator or its memory failed: keep the steps before
             if learner.processes.count == 1 and len(steps) > saved:
                 save_steps(learner, steps)
             raise
-        if reason:
-            say(f"stopped early before step {step}: {reason}; groups not used stay for a later --replay")
-            leave_out(learner, step)
-            break
         if metrics is not None:
             steps.append(metrics)
             log(metrics)
@@ -91,8 +87,8 @@ def save_steps(learner: Learner, steps: list[dict[str, Any]]) -> None:
 
 
 def take_step(learner: Learner, step: int, stop: StopRequest,
-              before_update: Callable[[], None]) -> tuple[dict[str, Any] | None, str | None]:
-    """Metrics of one step, None if told to stop before; and the reason if drift ends the stage before it."""
+              before_update: Callable[[], None]) -> dict[str, Any] | None:
+    """Metrics of one step; None if it was told to stop before, or its own forward shows no gradient."""
     started = time.perf_counter()
     settings, processes, policy = learner.settings, learner.processes, learner.policy
     groups = learner.plan[step]
@@ -103,7 +99,7 @@ def take_step(learner: Learner, step: int, stop: StopRequest,
                           interrupted=lambda: processes.count == 1 and stop.due())
         if sums is None:
             learner.optimizer.zero_grad()
-            return None, None
+            return None
         metrics = sums.metrics(processes, total_tokens)
         grad_norm = _reduce_gradients(policy, parameters, processes, settings)
         if math.isfinite(grad_norm):
@@ -117,10 +113,7 @@ def take_step(learner: Learner, step: int, stop: StopRequest,
         before_update()
         if not learner.plan:        # its own forward has shown that nothing has a gradient
             learner.optimizer.zero_grad()
-            return None, None
-    elif step and (reason := _drift_reason(metrics, settings)):    # of step 0 the gate has judged
-        learner.optimizer.zero_grad()
-        return None, reason
+            return None
     rows = [row for index in groups for row in learner.batch[index].rows]
     rate = learning_rate(learner.global_step + step, settings)
     rate *= (settings.lr_after_rollback or 1.0) ** learner.num_rollbacks
@@ -133,7 +126,7 @@ def take_step(learner: Learner, step: int, stop: StopRequest,
     return {"optimizer_step": step, "global_step": learner.global_step + step + 1, "grad_norm": grad_norm,
             "learning_rate": rate, "num_groups": len(groups), "num_completions": len(rows),
             "num_trainable_tokens": total_tokens, **metrics, **_old_policy_metrics(rows),
-            "skipped": skipped, "seconds": time.perf_counter() - started}, None
+            "skipped": skipped, "seconds": time.perf_counter() - started}
 
 
 def check_schedule(learner: Learner, say: Callable[[str], None]) -> None:
@@ -145,28 +138,6 @@ def check_schedule(learner: Learner, say: Callable[[str], None]) -> None:
         raise StageError(f"The {settings.schedule} schedule ended at --total-steps {settings.total_steps}, "
                          f"and {first} steps are taken: the learning rate would be 0. Raise --total-steps.")
     say(f"the learning rate reaches 0 at step {settings.total_steps}; the stage goes on to {first + count}")
-
-
-def check_first_step(learner: Learner) -> None:
-    """StageError if the rows of the first step are further from the policy than --min-ess allows already."""
-    settings = learner.settings
-    if not learner.plan or settings.min_ess is None:
-        return
-    plan_step(learner.batch, learner.plan[0], 0, settings)
-    log_ratio = [row.log_ratio for index in learner.plan[0] for row in learner.batch[index].rows
-                 if has_gradient(row, settings)]
-    ess = effective_sample_size(torch.cat([torch.empty(0), *log_ratio]))
-    if ess < settings.min_ess:
-        raise StageError(f"ESS/n {ess:.6g} is below --min-ess {settings.min_ess:g} before the first step: "
-                         "nothing was written. Roll the iteration out with the policy that it trains, or "
-                         "lower --min-ess.")
-
-
-def leave_out(learner: Learner, step: int) -> None:
-    """Mark the rows of the steps from `step` on as not used."""
-    for index in (index for groups in learner.plan[step:] for index in groups):
-        for row in learner.batch[index].rows:
-            row.step, row.drop_reason = None, row.drop_reason or "early_exit"
 
 
 def learning_rate(global_step: int, settings: Settings) -> float:
@@ -221,11 +192,3 @@ def _old_policy_metrics(rows: list[Row]) -> dict[str, float | None]:
     entropy = torch.cat([torch.empty(0), *(row.entropy for row in trainable)])
     return {"ess": effective_sample_size(log_ratio) if known else None,
             "entropy": entropy.double().mean().item() if len(entropy) else 0.0}
-
-
-def _drift_reason(metrics: dict[str, Any], settings: Settings) -> str | None:
-    if settings.max_drift is not None and metrics["policy_k2"] > settings.max_drift:
-        return f"drift {metrics['policy_k2']:.3g} is above --max-drift {settings.max_drift:g}"
-    if settings.min_ess is not None and metrics["policy_ess"] < settings.min_ess:
-        return f"ESS/n {metrics['policy_ess']:.6g} is below --min-ess {settings.min_ess:g}"
-    return None

@@ -46,7 +46,7 @@ def step_table(steps: list[dict[str, Any]], inputs: Inputs) -> pa.Table:
 def _sample(group: RowGroup, row: Row, inputs: Inputs) -> dict[str, Any]:
     rollout, n = row.rollout, row.num_tokens
     compared = n and bool(group.stored.policies) and None not in group.stored.policies.values()
-    gap, earned_by = row.log_ratio.double(), rollout.earned_by or (None,) * 4
+    gap = row.log_ratio.double()
     from_base = (row.old_logprobs - row.ref_logprobs).double() if len(row.ref_logprobs) else row.ref_logprobs
     return {
         "iteration": group.stored.iteration, "purpose": group.stored.purpose, "task_id": rollout.task_id,
@@ -55,7 +55,6 @@ def _sample(group: RowGroup, row: Row, inputs: Inputs) -> dict[str, Any]:
         "staleness": int(row.staleness.max()) if n else group.staleness,
         "optimizer_step": None if row.drop_reason else row.step,
         "reward": None if rollout.reward != rollout.reward else rollout.reward, "advantage": row.advantage,
-        "earned_by_purpose": earned_by[1], "earned_by_sample_index": earned_by[3],
         "num_trainable_tokens": row.num_trainable_tokens, "drop_reason": row.drop_reason,
         "old_logprobs": row.old_logprobs.numpy(),
         "log_ratio_mean": gap.mean().item() if compared else None,

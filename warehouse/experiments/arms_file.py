@@ -16,7 +16,7 @@ from warehouse.store.errors import StageError
 PARENT = "parent"               # what the folder of the policy that all arms start from is called
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 # What the command decides itself, or what ends a training before it has written a policy.
-TAKEN = ("iteration", "purpose", "dry-run", "explain", "follow", "time-limit", "keep-policies")
+TAKEN = ("iteration", "purpose", "dry-run", "follow", "time-limit", "keep-policies")
 
 
 class Arm(NamedTuple):

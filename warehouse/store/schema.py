@@ -191,7 +191,7 @@ TRAIN_SAMPLES = (
            "token's where several policies sampled it."),
     Column("optimizer_step", COUNT,
            "Step of this stage that used the completion, from 0; null when none did."),
-    Column("reward", DOUBLE, "Reward used: the completion's own unless `train --credit` says otherwise."),
+    Column("reward", DOUBLE, "Reward used, the completion's own."),
     Column("advantage", DOUBLE, "Advantage of the completion."),
     Column("num_trainable_tokens", COUNT, "Tokens with loss mask 1."),
     Column("drop_reason", TEXT,
@@ -207,9 +207,6 @@ TRAIN_SAMPLES = (
            "Mean over its tokens of the importance weight after the correction."),
     Column("kept_fraction", DOUBLE, "Share of its tokens whose weight is neither 0 nor changed by a bound."),
     Column("entropy", DOUBLE, "Mean entropy of pi_old over its tokens, nats."),
-    Column("earned_by_purpose", TEXT, "Purpose of the completion of this task that earned the reward, "
-           "itself or a later turn; null for the mean of several.", since=3),
-    Column("earned_by_sample_index", COUNT, "Its sample_index.", since=3),
     Column("base_kl", DOUBLE, "Mean over its tokens of k3 of pi_old against the base model, nats; null "
            "unless `train --kl-beta` or --kl-monitor computed that.", since=4),
     Column("base_log_ratio", DOUBLE, "Mean over its tokens of log pi_old - log base (k1); null likewise.",
