@@ -10,13 +10,14 @@ from torch import Tensor
 
 from train.cli import train as train_command
 from train.inputs.groups import Group, Rollout
-from train.inputs.settings import Settings
+from train.inputs.options import TrainOptions
 from train.inputs.turns import shared_prefixes
 from train.model.loading import DTYPES, load_lora
 from train.model.packs import PromptGroup, pack_groups
 from train.model.policy import Policy
 from train.model.saving import save_policy
 from train.model.shared_prompt import pack_logprobs
+from warehouse.fields import options_from
 
 MODELS = {
     "small": {"hidden_size": 256, "num_hidden_layers": 4, "intermediate_size": 1024, "num_attention_heads": 4,
@@ -169,10 +170,8 @@ def make_groups(policy: Policy, shape: Shape, steps: int, token_budget: int = 0)
     return [groups[number] for number in range(len(drawn))]
 
 
-def settings(*options: str) -> Settings:
-    """Settings as the command line would make them."""
+def settings(*options: str) -> TrainOptions:
+    """TrainOptions as the command line would make them."""
     arguments = ["nowhere", "--learning-rate", str(LEARNING_RATE), "--lora-rank", "8", "--lora-alpha", "16",
                  *options]
-    values = train_command.make_context("train", arguments).params
-    return Settings(**{key: value for key, value in values.items()
-                       if key not in ("run", "iteration", "scorer")})
+    return options_from(TrainOptions, train_command.make_context("train", arguments).params)

@@ -6,9 +6,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rollout.options import MAY_CHANGE, RolloutOptions, stage_settings
+from rollout.options import RolloutOptions
 from rollout.parts import Part, missing_parts
 from rollout.prompts.selection import choose_tasks, named_by_query
+from rollout.settings import MAY_CHANGE, stage_settings
 from warehouse.ledger.state import TRAIN
 from warehouse.stages.base_model import check_base
 from warehouse.stages.shard import Shard
@@ -181,7 +182,7 @@ def find_job(warehouse: Warehouse, options: RolloutOptions) -> Job:
     if version not in policies:
         raise StageError(f"Iteration {iteration} samples with policy {version}, which does not exist yet; "
                          f"the newest is {newest}. Score and train iteration {newest} first, or name another "
-                         "policy with --policy-version.")
+                         "policy with --policy.")
     return Job(warehouse, options, iteration, purpose, warehouse.policy(version), policies[version].trained)
 
 

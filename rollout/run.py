@@ -12,7 +12,7 @@ from rollout.carry import Ending, begun_rows, check_engine, find_waiting, place_
 from rollout.endpoint.failures import OF_THE_KEY, Refused
 from rollout.engines.engine import Engine
 from rollout.job import Job, find_jobs, read_prompts
-from rollout.options import CarryOver, RolloutOptions, check_options, format_options, prompt_limit
+from rollout.options import CarryOver, RolloutOptions
 from rollout.parts import num_parts, rollout_facts, split_parts
 from rollout.prompts.formats import find_format, user_format
 from rollout.prompts.next_turn import plan_turn
@@ -20,6 +20,7 @@ from rollout.prompts.parents import choose_parents
 from rollout.prompts.plan import Plan, PlanSettings, make_plan
 from rollout.prompts.selection import choose_tasks, training_visits
 from rollout.sample import sample_parts
+from rollout.settings import check_options, format_options, prompt_limit
 from rollout.start import LoadEncoder, StartEngine, engine_to_start, start
 from warehouse.maintain.discard import discard
 from warehouse.stages.clock import Clock
@@ -151,7 +152,7 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
     try:
         return sample_parts(job.warehouse, engine, parts, options.sampling, job.policy, stop, serve=job.serve,
                             spill_seconds=options.spill_seconds, begun=plan.begun, ending=ending, **keys)
-    except Refused as refusal:          # a name of --model that there is not binds nobody
+    except Refused as refusal:          # a name of --api-model that there is not binds nobody
         if options.model and refusal.status not in OF_THE_KEY and not job.has_rows():
             discard(job.warehouse, **keys)
         raise

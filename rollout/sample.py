@@ -182,7 +182,7 @@ def _reason_to_end(failure: Exception | None, stop: StopRequest, kept: str) -> E
 def _request(index: int, member: Member, drawn: Row | None) -> Request:
     """What is asked of the engine: a completion from its first token on, or from where it was left."""
     prompt, sample = member
-    request = Request(index, prompt["prompt_ids"], _completion_seed(prompt, sample), prompt["prefill"] or "",
+    request = Request(index, prompt["prompt_ids"], _completion_seed(prompt, sample),
                       prompt.get("messages") or "", sample)
     if drawn is None:
         return request

@@ -22,7 +22,7 @@ from rollout.endpoint.gate import KEY_VARIABLE, Gate, make_key
 from rollout.endpoint.tokenizer import load_encoder
 from rollout.engines.engine import EngineSettings, vllm_options
 from rollout.engines.environment import engine_version, on_cpu, prepare_environment
-from rollout.options import rank_of_adapters
+from rollout.settings import rank_of_adapters
 from warehouse.options import HELP, run_folder, shows_errors
 from warehouse.stages.children import child
 from warehouse.stages.clock import bar_interval

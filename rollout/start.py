@@ -14,8 +14,9 @@ from rollout.engines.environment import engine_version, prepare_environment
 from rollout.engines.factors import changes_something
 from rollout.engines.merged import base_folder, kept_by_rounding, merged_weights
 from rollout.job import Job
-from rollout.options import RolloutOptions, prompt_limit, rank_of_adapters
+from rollout.options import RolloutOptions
 from rollout.prompts.plan import Plan
+from rollout.settings import prompt_limit, rank_of_adapters
 from warehouse.stages import warm
 from warehouse.stages.space import check_space, rollout_bytes
 from warehouse.stages.stop import StageStopped, StopRequest

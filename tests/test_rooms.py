@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib
 import resource
 import subprocess
 import sys
@@ -173,31 +172,6 @@ def test_every_sub_room_says_its_rule_and_holds_about_ten_files() -> None:
         folder = ROOT / room.replace(".", "/")
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), f"{folder} has no rule"
         assert len(list(folder.glob("*.py"))) <= 13, f"{folder} holds too many files"
-
-
-def options_read(room: str, kind: str, held_as: str) -> set[str]:
-    """Names of options that a room reads: of parameters annotated `kind`, and of attributes `held_as`."""
-    names = set()
-    for path in (ROOT / room).rglob("*.py"):
-        for function in (node for node in ast.walk(ast.parse(path.read_text()))
-                         if isinstance(node, ast.FunctionDef)):
-            given = {argument.arg for argument in [*function.args.args, *function.args.kwonlyargs]
-                     if argument.annotation and ast.unparse(argument.annotation) == kind}
-            names |= {node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute) and (
-                (isinstance(node.value, ast.Name) and node.value.id in given)
-                or (isinstance(node.value, ast.Attribute) and node.value.attr == held_as))}
-    return names
-
-
-@pytest.mark.parametrize(("room", "kind", "held_as"), [
-    ("rollout", "RolloutOptions", "options"), ("train", "Settings", "settings")])
-def test_a_stage_reads_options_that_its_command_declares(room: str, kind: str, held_as: str) -> None:
-    """The type checker cannot tell: options are named where the command line declares them, and not again."""
-    module, _, name = COMMANDS[room].partition(":")
-    declared = {parameter.name for parameter in getattr(importlib.import_module(module), name).params}
-    methods = {"sampling", "replace", "results", "fill_in", "keys"}
-    read = options_read(room, kind, held_as)
-    assert len(read) > 30 and read <= declared | methods
 
 
 @pytest.mark.parametrize("library", DOORS)

@@ -7,8 +7,8 @@ import torch
 
 from train.finish import WAITING, is_waiting
 from train.inputs.inputs import Inputs, stage_settings
+from train.inputs.options import TrainOptions
 from train.inputs.own_advantages import own_advantages
-from train.inputs.settings import Settings
 from train.steps.accelerator import Processes
 from train.steps.batch import WEIGHED_OUT, build_batch, split_into_steps
 from train.steps.checkpoint import Checkpoints
@@ -19,7 +19,7 @@ from warehouse.store.errors import StageError, counted, shell_quote
 MOST_ROLLOUTS = 5           # that --until-signal gathers before it trains on what there is
 
 
-def plan_batch(inputs: Inputs, settings: Settings, checkpoints: Checkpoints, processes: Processes,
+def plan_batch(inputs: Inputs, settings: TrainOptions, checkpoints: Checkpoints, processes: Processes,
                say: Callable[[str], None]) -> tuple[list[RowGroup], list[list[int]]]:
     """The rows and their split into steps; StageError, before a model is loaded, if none has a gradient."""
     batch = build_batch(inputs.groups, inputs.iteration, settings,
@@ -35,20 +35,22 @@ def plan_batch(inputs: Inputs, settings: Settings, checkpoints: Checkpoints, pro
     return batch, plan
 
 
-def advantages_given(inputs: Inputs, settings: Settings, checkpoints: Checkpoints,
+def advantages_given(inputs: Inputs, settings: TrainOptions, checkpoints: Checkpoints,
                      processes: Processes) -> list[torch.Tensor] | None:
     """What --advantages gives the rows: asked once for all processes, kept for a stage that goes on."""
-    stored = (stored_logprobs(inputs, settings, checkpoints) or {}) if settings.advantages else {}
+    name = settings.advantages
+    if name is None:
+        return None
+    stored = stored_logprobs(inputs, settings, checkpoints) or {}
     if "advantages" in stored:
         lengths = [len(rollout.completion_ids) for group in inputs.groups for rollout in group.rollouts]
         return list(stored["advantages"].split(lengths))
     ages = [inputs.iteration - group.policy_version for group in inputs.groups]
-    given = settings.advantages and processes.by_first(
-        lambda: own_advantages(settings.advantages, inputs.groups, ages))
-    return [torch.tensor(value, dtype=torch.float32) for value in given] if given else None
+    given = processes.by_first(lambda: own_advantages(name, inputs.groups, ages))
+    return [torch.tensor(value, dtype=torch.float32) for value in given]
 
 
-def stored_logprobs(inputs: Inputs, settings: Settings,
+def stored_logprobs(inputs: Inputs, settings: TrainOptions,
                     checkpoints: Checkpoints) -> dict[str, torch.Tensor] | None:
     """What the stage's first checkpoint holds of all rows; None if there is none.
 
@@ -59,7 +61,7 @@ def stored_logprobs(inputs: Inputs, settings: Settings,
     return None if other else checkpoints.logprobs()
 
 
-def wait_for_signal(inputs: Inputs, batch: list[RowGroup], settings: Settings,
+def wait_for_signal(inputs: Inputs, batch: list[RowGroup], settings: TrainOptions,
                     say: Callable[[str], None]) -> None:
     """Put the rows off where too few groups have a signal and fewer than MOST_ROLLOUTS wait already.
 

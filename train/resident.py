@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from train.inputs.settings import Settings
+from train.inputs.options import TrainOptions
 from train.model.policy import Policy
 from train.model.saving import read_adapter
 from train.start import load_policy
@@ -26,7 +26,7 @@ class Kept(NamedTuple):
 _kept: Kept | None = None
 
 
-def kept_or_loaded(warehouse: Warehouse, parent: dict[str, Any], settings: Settings,
+def kept_or_loaded(warehouse: Warehouse, parent: dict[str, Any], settings: TrainOptions,
                    processes: Processes) -> Policy:
     """The policy `parent`: the one that is kept, given another adapter if need be, or loaded anew."""
     global _kept
@@ -43,7 +43,7 @@ def kept_or_loaded(warehouse: Warehouse, parent: dict[str, Any], settings: Setti
     return load_policy(warehouse, parent, settings, processes)
 
 
-def keep(policy: Policy, warehouse: Warehouse, settings: Settings, sha256: str | None) -> None:
+def keep(policy: Policy, warehouse: Warehouse, settings: TrainOptions, sha256: str | None) -> None:
     """Keep a policy whose weights were written with this hash, off the GPU, where this process stays.
 
     Not one that processes share, or in 4 bits: it cannot be put aside and is loaded each time.
@@ -55,7 +55,7 @@ def keep(policy: Policy, warehouse: Warehouse, settings: Settings, sha256: str |
     give_back_memory()
 
 
-def how_loaded(warehouse: Warehouse, settings: Settings, device: torch.device) -> str:
+def how_loaded(warehouse: Warehouse, settings: TrainOptions, device: torch.device) -> str:
     """Tells apart what a policy is loaded from and how, but for the adapter."""
     base = [warehouse.facts.get(name) for name in ("model_sha256", "model_revision")]
     return json.dumps([base, settings.dtype, settings.full, settings.load_in_4bit, str(device)])

@@ -7,7 +7,8 @@ import torch
 
 from train.finish import finish, is_waiting
 from train.inputs.inputs import Inputs, begin, mismatch_floor
-from train.inputs.settings import Settings, asks_base
+from train.inputs.options import TrainOptions
+from train.inputs.settings import asks_base
 from train.inputs.telemetry import stage_numbers
 from train.model.loading import load_full
 from train.model.policy import SHARED_PROMPT, Policy
@@ -32,7 +33,7 @@ from warehouse.store.errors import StageError, first_line
 from warehouse.store.run_folder import Warehouse
 
 
-def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *, started: float,
+def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, *, started: float,
                     say: Callable[[str], None]) -> None:
     """Train on the rows of one iteration and commit the next policy; run again after a kill, it finishes.
 
@@ -82,7 +83,7 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: Settings, *,
     processes.close()
 
 
-def track(warehouse: Warehouse, inputs: Inputs, settings: Settings, processes: Processes) -> Tracker:
+def track(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, processes: Processes) -> Tracker:
     """The tracker, if one is asked for, with the numbers of the stages before this one sent."""
     name = settings.track if processes.first and not settings.dry_run else None
     first_step = inputs.parent.get("global_step", 0) + 1
@@ -92,8 +93,8 @@ def track(warehouse: Warehouse, inputs: Inputs, settings: Settings, processes: P
     return tracker
 
 
-def prepare(warehouse: Warehouse, inputs: Inputs, settings: Settings, policy: Policy, batch: list[RowGroup],
-            plan: list[list[int]], checkpoints: Checkpoints, processes: Processes,
+def prepare(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, policy: Policy,
+            batch: list[RowGroup], plan: list[list[int]], checkpoints: Checkpoints, processes: Processes,
             say: Callable[[str], None]) -> Learner:
     """Policy, optimizer, rows and their split into steps as one."""
     if policy.attention != SHARED_PROMPT:

@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 from train.inputs.groups import Group
 from train.inputs.inputs import Inputs
-from train.inputs.settings import Settings
+from train.inputs.options import TrainOptions
 from train.model.loading import load_full, load_lora
 from train.model.policy import CACHED_PROMPT, Policy
 from train.model.sharding import part_like
@@ -18,7 +17,7 @@ from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
 
-def open_processes(settings: Settings) -> Processes:
+def open_processes(settings: TrainOptions) -> Processes:
     """The processes that train together, each with the threads it was given."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
@@ -29,9 +28,9 @@ def open_processes(settings: Settings) -> Processes:
     return processes
 
 
-def load_policy(warehouse: Warehouse, parent: dict[str, Any], settings: Settings, processes: Processes,
-                loaded: nn.Module | None = None) -> Policy:
-    """The policy `parent` on the device, or this process's part of it; `loaded` is the base, if it is."""
+def load_policy(warehouse: Warehouse, parent: dict[str, Any], settings: TrainOptions,
+                processes: Processes) -> Policy:
+    """The policy `parent` on the device, or this process's part of it."""
     device, sharding = processes.device, processes.sharding
     folder, trained = warehouse.policy_dir(parent["policy_version"]), parent["kind"] != "base"
     revision = warehouse.facts.get("model_revision")
@@ -41,7 +40,7 @@ def load_policy(warehouse: Warehouse, parent: dict[str, Any], settings: Settings
     return load_lora(warehouse.model, folder if trained else None, dtype=settings.dtype, device=device,
                      seed=settings.seed, rank=settings.lora_rank, alpha=settings.lora_alpha,
                      rslora=settings.rslora, targets=settings.lora_targets,
-                     load_in_4bit=settings.load_in_4bit, revision=revision, sharding=sharding, loaded=loaded)
+                     load_in_4bit=settings.load_in_4bit, revision=revision, sharding=sharding)
 
 
 def sharing(policy: Policy, groups: Sequence[Group]) -> str:
@@ -88,7 +87,7 @@ def position_limit(config: Any) -> tuple[int | None, str | None]:
     return original or getattr(config, "original_max_position_embeddings", None) or limit, kind
 
 
-def new_optimizer(policy: Policy, settings: Settings) -> torch.optim.Optimizer:
+def new_optimizer(policy: Policy, settings: TrainOptions) -> torch.optim.Optimizer:
     """AdamW over the trainable parameters, or over this process's part of them."""
     offloaded = policy.shards is not None and policy.shards.sharding.offload
     return torch.optim.AdamW(policy.trainable().values(), lr=settings.learning_rate,
@@ -96,7 +95,7 @@ def new_optimizer(policy: Policy, settings: Settings) -> torch.optim.Optimizer:
                              weight_decay=settings.weight_decay, fused=offloaded or None)
 
 
-def load_optimizer(policy: Policy, warehouse: Warehouse, inputs: Inputs, settings: Settings,
+def load_optimizer(policy: Policy, warehouse: Warehouse, inputs: Inputs, settings: TrainOptions,
                    say: Callable[[str], None]) -> torch.optim.Optimizer:
     """AdamW over the trainable parameters, with the moments of the parent policy if it has any."""
     optimizer = new_optimizer(policy, settings)

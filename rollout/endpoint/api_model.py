@@ -180,7 +180,7 @@ class ForeignEngine:
                        "--api-key-variable names another one.")
         elif refusal.status == 404:
             way_out = (f"Check the address (of most services it ends in /v1) and the name '{self.model}' of "
-                       "--model.")
+                       "--api-model.")
         place = "" if isinstance(refusal, Refused) else f"{self.url}: "
         return Refused(f"{place}{said.rstrip('.')}. {way_out}", refusal.status or 0)
 

@@ -175,10 +175,8 @@ class EndpointEngine:
                 await asyncio.sleep(pause)
             else:
                 sampled = after_draw(request, sampling, drawn, self.encoder.decode)
-                if isinstance(sampled, Request):
-                    work.go_on(sampled)
-                else:
-                    work.finish(request, replace(sampled, host=server.host))
+                assert isinstance(sampled, Sampled)
+                work.finish(request, replace(sampled, host=server.host))
 
     async def _recover(self, server: Server, life: int, failure: Unavailable) -> None:
         """Wait for a server that failed; a server that was started anew is checked and loaded again."""

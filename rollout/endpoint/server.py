@@ -131,7 +131,7 @@ class Server:
             told = await self._version()     # only in development mode it knows of sleep
         if not isinstance(told, dict):
             raise StageError(f"{self.url} is no vLLM server: it answers with {told[:40]!a}. Correct the "
-                             "address. A model behind another API is named with --model.")
+                             "address. A model behind another API is named with --api-model.")
         if told.get("is_sleeping"):
             await self.ask("/wake_up", {})
 

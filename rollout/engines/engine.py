@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from warehouse.fields import option
 from warehouse.store.errors import StageError
 from warehouse.store.schema import UNTRUNCATED
 
@@ -17,16 +18,17 @@ LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes vLLM makes roo
 class Sampling:
     """Sampling parameters, stored with every completion; the defaults sample from the policy itself."""
 
-    max_tokens: int = 1024
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    stop_loops: int | None = None            # repetitions of its end after which a completion is a loop
-    stop_when_code_closes: bool | None = None
+    max_tokens: int = option(1024, "Limit on completion tokens.", least=1, group="Set first")
+    temperature: float = option(1.0, "Sampling temperature; 0 is greedy.", least=0)
+    top_p: float = option(1.0, "Nucleus truncation; 1 is none.", least=0, most=1, group="Sampling")
+    top_k: int = option(0, "Top-k truncation; 0 is none.", least=0)
+    min_p: float = option(0.0, "Min-p truncation; 0 is none.", least=0, most=1)
+    repetition_penalty: float = option(1.0, "1 is none; counts the prompt's tokens too.")
+    presence_penalty: float = option(0.0, "0 is none.")
+    frequency_penalty: float = option(0.0, "0 is none.")
+    stop_loops: int | None = option(
+        None, "End a completion when its end is the same 1 to 64 tokens so many times; 32 spares grids "
+        "written out.", least=3, metavar="TIMES")
 
     def departures(self) -> list[str]:
         """Options that make the sampled distribution differ from softmax(logits / temperature)."""
@@ -91,13 +93,12 @@ def vllm_options(settings: EngineSettings, on_cpu: bool) -> dict[str, Any]:
 class Request:
     """One completion to sample: `index` names it, the prompt goes in as token ids.
 
-    `prefill` is the end of the prompt that counts as answer; what was drawn before is gone on from.
+    What was drawn before is gone on from.
     """
 
     index: int
     prompt_ids: list[int]
     seed: int
-    prefill: str = ""
     messages: str = ""                       # as JSON, for engines that are asked by them
     sample_index: int = 0
     drawn_ids: list[int] = field(default_factory=list)
@@ -117,7 +118,7 @@ class Sampled:
     completion_ids: list[int]
     logprobs: list[float] | None
     completion: str
-    finish_reason: str  # 'stop', 'length', 'loop' or 'code'
+    finish_reason: str  # 'stop', 'length' or 'loop'
     host: str = ""  # of the server that sampled it; "" is this machine
     cost: float | None = None
     support: list[list[int]] | None = None

@@ -125,11 +125,7 @@ class VllmEngine:
             for output in self.llm.llm_engine.step():
                 if output.finished:
                     request = inside.pop(int(output.request_id.split("-")[0]))  # vLLM appends a unique suffix
-                    sampled = after_draw(request, sampling, _drawn(output, sampling), decode)
-                    if isinstance(sampled, Request):
-                        inside[sampled.index] = self._add(sampled, sampling)
-                    else:
-                        yield sampled
+                    yield after_draw(request, sampling, _drawn(output, sampling), decode)
             yield None
         yield from self._break_off(inside, sampling, decode)
 

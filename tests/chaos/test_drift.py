@@ -24,7 +24,7 @@ def test_what_sampled_the_first_parts_cannot_change_unsaid(tmp_path: Path, monke
     stage = warehouse.stage("rollout", iteration=0, purpose="train")
     before = (stage.settings() or {})[name]
     if name == "engine":
-        monkeypatch.setattr("rollout.options.engine_version", lambda: "changed")
+        monkeypatch.setattr("rollout.settings.engine_version", lambda: "changed")
     elif name == "tasks_sha256":
         add_tasks(warehouse, (str(arc_file(tmp_path, ["another"])),), ())
     else:

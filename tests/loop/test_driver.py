@@ -91,8 +91,8 @@ class World:
             assert BESIDE in job.place
             return None
         if words[0] == "rollout":
-            version = (int(words[words.index("--policy-version") + 1])
-                       if "--policy-version" in words else None)
+            version = (int(words[words.index("--policy") + 1])
+                       if "--policy" in words else None)
             purpose = "eval" if "--eval" in words else "train"
             if not warehouse.state.is_complete("rollout", iteration, purpose):
                 plain.sample(warehouse, iteration=iteration, policy_version=version,
@@ -190,7 +190,7 @@ def test_ahead_an_iteration_is_sampled_by_the_policy_before(world: World) -> Non
     assert world.loop(ahead=True) == 0
     share = f"--gpu-memory-utilization {ENGINE_SHARE}"
     assert world.calls("rollout") == [f"rollout --iteration 0 {share}",
-                                      *(f"rollout --iteration {number} {share} --policy-version {number - 1}"
+                                      *(f"rollout --iteration {number} {share} --policy {number - 1}"
                                         for number in (1, 2))]
     assert world.warehouse.state.newest == 3
 
@@ -238,7 +238,7 @@ def test_the_first_every_kth_and_the_last_policy_are_evaluated_once(world: World
     assert [call for call in world.calls("rollout") if "--eval" in call] == [
         f"rollout --eval --iteration {version} --group-size 8" for version in (0, 2, 3)]
     assert [facts["iteration"] for facts in world.told("evaluation")] == [0, 2, 3]
-    ahead = [call for call in world.calls("rollout") if "--policy-version" in call]
+    ahead = [call for call in world.calls("rollout") if "--policy" in call]
     assert len(ahead) == 1 and ahead[0].startswith("rollout --iteration 1 ")    # one engine samples at a time
     assert world.loop(3, eval_every=2) == 0 and len(world.told("evaluation")) == 3
 

@@ -1,4 +1,4 @@
-"""Completions that end early: closed code, loops; what is drawn next, and what is counted as cut off."""
+"""Completions that end early; what is drawn next, and what is counted as cut off."""
 
 import math
 import random
@@ -19,18 +19,17 @@ from tests.building.scripted import ScriptedEngine, sample
 from train.inputs.groups import load_groups
 from warehouse.sql.database import connect
 
-FENCED = Sampling(max_tokens=40, stop_when_code_closes=True)
-END = 0
+PLAIN = Sampling(max_tokens=40)
 
 
 def decode(ids: list[int]) -> str:
-    """One character per token; the end token has none."""
-    return "".join(chr(token) for token in ids if token != END)
+    """One character per token."""
+    return "".join(map(chr, ids))
 
 
-def draw(request: Request, text: str, *, ended: bool = False, reason: str = "stop",
-         sampling: Sampling = FENCED) -> Request | Sampled:
-    ids = [ord(letter) for letter in text] + [END] * ended
+def draw(request: Request, text: str, *, reason: str = "stop",
+         sampling: Sampling = PLAIN) -> Request | Sampled:
+    ids = [ord(letter) for letter in text]
     return after_draw(request, sampling, Drawn(ids, [-0.5] * len(ids), reason, []), decode)
 
 
@@ -38,50 +37,30 @@ def test_rollout_ends_loops_where_the_scorer_does() -> None:
     assert LONGEST_LOOP == MAX_PERIOD
 
 
-def test_the_fence_that_begins_the_code_goes_on_with_other_numbers_and_the_one_that_closes_it_ends() -> None:
-    request = Request(7, [1, 2], seed=5)
-    assert next_draw(request, FENCED) == ([1, 2], 5, 40)
-    opened = draw(request, "So:\n```")
-    assert isinstance(opened, Request)
-    ids, seed, left = next_draw(opened, FENCED)
-    assert ids == [1, 2, *map(ord, "So:\n```")] and left == 33
-    assert seed != 5, "the same seed would draw the same numbers again"
-    again = draw(opened, "python\nx = '`'\n```")
-    assert isinstance(again, Sampled)
-    assert again.completion == "So:\n```python\nx = '`'\n```" and again.finish_reason == "code"
-    assert len(again.completion_ids) == len(again.logprobs) == len(again.completion)
-    assert again.index == 7
-
-
 def test_what_truncation_left_goes_with_each_token_and_equal_tokens_at_its_edge_cost_nothing() -> None:
     thirds = [(7, math.log(1 / 3)), (7, math.log(1 / 3)), (3, math.log(1 / 3)), (9, -math.inf)]
     support, whole = likely(thirds)     # a third token was equally likely, and the engine did not name it
     assert support == [7, 3] and math.log(1 / 3) - whole == pytest.approx(math.log(1 / 2))
-    sampling = replace(FENCED, top_k=2)
+    sampling = replace(PLAIN, top_k=2)
     request = gone_on(Request(7, [1, 2], seed=5), Drawn([*map(ord, "```")], [-0.5] * 3, "stop", [[7, 3]] * 3))
     whole_one = after_draw(request, sampling, Drawn([ord("x")], [-0.5], "length", [[4]]), decode)
     assert isinstance(whole_one, Sampled) and whole_one.support == [[7, 3]] * 3 + [[4]]
     assert Sampling(top_k=2, temperature=0).num_likely() == 0, "the likeliest is taken, whatever is cut"
 
 
-@pytest.mark.parametrize(("prefill", "text", "ended", "reason", "becomes"), [
-    ("```python\n", "x = 1\n```", False, "stop", "code"),
-    ("", "no code at all", True, "stop", "stop"),
-    ("", "the end after a fence ```", True, "stop", "stop"),
-    ("", "```python\nx = 1", False, "length", "length"),
-    ("", "```python\nx" + "y" * 26 + "```", False, "stop", "code"),
-    ("", "z" * 37 + "```", False, "stop", "length"),                # no token is left to go on with
-    ("", "```python\nx", False, "repetition", "loop"),
-])
-def test_why_a_completion_is_over(prefill: str, text: str, ended: bool, reason: str, becomes: str) -> None:
-    sampled = draw(Request(0, [1], 5, prefill), text, ended=ended, reason=reason)
+@pytest.mark.parametrize(("reason", "becomes"), [
+    ("stop", "stop"), ("length", "length"), ("repetition", "loop")])
+def test_why_a_completion_is_over(reason: str, becomes: str) -> None:
+    sampled = draw(Request(0, [1], 5), "```python\nx\n```", reason=reason)
     assert isinstance(sampled, Sampled) and sampled.finish_reason == becomes
 
 
-def test_without_the_option_a_fence_ends_nothing() -> None:
-    plain = Sampling(max_tokens=99)
-    sampled = draw(Request(0, [1], 5), "```python\nx\n```\nmore", ended=True, sampling=plain)
-    assert isinstance(sampled, Sampled) and sampled.finish_reason == "stop"
+def test_what_goes_on_draws_other_numbers_from_where_it_was_left() -> None:
+    request = Request(7, [1, 2], seed=5)
+    assert next_draw(request, PLAIN) == ([1, 2], 5, 40)
+    ids, seed, left = next_draw(gone_on(request, Drawn([7, 8], [-0.5] * 2, "abort", [])), PLAIN)
+    assert ids == [1, 2, 7, 8] and left == 38
+    assert seed != 5, "the same seed would draw the same numbers again"
 
 
 def test_what_is_over_when_it_is_broken_off_is_not_gone_on_from() -> None:

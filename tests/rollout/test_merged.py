@@ -159,7 +159,7 @@ def test_the_engine_gets_what_was_asked_for_and_the_rows_say_it(tmp_path: Path, 
 
 def test_an_adapter_in_float32_is_refused_on_a_gpu_before_an_engine_is_started(tmp_path: Path,
                                                                                monkeypatch) -> None:
-    monkeypatch.setattr("rollout.options.on_cpu", lambda: False)
+    monkeypatch.setattr("rollout.settings.on_cpu", lambda: False)
     warehouse = run_with_adapter(tmp_path)
     engine = ScriptedEngine()
     with pytest.raises(StageError, match=r"adapters in half precision alone\. Leave --serve adapter out"):

@@ -511,7 +511,7 @@ def test_a_complete_rollout_stands_when_the_engine_is_another_version(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warehouse = small_run(tmp_path)
     sample(warehouse)
-    monkeypatch.setattr("rollout.options.engine_version", lambda: "vllm 99")
+    monkeypatch.setattr("rollout.settings.engine_version", lambda: "vllm 99")
     assert sample(warehouse, iteration=0).served == []
 
 

@@ -104,7 +104,6 @@ def test_a_third_turn_follows_the_second_and_a_resumed_wave_is_the_undisturbed_o
 
 @pytest.mark.parametrize(("values", "words"), [
     ({"turn": 3}, "has no complete rollout of purpose train-turn2 to answer"),
-    ({"turn": 5}, "--turn 5 is beyond --max-turns 4"),
     ({"parents_per_task": 2}, "give them together with --turn 2"),
     ({"turn": 2, "iteration": 1, "policy_version": 0},
      "Iteration 1 has no complete rollout of purpose train"),

@@ -103,7 +103,7 @@ def test_where_nothing_is_due_what_comes_first_is_said(warehouse: Warehouse) -> 
     other = invoke(warehouse, "--loss", "nll", "--purpose", "distil-big")
     assert other.exit_code == 0 and other.stdout == (
         "nothing to train: iteration 1 has no rollout of purpose distil-big yet; "
-        f"next: rollout {warehouse.root} --model NAME --distil --label big\n")
+        f"next: rollout {warehouse.root} --api-model NAME --distil --label big\n")
     answer(warehouse, 1)
     there = CliRunner().invoke(train, [str(warehouse.root), *OPTIONS])
     assert there.exit_code == 0 and there.stdout == (

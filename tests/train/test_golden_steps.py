@@ -10,10 +10,11 @@ import torch
 
 from train.cli import train as train_command
 from train.inputs.groups import Rollout
-from train.inputs.settings import Settings
+from train.inputs.options import TrainOptions
 from train.steps.batch import plan_step, weigh_rows
 from train.steps.gradients import StepSums, step_loss
 from train.steps.row import Row, RowGroup
+from warehouse.fields import options_from
 
 TESTS = Path(__file__).parents[1]
 INPUTS = json.loads((TESTS / "golden_grpo.json").read_text())["inputs"]
@@ -32,7 +33,7 @@ def settings_of(config, run):
     for name, value in config.items():
         if name in OPTIONS:
             arguments += [OPTIONS[name]] if value is True else [OPTIONS[name], str(value)]
-    return Settings(**train_command.make_context("train", arguments).params)
+    return options_from(TrainOptions, train_command.make_context("train", arguments).params)
 
 
 def row(index, settings):

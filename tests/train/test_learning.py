@@ -18,7 +18,8 @@ from tests.building.runs import copy_run
 from tests.building.sampled import OPTIONS, SCORER, load_policy, rewrite, run_train, sample_rows, tiny_run
 from train.cli import train as train_command
 from train.inputs.groups import load_groups
-from train.inputs.settings import Settings, correction_of
+from train.inputs.options import TrainOptions
+from train.inputs.settings import correction_of
 from train.objective.correction import importance_weights, off_policy_mask
 from train.objective.loss_table import LOSSES, find_loss
 from train.objective.losses import importance_ratio, kl_to_reference, token_losses
@@ -29,6 +30,7 @@ from train.steps.gradients import accumulate
 from train.steps.logprob_pass import collect, fill_logprobs, hand_out
 from train.steps.row import forwardable
 from train.steps.steps import learning_rate
+from warehouse.fields import options_from
 from warehouse.maintain.prune import prune_run
 from warehouse.maintain.rollback import roll_back
 from warehouse.store.errors import StageError
@@ -42,8 +44,7 @@ def run(stale_run):
 def settings_of(run, *arguments):
     context = train_command.make_context("train", [str(run.root), *OPTIONS, "--tokens-per-batch", "1024",
                                                    *arguments])
-    return Settings(**{key: value for key, value in context.params.items()
-                       if key not in ("run", "iteration", "scorer")})
+    return options_from(TrainOptions, context.params)
 
 
 def adapter(warehouse, version):

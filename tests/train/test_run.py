@@ -35,6 +35,7 @@ from tests.building.sampled import (
 from train.cli import export
 from train.cli import train as train_command
 from train.objective.loss_table import LOSSES
+from warehouse.fields import options_from
 from warehouse.sql.corrections import CORRECTIONS
 
 
@@ -101,10 +102,9 @@ def train_groups(run):
 
 
 def settings_of(run):
-    from train.inputs.settings import Settings
+    from train.inputs.options import TrainOptions
     context = train_command.make_context("train", [str(run.root), *OPTIONS])
-    return Settings(**{key: value for key, value in context.params.items()
-                       if key not in ("run", "iteration", "scorer")})
+    return options_from(TrainOptions, context.params)
 
 
 def test_the_policy_loads_in_peft_and_is_what_its_hash_says(trained):

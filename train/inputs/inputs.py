@@ -5,8 +5,8 @@ import json
 from typing import Any, NamedTuple
 
 from train.inputs.groups import Group
+from train.inputs.options import TrainOptions
 from train.inputs.own_advantages import OPTION
-from train.inputs.settings import Settings
 from train.inputs.turns import load_turns
 from train.objective.loss_table import find_loss
 from warehouse.ledger.state import LATEST, RunState
@@ -75,7 +75,7 @@ def change_of_scorer(warehouse: Warehouse, iteration: int, scorer: str) -> str:
     return f"rewards are those of {scorer}; iteration {iteration - 1} was trained on those of {former}"
 
 
-def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings) -> Inputs:
+def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions) -> Inputs:
     """Read and check the rows and the parent policy; nothing is written."""
     parent, before = warehouse.policy(iteration), warehouse.state
     if not warehouse.is_pruned(iteration):
@@ -105,12 +105,12 @@ def _reads(state: RunState, iteration: int, groups: list[Group], scorer: str) ->
     return [*([] if trained is None else [trained]), *(life.begun for life in lives if life)]
 
 
-def begin(inputs: Inputs, settings: Settings) -> None:
+def begin(inputs: Inputs, settings: TrainOptions) -> None:
     """Begin the training, or check that it was begun with these settings."""
     inputs.stage.settle(stage_settings(inputs, settings), reads=inputs.reads)
 
 
-def stage_settings(inputs: Inputs, settings: Settings) -> dict[str, Any]:
+def stage_settings(inputs: Inputs, settings: TrainOptions) -> dict[str, Any]:
     """What the stage is tied to: its options, the scorer, and the weights it starts from."""
     names = json.dumps([[group.iteration, group.group_id] for group in inputs.groups])
     own = {}
@@ -132,7 +132,7 @@ def mismatch_floor(warehouse: Warehouse, iteration: int) -> float | None:
     return fresh[0] if fresh else None
 
 
-def finish_committed(warehouse: Warehouse, inputs: Inputs, settings: Settings) -> bool:
+def finish_committed(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions) -> bool:
     """Complete a stage that was killed after its policy was written; False if it was not.
 
     StageError if the stage was begun with other settings.
@@ -157,7 +157,7 @@ def complete_stage(inputs: Inputs, facts: dict[str, Any]) -> None:
     inputs.stage.complete(facts)
 
 
-def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings,
+def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions,
                   waiting: list[int]) -> list[Group]:
     """Groups that wait, and those at most `--replay` policy versions old.
 
@@ -185,11 +185,11 @@ def _unscored(warehouse: Warehouse, iteration: int, purpose: str) -> StageError:
 
 def _rollout_of(warehouse: Warehouse, purpose: str) -> str:
     label = purpose.partition("-")[2]
-    foreign = f" --model NAME --distil{f' --label {label}' if label else ''}"
+    foreign = f" --api-model NAME --distil{f' --label {label}' if label else ''}"
     return f"rollout {shell_quote(warehouse.root)}{'' if purpose == 'train' else foreign}"
 
 
-def _check_parent(warehouse: Warehouse, parent: dict[str, Any], settings: Settings) -> None:
+def _check_parent(warehouse: Warehouse, parent: dict[str, Any], settings: TrainOptions) -> None:
     version, kind = parent["policy_version"], "full" if settings.full else "lora"
     if parent["base"] != warehouse.facts["model"]:
         raise StageError(f"Policy {version} was trained from {parent['base']}, this run's base is "

@@ -1,58 +1,35 @@
 """What a train stage is run with: the options of the command line, checked before anything loads."""
 
-from __future__ import annotations
-
-from types import SimpleNamespace
-from typing import Any
-
 from train.inputs.groups import Group
+from train.inputs.options import DTYPES, TrainOptions
 from train.inputs.own_advantages import OPTION
 from train.objective.loss_table import LOSSES, OPTIONS, find_loss
 from warehouse.sql.corrections import CORRECTIONS, DEFAULT_CORRECTION, bounds_of
 from warehouse.stages.user_code import load_function
 from warehouse.store.errors import StageError
 
-DTYPES = ("float32", "bfloat16", "float16")
-NOT_RESULTS = ("threads", "checkpoint_seconds", "track", "device", "dry_run", "time_limit",
-               "max_mismatch", "keep_policies", "tokens_per_batch", "purpose")
 ENGINE_RANK_LIMIT = 512     # the largest max_lora_rank that vLLM takes
-STORED_AS = {"updates_per_batch": "updates_per_shard"}      # in settings.json and policy.json
 
 
-class Settings(SimpleNamespace):
-    """Every option of `train` by its name: those that shape the result, and those that do not (NOT_RESULTS).
-
-    The command line is where each is declared; what is set here is never changed, but copied by `replace`.
-    """
-
-    def results(self) -> dict[str, Any]:
-        """The settings that a stage is tied to: those that shape what it writes."""
-        return {STORED_AS.get(key, key): value for key, value in vars(self).items()
-                if key not in NOT_RESULTS and not (key == "dtype" and value == "auto")}
-
-    def replace(self, **changes: Any) -> Settings:
-        """The same with other values."""
-        return Settings(**{**vars(self), **changes})
-
-    def fill_in(self, groups: list[Group]) -> Settings:
-        """The same with what the rows decide: 'auto' is the engine's dtype, dr_grpo divides by max_tokens."""
-        settings, engine_dtype = self, groups[0].dtype
-        if self.dtype == "auto":
-            if engine_dtype not in DTYPES:
-                wrong = (f"were sampled in {engine_dtype}, which is no dtype to train in" if engine_dtype
-                         else "do not say in which dtype they were sampled")
-                raise StageError(f"The rows {wrong}. Choose one with --dtype: {', '.join(DTYPES)}.")
-            settings = settings.replace(dtype=engine_dtype)
-        if find_loss(self.loss).reduction == "fixed" and not self.max_completion_length:
-            limits = [group.max_tokens for group in groups]
-            if None in limits:
-                raise StageError(f"The loss {self.loss} divides by the limit on completion tokens, which the "
-                                 "rows do not tell. Give it with --max-completion-length.")
-            settings = settings.replace(max_completion_length=max(limit for limit in limits if limit))
-        return settings
+def fill_in(settings: TrainOptions, groups: list[Group]) -> TrainOptions:
+    """The same with what the rows decide: 'auto' is the engine's dtype, dr_grpo divides by max_tokens."""
+    engine_dtype = groups[0].dtype
+    if settings.dtype == "auto":
+        if engine_dtype not in DTYPES:
+            wrong = (f"were sampled in {engine_dtype}, which is no dtype to train in" if engine_dtype
+                     else "do not say in which dtype they were sampled")
+            raise StageError(f"The rows {wrong}. Choose one with --dtype: {', '.join(DTYPES)}.")
+        settings = settings.replace(dtype=engine_dtype)
+    if find_loss(settings.loss).reduction == "fixed" and not settings.max_completion_length:
+        limits = [group.max_tokens for group in groups]
+        if None in limits:
+            raise StageError(f"The loss {settings.loss} divides by the limit on completion tokens, which the "
+                             "rows do not tell. Give it with --max-completion-length.")
+        settings = settings.replace(max_completion_length=max(limit for limit in limits if limit))
+    return settings
 
 
-def check_settings(settings: Settings) -> None:
+def check_settings(settings: TrainOptions) -> None:
     """StageError for options that contradict each other; everything here is known without reading a file."""
     loss = find_loss(settings.loss)
     if loss.corrects_itself and settings.correction not in (None, "none"):
@@ -70,7 +47,7 @@ def check_settings(settings: Settings) -> None:
         load_function(settings.advantages, OPTION)
 
 
-def _contradictions(settings: Settings) -> list[tuple[object, str]]:
+def _contradictions(settings: TrainOptions) -> list[tuple[object, str]]:
     """What must not be, whether it is, and the sentence for it; first what would change nothing."""
     loss, purpose, correction = settings.loss, settings.purpose, correction_of(settings)[0]
     spec, low, high = find_loss(loss), settings.correction_low, settings.correction_high
@@ -117,12 +94,12 @@ def _contradictions(settings: Settings) -> list[tuple[object, str]]:
          f"--correction-low {low} must be below --correction-high {high}.")]
 
 
-def asks_base(settings: Settings) -> bool:
+def asks_base(settings: TrainOptions) -> bool:
     """Whether the logprobs of the base model are computed as well."""
     return bool(settings.kl_beta or settings.kl_monitor)
 
 
-def correction_of(settings: Settings) -> tuple[str, float | None, float | None]:
+def correction_of(settings: TrainOptions) -> tuple[str, float | None, float | None]:
     """The correction and its bounds, the usual ones where none are given."""
     usual = "none" if find_loss(settings.loss).corrects_itself else DEFAULT_CORRECTION
     name = settings.correction or usual

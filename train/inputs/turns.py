@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from train.inputs.groups import Group, Key, load_groups
-from train.inputs.settings import Settings
+from train.inputs.options import TrainOptions
 from train.objective.loss_table import find_loss
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.names import turn_of
 from warehouse.store.run_folder import Warehouse
 
 
-def load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings,
+def load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions,
                base: str = "train") -> list[Group]:
     """Groups of all turns of an iteration that are trained."""
     groups = []

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from train.inputs.groups import Group
-from train.inputs.settings import Settings, correction_of
+from train.inputs.options import TrainOptions
+from train.inputs.settings import correction_of
 from train.inputs.turns import shared_prefixes
 from train.objective.advantages import group_advantages
 from train.objective.correction import importance_weights, veto_mask
@@ -21,7 +22,7 @@ LEFT_OUT = ("empty", "truncated", "not_right")      # the loss mask has no token
 WEIGHED_OUT = ("importance_mask", "vetoed")                         # they have, with a weight of 0
 
 
-def build_batch(groups: list[Group], policy_version: int, settings: Settings,
+def build_batch(groups: list[Group], policy_version: int, settings: TrainOptions,
                 own: list[Tensor] | None = None) -> list[RowGroup]:
     """Groups with advantages and loss masks, in the order given; `own` is what --advantages gave the rows."""
     batch = [RowGroup(group, [Row(rollout, policy_version) for rollout in group.rollouts],
@@ -35,7 +36,7 @@ def build_batch(groups: list[Group], policy_version: int, settings: Settings,
     return batch
 
 
-def advantages_of(batch: list[RowGroup], settings: Settings) -> list[Tensor]:
+def advantages_of(batch: list[RowGroup], settings: TrainOptions) -> list[Tensor]:
     """The advantage of every completion by its reward."""
     rows = [row for group in batch for row in group.rows]
     if find_loss(settings.loss).correct_only:
@@ -46,7 +47,7 @@ def advantages_of(batch: list[RowGroup], settings: Settings) -> list[Tensor]:
     return list(group_advantages(rewards, group_index, scale=settings.scale_rewards).float())
 
 
-def split_into_steps(batch: list[RowGroup], settings: Settings, seed: str) -> list[list[int]]:
+def split_into_steps(batch: list[RowGroup], settings: TrainOptions, seed: str) -> list[list[int]]:
     """Indices of the groups of each optimizer step: shuffled by the seed, of nearly equal number.
 
     What shares a prefix stays together but where a step ends.
@@ -59,7 +60,7 @@ def split_into_steps(batch: list[RowGroup], settings: Settings, seed: str) -> li
     return [sorted(order[start:stop]) for start, stop in itertools.pairwise(bounds)]
 
 
-def weigh_rows(rows: list[Row], settings: Settings) -> None:
+def weigh_rows(rows: list[Row], settings: TrainOptions) -> None:
     """Fill in the importance weights of rows whose pi_old is known; note which ones are dropped by them."""
     if not rows:
         return
@@ -77,7 +78,7 @@ def weigh_rows(rows: list[Row], settings: Settings) -> None:
             row.drop_reason = WEIGHED_OUT[is_vetoed]
 
 
-def plan_step(batch: list[RowGroup], groups: list[int], step: int, settings: Settings) -> int:
+def plan_step(batch: list[RowGroup], groups: list[int], step: int, settings: TrainOptions) -> int:
     """Denominators and token masks of one step, over all its completions; its trainable tokens come back."""
     rows = [row for index in groups for row in batch[index].rows]
     num_tokens = torch.tensor([row.num_trainable_tokens for row in rows])
@@ -99,7 +100,7 @@ def plan_step(batch: list[RowGroup], groups: list[int], step: int, settings: Set
     return total
 
 
-def has_gradient(row: Row, settings: Settings) -> bool:
+def has_gradient(row: Row, settings: TrainOptions) -> bool:
     """False if leaving the completion out of the forward changes no gradient at all."""
     if not row.trainable or row.drop_reason == "missing_reward":
         return False
@@ -109,12 +110,12 @@ def has_gradient(row: Row, settings: Settings) -> bool:
     return bool(row.advantages.any()) and (not weighed or bool((row.weights * row.mask).any()))
 
 
-def has_other_terms(settings: Settings) -> bool:
+def has_other_terms(settings: TrainOptions) -> bool:
     """Whether the loss may have a term that needs no advantage: a KL, an entropy bonus, one of the user's."""
     return bool(settings.kl_beta or settings.entropy_coef or find_loss(settings.loss).own)
 
 
-def _drop_reason(row: Row, settings: Settings) -> str | None:
+def _drop_reason(row: Row, settings: TrainOptions) -> str | None:
     if not row.num_tokens:
         return "empty"
     if settings.mask_truncated and row.rollout.truncated:

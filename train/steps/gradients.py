@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from train.inputs.settings import Settings, asks_base
+from train.inputs.options import TrainOptions
+from train.inputs.settings import asks_base
 from train.model.packs import PromptGroup, pack_groups
 from train.model.policy import Policy
 from train.model.shared_prompt import backward_pack
@@ -62,7 +63,7 @@ class StepSums:
 
 
 def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], processes: Processes,
-               settings: Settings, *, online: bool, interrupted: Callable[[], bool]) -> StepSums | None:
+               settings: TrainOptions, *, online: bool, interrupted: Callable[[], bool]) -> StepSums | None:
     """Add the gradients of this process's part of the step to the parameters; None if interrupted.
 
     With `online` the policy is pi_old itself: the old logprobs are those of this very forward. Rows without
@@ -93,7 +94,7 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
 
 
 def _to_forward(batch: list[RowGroup], groups: list[int], processes: Processes,
-                settings: Settings) -> tuple[list[PromptGroup], list[list[tuple[int, int]]]]:
+                settings: TrainOptions) -> tuple[list[PromptGroup], list[list[tuple[int, int]]]]:
     """What this process forwards of a step, and of each of it the rows with a gradient, as (group, place).
 
     Groups that others only go on from have none.
@@ -106,7 +107,7 @@ def _to_forward(batch: list[RowGroup], groups: list[int], processes: Processes,
     return chosen, [*(places[index] for index in mine), *([] for _ in chosen[len(mine):])]
 
 
-def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Settings,
+def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: TrainOptions,
               sums: StepSums) -> Tensor:
     """What the rows, [B, T] logprobs and entropy, add to the loss of the step."""
     columns = [[row.behaviour_logprobs for row in rows], [row.old_logprobs for row in rows],
@@ -144,8 +145,8 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Sett
     return loss
 
 
-def _backward(policy: Policy, groups: list[PromptGroup], rows: list[Row], sums: StepSums, settings: Settings,
-              *, online: bool) -> None:
+def _backward(policy: Policy, groups: list[PromptGroup], rows: list[Row], sums: StepSums,
+              settings: TrainOptions, *, online: bool) -> None:
     def rows_loss(indices: list[int], logprobs: Tensor, entropy: Tensor) -> Tensor:
         chosen = [rows[index] for index in indices]
         if online:

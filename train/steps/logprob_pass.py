@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from train.inputs.settings import Settings
+from train.inputs.options import TrainOptions
 from train.model.packs import PromptGroup, pack_groups
 from train.model.policy import Policy
 from train.model.shared_prompt import pack_logprobs, passes_of
@@ -19,7 +19,7 @@ COLUMNS = ("old_logprobs", "entropy", "ref_logprobs")
 STEP_COLUMNS = ("log_drift", "clipped")
 
 
-def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, settings: Settings,
+def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, settings: TrainOptions,
                   column: str, stop: StopRequest | None = None) -> None:
     """Set old_logprobs, with the entropy, or ref_logprobs of every row that has none; all processes share it.
 
@@ -72,7 +72,7 @@ def exchange(batch: list[RowGroup], places: list[tuple[int, int]], processes: Pr
         hand_out(rows, values)
 
 
-def in_step(policy: Policy, packs: list[list[PromptGroup]], processes: Processes, settings: Settings, *,
+def in_step(policy: Policy, packs: list[list[PromptGroup]], processes: Processes, settings: TrainOptions, *,
             backward: bool) -> AbstractContextManager[None]:
     """Of a sharded model, all processes make the passes that the packs of each of them take together."""
     if policy.shards is None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from train.inputs.settings import Settings
+from train.inputs.options import TrainOptions
 from train.objective.correction import effective_sample_size, k3
 from train.steps.row import Row, RowGroup
 from warehouse.store.errors import StageError
@@ -38,7 +38,7 @@ class Mismatch(NamedTuple):
     correlation: float
 
 
-def mismatch_table(batch: list[RowGroup], settings: Settings) -> list[Mismatch]:
+def mismatch_table(batch: list[RowGroup], settings: TrainOptions) -> list[Mismatch]:
     """One line per staleness, youngest first; tokens of one completion may be of several policies.
 
     None of rows that another model wrote: no policy of the run drew them.
@@ -51,7 +51,7 @@ def mismatch_table(batch: list[RowGroup], settings: Settings) -> list[Mismatch]:
                             if row.trainable and bool((row.staleness == age).any())]) for age in ages]
 
 
-def check_mismatch(table: list[Mismatch], settings: Settings, *, engine_dtype: str, floor: float | None,
+def check_mismatch(table: list[Mismatch], settings: TrainOptions, *, engine_dtype: str, floor: float | None,
                    say: Callable[[str], None]) -> None:
     """MismatchError if rows of the very policy that is trained are further off than rounding explains.
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from train.inputs.settings import Settings
+from train.inputs.options import TrainOptions
 from train.model.policy import Policy
 from train.model.sharding import local
 from train.objective.correction import effective_sample_size
@@ -35,7 +35,7 @@ class Learner:
     plan: list[list[int]]           # groups of each step
     checkpoints: Checkpoints
     processes: Processes
-    settings: Settings
+    settings: TrainOptions
     stage: Stage
     global_step: int                # optimizer steps before this stage
     num_rollbacks: int              # of the run, before this stage
@@ -132,15 +132,16 @@ def take_step(learner: Learner, step: int, stop: StopRequest,
 def check_schedule(learner: Learner, say: Callable[[str], None]) -> None:
     """StageError if the schedule has ended before this stage; a line if it ends within it."""
     settings, first, count = learner.settings, learner.global_step, len(learner.plan)
-    if settings.schedule == "constant" or not count or first + count <= settings.total_steps:
+    last = settings.total_steps
+    if settings.schedule == "constant" or not count or last is None or first + count <= last:
         return
-    if first >= settings.total_steps:
-        raise StageError(f"The {settings.schedule} schedule ended at --total-steps {settings.total_steps}, "
-                         f"and {first} steps are taken: the learning rate would be 0. Raise --total-steps.")
-    say(f"the learning rate reaches 0 at step {settings.total_steps}; the stage goes on to {first + count}")
+    if first >= last:
+        raise StageError(f"The {settings.schedule} schedule ended at --total-steps {last}, and {first} steps "
+                         "are taken: the learning rate would be 0. Raise --total-steps.")
+    say(f"the learning rate reaches 0 at step {last}; the stage goes on to {first + count}")
 
 
-def learning_rate(global_step: int, settings: Settings) -> float:
+def learning_rate(global_step: int, settings: TrainOptions) -> float:
     """Learning rate of a step counted from 0 over the whole run: linear warmup, then the schedule."""
     peak, warmup = settings.learning_rate, settings.warmup_steps
     if global_step < warmup:
@@ -154,7 +155,7 @@ def learning_rate(global_step: int, settings: Settings) -> float:
 
 @torch.no_grad()
 def _reduce_gradients(policy: Policy, parameters: list[torch.nn.Parameter], processes: Processes,
-                      settings: Settings) -> float:
+                      settings: TrainOptions) -> float:
     """Sum the gradients over processes, undo the loss scale, clip; the norm before clipping comes back."""
     processes.sum_gradients(parameters)
     if policy.loss_scale != 1:

@@ -89,7 +89,7 @@ def due(state: RunState, plan: Plan, name: str) -> list[str] | None:
         return ["train", *number]
     number, purpose = ["--iteration", str(plan.last)], f"eval-{plan.label}"
     if not state.is_complete("rollout", plan.last, purpose):
-        policy = ["--policy-version", str(plan.at)] if name == PARENT else []
+        policy = ["--policy", str(plan.at)] if name == PARENT else []
         return ["rollout", "--eval", "--label", plan.label, *number, *policy, "--group-size",
                 str(plan.evaluate)]
     if not state.scorers(plan.last, purpose):

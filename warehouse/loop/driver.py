@@ -156,7 +156,7 @@ class Loop:
         """Sample by the policy before an iteration's own, which is being trained."""
         if not self._is_trained(iteration):
             self._move_split(iteration - 1)
-            self._begin(iteration, "--policy-version", str(iteration - 1))
+            self._begin(iteration, "--policy", str(iteration - 1))
 
     def _sample(self, iteration: int, purpose: str, words: list[str]) -> Sampling:
         def lost(worker: Worker, job: Running, then: str) -> None:

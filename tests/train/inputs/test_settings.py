@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from train.cli import train
-from train.inputs.settings import Settings, check_settings
+from train.inputs.options import TrainOptions
+from train.inputs.settings import check_settings
+from warehouse.fields import options_from
 from warehouse.store.errors import StageError
 
 
@@ -25,9 +27,9 @@ def test_what_contradicts_itself_is_refused_in_a_sentence(tmp_path: Path, option
                                                           sentence: str) -> None:
     values = train.make_context("train", [str(tmp_path), *options.split()]).params
     with pytest.raises(StageError) as refused:
-        check_settings(Settings(**values))
+        check_settings(options_from(TrainOptions, values))
     assert str(refused.value).startswith(sentence)
 
 
 def test_the_defaults_contradict_nothing(tmp_path: Path) -> None:
-    check_settings(Settings(**train.make_context("train", [str(tmp_path)]).params))
+    check_settings(options_from(TrainOptions, train.make_context("train", [str(tmp_path)]).params))

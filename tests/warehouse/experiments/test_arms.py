@@ -65,7 +65,7 @@ class World:
         run, iteration = open_warehouse(root), int(rest[rest.index("--iteration") + 1])
         if stage == "rollout":
             named = ({"evaluate": True, "label": rest[rest.index("--label") + 1]} if "--eval" in rest else {})
-            version = int(rest[rest.index("--policy-version") + 1]) if "--policy-version" in rest else None
+            version = int(rest[rest.index("--policy") + 1]) if "--policy" in rest else None
             plain.sample(run, iteration=iteration, policy_version=version, **named)
         else:
             plain.score(run) if stage == "score" else plain.train(run)
@@ -115,7 +115,7 @@ def test_each_arm_trains_the_stored_rows_in_a_run_of_its_own_and_the_parent_stay
     assert world.run(plan, arms) == {}
     assert files(run.root) == before
     assert [line for line in world.ran if line.startswith(("parent", "low"))] == [
-        "parent: rollout --eval --label arms-2 --iteration 2 --policy-version 1 --group-size 2",
+        "parent: rollout --eval --label arms-2 --iteration 2 --policy 1 --group-size 2",
         "parent: score --iteration 2 --purpose eval-arms-2",
         "low: train --iteration 1",
         "low: rollout --eval --label arms-2 --iteration 2 --group-size 2",

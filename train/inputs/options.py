@@ -1,0 +1,150 @@
+"""The options of `train`: what each is, for the command line, config.toml and what a stage is tied to."""
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from train.objective.loss_table import LOSSES
+from warehouse.fields import iteration_field, option, stored_values
+from warehouse.sql.corrections import CORRECTIONS, DEFAULT_CORRECTION
+from warehouse.store.errors import StageError
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def chosen_turns(value: str | None) -> tuple[int, ...] | None:
+    """The turns that --turns names, in order."""
+    if value is None:
+        return None
+    names = [name.strip() for name in str(value).split(",")]
+    if not all(name.isdecimal() and int(name) for name in names):
+        raise StageError(f"--turns {value} is not a list of turns, which count from 1. Write 2, or 1,2.")
+    return tuple(sorted(set(map(int, names))))
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Every option of `train`; a stage is tied to those that are stored."""
+
+    learning_rate: float = option(1e-5, "Peak learning rate of AdamW; --lr for short.", "--learning-rate",
+                                  "--lr", least=0, group="Set first")
+    updates_per_batch: int | None = option(
+        None, "Optimizer steps, at most one per group.  [default: 1]", "--updates-per-batch",
+        "--updates-per-shard", least=1, stored="updates_per_shard")
+    loss: str = option("dapo", f"{', '.join(LOSSES)}, or a function of your own that gives each token its "
+                       "loss.", metavar="NAME|FILE.py:NAME", guarded="")
+    lora_rank: int = option(16, "Rank of the adapter.", least=1)
+    dry_run: bool = option(False, "Stop after the mismatch table, write nothing.", stored=False)
+
+    iteration: int | None = iteration_field("Which rows")
+    purpose: str = option("train", "Rows to train on; with --loss nll also 'distil' or 'distil-<label>', "
+                          "which another model wrote.", stored=False)
+    scorer: str | None = option(
+        None, "Scorer of the rewards to train on. [default: that of the view scorers]", stored=False)
+    turns: tuple[int, ...] | None = option(
+        None, "Train on these turns of conversations alone, for example 2.  [default: all]",
+        metavar="N,N", parse=chosen_turns)
+    replay: int = option(0, "Also train on rows up to this many versions old.", least=0)
+    truncated_sampling: str = option(
+        "refuse", "Rows sampled with penalties, or truncated without a record of what was left to draw from.",
+        choices=("refuse", "uncorrected"))
+    mask_truncated: bool = option(
+        False, "Leave completions cut off by the length limit out of the loss; their rewards count.",
+        "--mask-truncated/--keep-truncated")
+    until_signal: int | None = option(
+        None, "With fewer groups of unequal rewards, pass the policy on unchanged and train on the rows "
+        "together with the next iteration's, of five rollouts at most.", least=1, metavar="GROUPS")
+    keep_if_nothing: bool = option(
+        False, "Write the policy unchanged when no completion has a gradient, instead of stopping.")
+
+    clip_low: float | None = option(None, "Lower clip range; the loss's own default when left out.", least=0,
+                                    group="Loss and advantages")
+    clip_high: float | None = option(None, "Upper clip range; for cispo the cap itself.", least=0)
+    delta: float | None = option(None, "Upper bound of the unclipped ratio (two-sided clipping).", least=0,
+                                 above=True)
+    max_completion_length: int | None = option(
+        None, "Divisor of dr_grpo.  [default: max_tokens of the rows]", least=1)
+    scale_rewards: str = option("group", "Divide advantages by the std of the group, of the batch, or not.",
+                                choices=("group", "batch", "none"))
+    advantages: str | None = option(
+        None, "Your own advantages: a function of all rows that gives each a number, or one per token.",
+        metavar="FILE.py:NAME", guarded="")
+
+    kl_beta: float = option(0.0, "Weight of the KL to the base model.", least=0,
+                            group="KL to the base and entropy")
+    kl_monitor: bool | None = option(
+        None, "Compute and store the KL to the base model also without a weight; it costs a forward.",
+        show_default=False)
+    kl_ratio: bool = option(True, "Multiply the KL by pi/pi_old, which keeps it unbiased.",
+                            "--kl-ratio/--no-kl-ratio")
+    entropy_coef: float = option(0.0, "Weight of an entropy bonus.")
+    entropy_quantile: float = option(1.0, "Train on this share of the highest-entropy tokens.", least=0,
+                                     most=1, above=True)
+
+    correction: str | None = option(
+        None, f"Importance correction on pi_old/mu.  [default: {DEFAULT_CORRECTION} at "
+        f"{CORRECTIONS[DEFAULT_CORRECTION].high:g}]", choices=tuple(CORRECTIONS),
+        group="Correction of off-policy rows")
+    correction_low: float | None = option(None, "Lower bound of the correction.", least=0)
+    correction_high: float | None = option(None, "Upper bound of the correction.", least=0, above=True)
+    veto: float | None = option(None, "Drop a completion with any pi_old/mu below this, for example 1e-4.",
+                                least=0)
+    off_policy_threshold: float | None = option(
+        None, "Drop a completion with a negative advantage and a mean log mu - log pi above this.")
+
+    schedule: str = option("constant", "How the learning rate goes on after the warmup.",
+                           choices=("constant", "linear", "cosine"), group="Optimizer and steps")
+    warmup_steps: int = option(0, "Steps in which the learning rate rises, counted over the whole run.",
+                               least=0)
+    total_steps: int | None = option(None, "Where linear and cosine reach zero.", least=1)
+    lr_after_rollback: float | None = option(
+        None, "Scale the learning rate by this once for every rollback of the run so far.", least=0, most=1,
+        above=True)
+    weight_decay: float = option(0.0, "Weight decay of AdamW.", least=0)
+    adam_beta1: float = option(0.9, "First beta of AdamW.", least=0, most=1, below=True)
+    adam_beta2: float = option(0.999, "Second beta of AdamW.", least=0, most=1, below=True)
+    max_grad_norm: float = option(
+        1.0, "Gradients with a larger norm are scaled down to it; 0 does not clip.", least=0)
+    seed: int = option(0, "Seed of a new adapter and of the split into steps.")
+
+    full: bool = option(False, "Train all weights instead of a LoRA adapter.", group="Adapter or all weights")
+    lora_alpha: float = option(32.0, "The adapter is scaled by alpha / rank.", least=0, above=True)
+    rslora: bool = option(False, "Scale by alpha / sqrt(rank) instead of alpha / rank.",
+                          "--rslora/--no-rslora")
+    lora_targets: str = option("all-linear", "Names of modules, a,b,c; 'all-linear' is all but lm_head and "
+                               "experts, 'experts' those.")
+    load_in_4bit: bool = option(False, "Load the frozen base in 4 bits (bitsandbytes, GPU).", "--load-4bit")
+
+    dtype: str = option("auto", "Weights and activations; logits and losses are float32 always. auto: as the "
+                        "engine that sampled the rows.", choices=("auto", *DTYPES),
+                        group="Memory and devices")
+    tokens_per_batch: int = option(
+        0, "Tokens that go through the model together: whole groups, rows of a larger one, or a piece of its "
+        "prompt.  [default: 1024 on a CPU, what fits the memory on a GPU]", least=0, stored=False,
+        show_default=False)
+    threads: int | None = option(None, "CPU threads.  [default: OMP_NUM_THREADS, or all cores]", least=1,
+                                 most=os.cpu_count(), stored=False)
+    device: str | None = option(None, "cpu, cuda, cuda:1 ..  [default: a GPU if there is one]", stored=False)
+
+    max_mismatch: float | None = option(
+        None, "Largest mean k3 KL at staleness 0.  [default: in float32 100 times that of iteration 0, at "
+        "most 1e-4; else 0.015]", least=0, stored=False, group="Safeguards")
+
+    checkpoint_seconds: float = option(120.0, "Save a checkpoint in the stage this often.", least=0,
+                                       stored=False, group="Run, stop and resume")
+    time_limit: float | None = option(
+        None, "Seconds after which to stop, save and exit with 75, to be run again.", least=0, stored=False)
+    keep_policies: int | None = option(
+        None, "Remove the weights of all but the last policies when done.  [default: all are kept]", least=2,
+        stored=False)
+    track: str | None = option(None, "Send the numbers of rollout, score and train to tensorboard, wandb, "
+                               "trackio or mlflow.", stored=False)
+
+    def results(self) -> dict[str, Any]:
+        """The settings that a stage is tied to: those that shape what it writes."""
+        values = stored_values(self)
+        return {name: value for name, value in values.items() if (name, value) != ("dtype", "auto")}
+
+    def replace(self, **changes: Any) -> Self:
+        """The same with other values."""
+        return replace(self, **changes)
