@@ -17,13 +17,13 @@ import click
 from benchmarks.score_baselines import BASELINES, SOURCE
 from benchmarks.score_ways import Cold, JoblibWorkers, Lanes, Plain, Way
 from score.isolation.lockdown import Layer
+from score.options import ScoreOptions
 from score.rewards.scorer import Scorer
-from score.run import ScoreOptions, run_score
+from score.run import run_score
 from score.sandbox.pool import usable_cores
 from score.sandbox.tiers import TIERS, missing_for
 from tests.building.runs import new_run
 from tests.building.texts import add_rollout, fenced
-from warehouse.stages.shard import Shard
 
 Rounds = list[dict[str, Any]]
 
@@ -88,11 +88,9 @@ def whole_stage(count: int) -> str:
         warehouse = new_run(Path(folder) / "run")
         add_rollout(warehouse, [("turn", fenced(SOURCE.format(number=number))) for number in range(count)])
         said: list[str] = []
-        options = ScoreOptions(run=warehouse.root, scorer=Scorer("arc-v1"), iteration=0, purpose=None,
-                               lanes=None, tier=None, unsafe_no_sandbox=False, preload=(), import_path=(),
-                               shard=Shard(), follow=None, time_limit=None, grace=0.0)
+        options = ScoreOptions(warehouse.root, iteration=0, grace=0.0)
         started, wall = time.process_time(), time.perf_counter()
-        run_score(options, said.append)
+        run_score(options, Scorer("arc-v1"), said.append)
         cpu, wall = time.process_time() - started, time.perf_counter() - wall
     return (f"`score` of {count} completions: {count / wall:.0f}/s, {cpu / count * 1e3:.3f} ms of the "
             "scorer's CPU each, from Parquet to Parquet, with start and self-test")

@@ -35,13 +35,13 @@ def engine_to_start(job: Job, stop: StopRequest,
     """What loads prompt encoder and engine: vLLM in this process, or the servers of --endpoint."""
     options, revision = job.options, job.warehouse.facts.get("model_revision")
     if options.model:
-        from rollout.endpoint.api_model import ForeignEngine
-        foreign = ForeignEngine(
+        from rollout.endpoint.api_model import ApiEngine
+        api = ApiEngine(
             options.endpoint[0], options.model, base=job.warehouse.model, revision=revision,
             key_variable=options.api_key_variable, cache=options.cache,
             price=price_of(job.warehouse.root / "config.toml", options.model))
-        with closing(foreign):
-            yield job, lambda _model: foreign.encoder, foreign.start
+        with closing(api):
+            yield job, lambda _model: api.encoder, api.start
         return
     if not options.endpoint:
         prepare_environment()

@@ -1,37 +1,20 @@
 """The command `score`."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from score.inspect.commands import (
-    diff,
-    explain,
-    lane_options,
-    limit_options,
-    limits_of_score,
-    tier_options,
-    try_program,
-)
-from warehouse.consent import GuardedOption
-from warehouse.options import (
-    FiniteRange,
-    TitledCommand,
-    iteration_option,
-    open_run,
-    option_group,
-    purpose_option,
-    run_argument,
-    shows_errors,
-    with_version,
-)
+from score.inspect.commands import diff, explain, limits_of_score, try_program
+from score.options import LaneOptions, LimitOptions, RewardOptions, ScoreOptions, TierOptions
+from warehouse.fields import options_from, options_of
+from warehouse.options import TitledCommand, open_run, run_argument, shows_errors, with_version
 
 LOADS = ("score.run",)               # what `warehouse warm` imports beforehand
-REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "arc-v0", "arc-v0.5", "exact",
-           "tests-share", "graded")
 
 
 @click.command("gold", cls=TitledCommand)
@@ -42,9 +25,9 @@ REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "arc-v0", "arc
               callback=limits_of_score, expose_value=False, help="Limits as its table [score] has them.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), default=None,
               help="File for a line of JSON about each solution.")
-@limit_options
-@lane_options
-@tier_options
+@options_of(LimitOptions)
+@options_of(LaneOptions)
+@options_of(TierOptions)
 @shows_errors
 def gold(where: Path, file: Path, output: Path | None, **values: Any) -> None:
     """Judge the canonical solutions in FILE: all of them should be right.
@@ -54,8 +37,8 @@ def gold(where: Path, file: Path, output: Path | None, **values: Any) -> None:
     are named, too.
     """
     from score.gold import score_gold
-    from score.sandbox.limits import Limits
-    for line in score_gold(where, file, output, Limits.of(values), **values):
+    for line in score_gold(where, file, output, options_from(LimitOptions, values).limits,
+                           options_from(LaneOptions, values), options_from(TierOptions, values)):
         click.echo(line)
 
 
@@ -67,34 +50,7 @@ shows one verdict, `score try RUN FILE --task ID` runs a program from a file, `s
 judges canonical solutions; `warehouse doctor score` says what isolation this machine offers.
 """)
 @run_argument
-@option_group("Reward")
-@click.option("--reward", type=click.Choice(REWARDS), default=None, show_default=False,
-              help="How measures become a reward. [default: that of each kind of task]")
-@click.option("--parameter", multiple=True, metavar="NAME=VALUE",
-              help="Parameter of the reward, for example shaping=0.2; may be repeated.")
-@click.option("--reward-file", cls=GuardedOption, unless="reward", default=None, metavar="FILE.py:NAME",
-              help="A reward function of your own, with TRL's signature, instead of --reward.")
-@click.option("--scorer", cls=GuardedOption, unless="reward", default=None, hidden=True)   # now --reward-file
-@click.option("--weight", multiple=True, metavar="TERM=FACTOR",
-              help="Factor of a term of the reward, for example pixel_score=0; may be repeated.")
-@click.option("--truncated-zero", is_flag=True, help="Reward 0 for completions that were cut off.")
-@click.option("--ngram-penalty", type=FiniteRange(min=0), default=0.0,
-              help="Take off this much times the share of 4-grams that repeat an earlier one.")
-@click.option("--length-tie-break", type=FiniteRange(min=0), default=0.0,
-              help="Add up to this much to the shortest of a group's right answers.")
-@option_group("Which rollouts")
-@iteration_option
-@purpose_option
-@limit_options
-@lane_options
-@tier_options
-@option_group("Run, stop and resume")
-@click.option("--shard", default="0/1", metavar="INDEX/COUNT",
-              help="Score this share of the parts; the others belong to other workers.")
-@click.option("--time-limit", type=FiniteRange(min=0), default=None,
-              help="Seconds after which to stop and exit with 75, to be run again.")
-@click.option("--grace", type=FiniteRange(min=0), default=30.0,
-              help="Seconds to finish the part in hand after SIGTERM or SIGINT before it is dropped.")
+@options_of(ScoreOptions)
 @shows_errors
 def score(run: Path, **values: Any) -> None:
     """Run the programs in the completions of run folder RUN and write their rewards.
@@ -105,47 +61,44 @@ def score(run: Path, **values: Any) -> None:
     another scorer, whose rows stand beside those of the former.
     """
     from score.rewards.named import default_reward
-    from score.run import ScoreOptions, run_score
+    from score.run import run_score
     from score.tasks.kinds import graders_of
-    from warehouse.stages.shard import Shard
+    options = options_from(ScoreOptions, {"run": run, **values})
     warehouse = open_run(run)
     kinds = set(warehouse.read("tasks", columns=["kind"]).column("kind").to_pylist())
     told = ["kind", "payload"] if "verifiers" in kinds else ["kind"]           # payloads may be gigabytes
     graders = graders_of(((row["kind"], row.get("payload")) for row in
-                          warehouse.read("tasks", columns=told).to_pylist()), values["import_path"])
-    _settle_reward(values)
-    values["reward"] = values["reward"] or default_reward(kinds)
-    scorer = scorer_of(values, graders.versions, warehouse.state.replaced_payloads)
-    values["preload"] = (*values["preload"], *graders.modules)
-    values["shard"] = Shard.parse(values["shard"])
-    run_score(ScoreOptions(run=run, scorer=scorer, **values), click.echo)
+                          warehouse.read("tasks", columns=told).to_pylist()), options.lanes.import_path)
+    reward = settled_reward(options.reward)
+    scorer = scorer_of(options, replace(reward, reward=reward.reward or default_reward(kinds)),
+                       graders.versions, warehouse.state.replaced_payloads)
+    run_score(options, scorer, click.echo, graders.modules)
 
 
-def _settle_reward(values: dict[str, Any]) -> None:
+def settled_reward(options: RewardOptions) -> RewardOptions:
     """A --reward that was typed takes the place of a reward file that config.toml names."""
     from warehouse.store.errors import StageError
     source = click.get_current_context().get_parameter_source
-    if source("reward") is ParameterSource.COMMANDLINE:
-        if ParameterSource.COMMANDLINE in (source("reward_file"), source("scorer")):
-            raise StageError("--reward and --reward-file are two rewards. Leave one of them out.")
-        values |= {"reward_file": None, "scorer": None}
+    if source("reward") is not ParameterSource.COMMANDLINE:
+        return options
+    if source("reward_file") is ParameterSource.COMMANDLINE:
+        raise StageError("--reward and --reward-file are two rewards. Leave one of them out.")
+    return replace(options, reward_file=None)
 
 
-def scorer_of(values: dict[str, Any], graders: dict[str, str], replaced: dict[str, str]) -> Any:
-    """The scorer that the options describe for the run's tasks; they are taken out of `values`."""
+def scorer_of(options: ScoreOptions, reward: RewardOptions, graders: Mapping[str, str],
+              replaced: Mapping[str, str]) -> Any:
+    """The scorer that the options describe for the run's tasks."""
     from score.rewards.scorer import Scorer
     from score.rewards.shaping import Shaping
-    from score.sandbox.limits import Limits
     from warehouse.stages.user_code import load_function
-    limits = Limits.of(values)
-    shaping = Shaping(numbers_of(values.pop("weight"), "--weight", "pixel_score=0"),
-                      **{name: values.pop(name) for name in ("truncated_zero", "ngram_penalty",
-                                                             "length_tie_break")})
-    former_option = values.pop("scorer")
-    reward_file = values.pop("reward_file") or former_option
-    return Scorer(values.pop("reward"), numbers_of(values.pop("parameter"), "--parameter", "shaping=0.2"),
-                  limits, tuple(sorted(values.pop("allow_import"))), shaping,
-                  load_function(reward_file, "--reward-file") if reward_file else None, graders, replaced)
+    shaping = Shaping(numbers_of(reward.weight, "--weight", "pixel_score=0"),
+                      truncated_zero=reward.truncated_zero, ngram_penalty=reward.ngram_penalty,
+                      length_tie_break=reward.length_tie_break)
+    return Scorer(str(reward.reward), numbers_of(reward.parameter, "--parameter", "shaping=0.2"),
+                  options.limits.limits, tuple(sorted(options.lanes.allow_import)), shaping,
+                  load_function(reward.reward_file, "--reward-file") if reward.reward_file else None, graders,
+                  replaced)
 
 
 def numbers_of(texts: tuple[str, ...], option: str, example: str) -> dict[str, float]:

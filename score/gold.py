@@ -11,6 +11,7 @@ from score.display import Progress
 from score.inspect.units import unit_lines
 from score.judging.completions import Item
 from score.judging.judge import Judgement, measure, run_programs
+from score.options import LaneOptions, TierOptions
 from score.sandbox.executor import Executor
 from score.sandbox.limits import Limits
 from score.sandbox.outcomes import Outcome
@@ -54,16 +55,15 @@ class GoldVerdict:
     pays: str = ""
 
 
-def score_gold(where: Path, gold: Path, output: Path | None, limits: Limits, *, allow_import: tuple[str, ...],
-               import_path: tuple[str, ...], preload: tuple[str, ...], lanes: int | None, tier: str | None,
-               unsafe_no_sandbox: bool) -> list[str]:
+def score_gold(where: Path, gold: Path, output: Path | None, limits: Limits, lanes: LaneOptions,
+               isolation: TierOptions) -> list[str]:
     """Judge the solutions in `gold` of the tasks in `where`, a run or a task file; the lines to print."""
     tasks, answers = read_tasks(where), read_answers(gold)
     solved = [task for task in tasks if task.task_id in answers]
     if not solved:
         raise StageError(f"{gold} has no solution of any task in {where}: their task_ids differ. "
                          "Correct them.")
-    graders = graders_of(((task.kind, task.payload) for task in solved), import_path)
+    graders = graders_of(((task.kind, task.payload) for task in solved), lanes.import_path)
     verdicts: dict[str, GoldVerdict] = {}
     paid: dict[str, str] = {}
     asked = solved
@@ -72,9 +72,10 @@ def score_gold(where: Path, gold: Path, output: Path | None, limits: Limits, *, 
         memory = limits.memory_mib * min(step, MOST_MEMORY)
         needs = f"--cpu-seconds {cpu:g} --memory-mib {memory}" if step > 1 else ""
         pool, best = open_lanes(
-            tier, unsafe=unsafe_no_sandbox, num_lanes=lanes or usable_cores(), import_paths=import_path,
+            isolation.tier, unsafe=isolation.unsafe_no_sandbox, num_lanes=lanes.lanes or usable_cores(),
             limits=replace(limits, cpu_seconds=cpu, wall_seconds=wall, memory_mib=memory),
-            imports=tuple(sorted(allow_import)), preload=(*preload, *graders.modules))
+            imports=tuple(sorted(lanes.allow_import)), preload=(*lanes.preload, *graders.modules),
+            import_paths=lanes.import_path)
         with pool, Progress("gold", num_parts=1, num_done=0) as progress:
             executor = Executor(pool, isolated=best.isolated)
             judged = judge_gold(executor, asked, answers, progress.note_outcome)

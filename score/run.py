@@ -3,10 +3,9 @@
 import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +17,8 @@ from score.judging.completions import Questions
 from score.judging.golden import check_golden
 from score.judging.judge import measure, reward_terms, run_programs
 from score.judging.samples import repetition_columns, samples_table
+from score.options import ScoreOptions
+from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
 from score.sandbox.outcomes import Outcome
 from score.sandbox.tiers import Tier, open_lanes
@@ -32,27 +33,25 @@ from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.stage import Stage
 
 
-class ScoreOptions(SimpleNamespace):
-    """Options of `score` by their names, and the `scorer` of those that decide verdicts."""
-
-
 @dataclass
 class Session:
     """What all rollouts of one command are scored with."""
 
     warehouse: Warehouse
     options: ScoreOptions
+    scorer: Scorer
     executor: Executor
     tier: Tier
     stop: StopRequest
     say: Callable[[str], None]
 
 
-def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
-    """Score every rollout that is due; what was done is told to `say`."""
-    warehouse, scorer = open_warehouse(options.run), options.scorer
+def run_score(options: ScoreOptions, scorer: Scorer, say: Callable[[str], None],
+              preload: Sequence[str] = ()) -> None:
+    """Score every rollout that is due; `preload` are modules that the tasks' graders need in the lanes."""
+    warehouse, lanes = open_warehouse(options.run), options.lanes
     stop, clock, others = StopRequest(options.time_limit, options.grace), Clock(), num_beside(options)
-    due, pruned = rollouts_due(warehouse, options)
+    due, pruned = rollouts_due(warehouse, options, scorer.identity)
     if pruned:
         say(f"left out: {counted(len(pruned), 'rollout')} up to iteration {pruned[-1][0]}, pruned of the "
             f"tokens that {scorer.identity} would measure")
@@ -62,14 +61,14 @@ def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
     if not due:
         return
     with clock.phase("start"):
-        pool, tier = open_lanes(options.tier, unsafe=options.unsafe_no_sandbox, limits=scorer.limits,
-                                num_lanes=options.lanes or lanes_beside(others),
-                                imports=scorer.imports, preload=options.preload,
-                                import_paths=options.import_path)
+        pool, tier = open_lanes(options.isolation.tier, unsafe=options.isolation.unsafe_no_sandbox,
+                                limits=scorer.limits, num_lanes=lanes.lanes or lanes_beside(others),
+                                imports=scorer.imports, preload=(*lanes.preload, *preload),
+                                import_paths=lanes.import_path)
     say(f"scorer {scorer.identity}, sandbox tier {tier.name}: {tier.words}")
     unfinished = []
     with stop, pool:
-        session = Session(warehouse, options, Executor(pool, isolated=tier.isolated), tier, stop, say)
+        session = Session(warehouse, options, scorer, Executor(pool, isolated=tier.isolated), tier, stop, say)
         for iteration, purpose in due:
             if not score_rollout(session, iteration, purpose, clock):
                 unfinished.append(f"{iteration} ({purpose})")
@@ -79,12 +78,14 @@ def run_score(options: ScoreOptions, say: Callable[[str], None]) -> None:
                            "complete parts are scored. Run `score` again once it is done.")
 
 
-def rollouts_due(warehouse: Warehouse, options: ScoreOptions) -> tuple[list[tuple[int, str]], ...]:
+def rollouts_due(warehouse: Warehouse, options: ScoreOptions,
+                 identity: str) -> tuple[list[tuple[int, str]], ...]:
     """Rollouts to score, as (iteration, purpose), and those that were pruned."""
-    identity, iteration, purpose = options.scorer.identity, options.iteration, options.purpose
-    if num_beside(options) and not warehouse.state.is_complete("rollout", iteration, "train"):
+    iteration = options.iteration
+    if iteration is not None and num_beside(options) and not warehouse.state.is_complete(
+            "rollout", iteration, "train"):
         return [(iteration, "train")], []
-    return rollouts_to_score(warehouse, identity, iteration, purpose)
+    return rollouts_to_score(warehouse, identity, iteration, options.purpose)
 
 
 def num_beside(options: ScoreOptions) -> int:
@@ -105,7 +106,7 @@ def score_rollout(session: Session, iteration: int, purpose: str, clock: Clock) 
     with clock.phase("reading"):
         questions = Questions(warehouse, iteration, purpose)
     with clock.phase("start"):
-        num_golden = check_golden(executor, options.scorer, questions.kind_names())
+        num_golden = check_golden(executor, session.scorer, questions.kind_names())
     num_run = executor.num_run
     while True:
         over = sampling is None or sampling.is_over()
@@ -116,7 +117,7 @@ def score_rollout(session: Session, iteration: int, purpose: str, clock: Clock) 
         sampling.read.update(warehouse.part_path("completions", number, **keys) for number in numbers)
         run_beside(executor, sampling, questions, clock)
     if complete:
-        stage = warehouse.stage("score", **keys, scorer=options.scorer.identity)
+        stage = warehouse.stage("score", **keys, scorer=session.scorer.identity)
         finish_rollout(session, stage, numbers, clock, {"programs_run": executor.num_run - num_run,
                                                         "golden": num_golden})
     return complete
@@ -136,7 +137,7 @@ def run_beside(executor: Executor, sampling: Sampling, questions: Questions, clo
 def score_parts(session: Session, questions: Questions, clock: Clock, *, shown: bool,
                 **keys: Any) -> list[int]:
     """Score the parts that are there and not scored yet; the numbers of all that are there."""
-    warehouse, scorer = session.warehouse, session.options.scorer
+    warehouse, scorer = session.warehouse, session.scorer
     stage, read = warehouse.stage("score", **keys, scorer=scorer.identity), what_is_read(warehouse, keys)
     # What is scored before what there is to score: another worker may score what is written in between.
     done = {part_number(path) for path in warehouse.parts("samples", **keys, scorer=scorer.identity)}
@@ -171,7 +172,7 @@ def finish_rollout(session: Session, stage: Stage, numbers: list[int], clock: Cl
                     f"{counted(missing, 'part')}")
         return
     samples, pool = session.warehouse.read("samples", **keys), session.executor.pool
-    stage.settle(session.options.scorer.settings, **what_is_read(session.warehouse, keys))
+    stage.settle(session.scorer.settings, **what_is_read(session.warehouse, keys))
     stage.complete({"completions": samples.num_rows, "unscored": samples.column("reward").null_count,
                     "tier": session.tier.name, "tier_facts": session.tier.facts, "lanes": len(pool.lanes),
                     "lane_restarts": pool.num_restarts, **facts,
@@ -198,7 +199,7 @@ def score_part(session: Session, path: Path, questions: Questions, clock: Clock,
         progress.note_outcome(outcome)
         check_stop(session.stop, progress, path)
 
-    scorer = session.options.scorer
+    scorer = session.scorer
     with clock.phase("reading"):
         completions = read_parts([path], "completions")
         items = questions.items(completions)

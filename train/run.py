@@ -63,14 +63,14 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
 
         if not learner.online:
             compute_logprobs(warehouse, inputs, learner, stop)
-            gate(warehouse, inputs, learner, say)
+            check_and_begin(warehouse, inputs, learner, say)
             clock.lap("old logprobs")
         if settings.dry_run:
             end_dry_run(inputs, learner, say)
             processes.close()
             return
         steps = take_steps(learner, stop=stop, say=say, log=tracker.log_step,
-                           before_update=lambda: gate(warehouse, inputs, learner, say))
+                           before_update=lambda: check_and_begin(warehouse, inputs, learner, say))
         for line in mismatch_table(learner.batch, settings)[:1]:
             name = "train/off_policy_kl" if line.staleness else "train/mismatch_kl"
             tracker.log({name: line.mismatch_kl}, learner.global_step + max(1, len(steps)))
@@ -134,7 +134,8 @@ def compute_logprobs(warehouse: Warehouse, inputs: Inputs, learner: Learner, sto
         fill_logprobs(base, *rows, settings, "ref_logprobs", stop)
 
 
-def gate(warehouse: Warehouse, inputs: Inputs, learner: Learner, say: Callable[[str], None]) -> None:
+def check_and_begin(warehouse: Warehouse, inputs: Inputs, learner: Learner,
+                    say: Callable[[str], None]) -> None:
     """Print the mismatch table, stop if it is too large, open the stage: nothing is written before this.
 
     The forward of a single step gave pi_old of the rows with a gradient alone; the others are added here.

@@ -115,8 +115,7 @@ def _click_option(field: dataclasses.Field[Any], hint: Any, kept: Option) -> Cal
     more = dict(kept.more)
     if kept.guarded is not None:
         more |= {"cls": GuardedOption, "unless": kept.guarded}
-    if "[default:" in kept.help:
-        more.setdefault("show_default", False)
+    more.setdefault("show_default", "[default:" not in kept.help)
     default = field.default
     if kept.parse:
         default = str(default) if default else None

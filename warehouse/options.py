@@ -210,9 +210,9 @@ runs_argument = click.argument("runs", nargs=-1, required=True, type=RunFolder()
                                metavar="RUN.. [QUERY]", callback=_load_first_config)
 iteration_option = click.option("--iteration", type=click.IntRange(min=0), default=None,
                                 help="Iteration to work on; what is due when left out.")
-purpose_option = click.option("--purpose", default=None,
-                              help="What the rows are for: train, eval (every evaluation), eval-SPLIT, "
-                                   "distil, train-turn2.. [default: all]")
+PURPOSE_HELP = ("What the rows are for: train, eval (every evaluation), eval-SPLIT, distil, train-turn2.. "
+                "[default: all]")
+purpose_option = click.option("--purpose", default=None, help=PURPOSE_HELP)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 strict_option = click.option("--strict", is_flag=True,
                              help="Exit with 1 where something is damaged, rather than leave it out.")

@@ -1,4 +1,4 @@
-"""Answers of foreign models, kept in a folder so that none is ever asked for twice."""
+"""Answers of models behind an API, kept in a folder so that none is ever asked for twice."""
 
 import asyncio
 import hashlib

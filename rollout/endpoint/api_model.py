@@ -15,7 +15,7 @@ from rollout.endpoint.answers import Answer, Answers
 from rollout.endpoint.failures import OF_THE_KEY, Refused, Unavailable
 from rollout.endpoint.server import Server, open_session
 from rollout.endpoint.tokenizer import load_encoder
-from rollout.endpoint.work import Work, finish_hands, results
+from rollout.endpoint.work import Work, finish_workers, results
 from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 from warehouse.store.errors import StageError, counted
 from warehouse.tasks.task_files import HALF_LETTER
@@ -29,12 +29,12 @@ KEPT = "What was finished is kept."
 SHOWN = 60                       # characters of such a prompt
 
 
-class ForeignEngine:
+class ApiEngine:
     """Asks for one completion per request; implements rollout.engines.engine.Engine without logprobs.
 
     Token ids are those that the run's own tokenizer makes of an answer, its end token behind it where the
-    model ended by itself. What the answer cost is told where `price`, (input, output) per million tokens, is
-    known; an answer of the cache costs nothing.
+    model ended by itself. The cost of an answer follows from `price`, (input, output) per million tokens; an
+    answer of the cache costs nothing.
     """
 
     dtype = device = logprobs_mode = ""
@@ -60,7 +60,7 @@ class ForeignEngine:
         self.loop.run_until_complete(self.session.close())
         self.loop.close()
 
-    def start(self, settings: EngineSettings) -> ForeignEngine:
+    def start(self, settings: EngineSettings) -> ApiEngine:
         """Nothing is loaded; as many questions are open at a time as the settings say."""
         self.places = settings.max_num_seqs
         return self
@@ -77,8 +77,8 @@ class ForeignEngine:
 
     async def _serve(self, work: Work, sampling: Sampling) -> None:
         self.last_answer = time.monotonic()
-        hands = [asyncio.create_task(self._work(work, sampling)) for _ in range(self.places)]
-        await finish_hands(hands)
+        workers = [asyncio.create_task(self._work(work, sampling)) for _ in range(self.places)]
+        await finish_workers(workers)
         if work.refused:
             raise self._left_out(work.refused)
 
@@ -116,11 +116,11 @@ class ForeignEngine:
         """The service's answer, not before the time for which it wants to be left alone."""
         await asyncio.sleep(self.resting_until - time.monotonic())
         body = {name: value for name, value in asked.items() if name not in ("url", "index")}
-        limit_name = self.limit_name            # other hands may learn a better name meanwhile
+        limit_name = self.limit_name            # other workers may learn a better name meanwhile
         body[limit_name] = body.pop("max_tokens")
         try:
-            told = await self.server.ask("/chat/completions", {**body, "seed": seed % 2**31},
-                                         seconds=ANSWERING)
+            response = await self.server.ask("/chat/completions", {**body, "seed": seed % 2**31},
+                                             seconds=ANSWERING)
         except Refused as error:
             if "max_completion_tokens" in str(error) and limit_name == "max_tokens":
                 self.limit_name = "max_completion_tokens"
@@ -130,12 +130,12 @@ class ForeignEngine:
             if error.status == 404 or (error.status == 429 and "quota" in str(error)):
                 raise self._explain(error) from None
             raise
-        answer = _read(told)
+        answer = _read(response)
         self.last_answer = time.monotonic()
         return answer
 
     async def _rest(self, error: Unavailable) -> None:
-        """Wait as long as the service asks for, all hands together; StageError if it says nothing else."""
+        """Wait as long as the service asks for, all workers together; StageError if it says nothing else."""
         now = time.monotonic()
         if now - self.last_answer > LONGEST_SILENCE:
             raise StageError(f"{self.url} has answered nothing for {LONGEST_SILENCE / 60:.0f} minutes: "
@@ -191,10 +191,10 @@ def _parameters(sampling: Sampling) -> dict[str, Any]:
             **{name: getattr(sampling, name) for name in sampling.departures()}}
 
 
-def _read(told: Any) -> Answer:
+def _read(response: Any) -> Answer:
     """The single choice of an answer; Unavailable for what is no answer, or only its beginning."""
     try:
-        choice, usage = told["choices"][0], told.get("usage") or {}
+        choice, usage = response["choices"][0], response.get("usage") or {}
         message = choice["message"]
         text, reason = message["content"] or "", choice["finish_reason"]
         thoughts = message.get("reasoning_content") or message.get("reasoning")
@@ -203,7 +203,7 @@ def _read(told: Any) -> Answer:
         counts = [count if isinstance(count := usage.get(name), int) and count >= 0 else None
                   for name in ("prompt_tokens", "completion_tokens")]
     except (TypeError, KeyError, IndexError, AttributeError) as error:
-        raise Unavailable(f"its answer is no chat completion: {str(told)[:100]}") from error
+        raise Unavailable(f"its answer is no chat completion: {str(response)[:100]}") from error
     if not isinstance(text, str) or not isinstance(reason, str):
         raise Unavailable(f"its answer is no text, or has no end: {str(choice)[:100]}")
     ended = "length" if reason in ("length", "content_filter") else "stop"

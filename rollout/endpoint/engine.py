@@ -15,7 +15,7 @@ from rollout.endpoint.checks import TRIED, check_alike, check_facts, check_probe
 from rollout.endpoint.failures import Unavailable
 from rollout.endpoint.server import PATIENCE, Server, open_session
 from rollout.endpoint.tokenizer import load_encoder
-from rollout.endpoint.work import Draw, Work, finish_hands, results
+from rollout.endpoint.work import Draw, Work, finish_workers, results
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling
 from rollout.engines.stopping import after_draw
 from rollout.prompts.prompt_encoder import PromptEncoder
@@ -90,8 +90,8 @@ class EndpointEngine:
         """
         work = Work(requests)
         self.streams = over is not None
-        with closing(results(self.loop, work, self._serve(work, sampling))) as told:
-            for sampled in told:
+        with closing(results(self.loop, work, self._serve(work, sampling))) as finished:
+            for sampled in finished:
                 yield sampled
                 if over and over():
                     break
@@ -154,10 +154,10 @@ class EndpointEngine:
     async def _serve(self, work: Work, sampling: Sampling) -> None:
         """Until all requests are finished, or no server is left."""
         places = BATCHES_AHEAD * self.settings.max_num_seqs
-        hands = [asyncio.create_task(self._work(server, work, sampling))
+        workers = [asyncio.create_task(self._work(server, work, sampling))
                  for _ in range(places) for server in self.servers if not server.lost]
         watches = [asyncio.create_task(self._watch(server)) for server in self.servers]
-        await finish_hands(hands, watches)
+        await finish_workers(workers, watches)
         if not work.is_done():
             reasons = "; ".join(f"{server.url} {server.lost}" for server in self.servers)
             raise StageError(f"No server is left: {reasons}. What was finished is kept: run the same command "

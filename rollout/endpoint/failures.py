@@ -30,24 +30,24 @@ class Refused(StageError):
         self.status = status
 
 
-def seconds_to_wait(told: str | None) -> float | None:
+def seconds_to_wait(header: str | None) -> float | None:
     """Seconds from now of a Retry-After header, which names seconds or a date; None where it says neither."""
-    if not told:
+    if not header:
         return None
     with contextlib.suppress(ValueError):
-        seconds = float(told)
+        seconds = float(header)
         return max(0.0, seconds) if math.isfinite(seconds) else None
     with contextlib.suppress(ValueError, OverflowError):
-        return max(0.0, parsedate_to_datetime(told).timestamp() - time.time())
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
     return None
 
 
 def message_of(text: str) -> str:
     """What an answer with an error says, in one line."""
     try:
-        told = json.loads(text)
-        told = told.get("error", told)
-        text = str(told.get("message", told) if isinstance(told, dict) else told)
+        answer = json.loads(text)
+        answer = answer.get("error", answer)
+        text = str(answer.get("message", answer) if isinstance(answer, dict) else answer)
     except (ValueError, AttributeError):
         pass
     return (text.strip() or "no message").splitlines()[0][:300]

@@ -56,7 +56,7 @@ class Server:
         self.under_way: set[asyncio.Task[Any]] = set()
 
     async def ask(self, path: str, body: Any = None, *, seconds: float | None = None,
-                  hear: Callable[[Any], None] = lambda _told: None, most: int = MOST_BYTES) -> Any:
+                  hear: Callable[[Any], None] = lambda _piece: None, most: int = MOST_BYTES) -> Any:
         """Its answer to GET or, with a body, POST. Unavailable, or StageError where it refuses.
 
         An answer that comes in pieces is given to `hear` piece by piece. No more than `most` bytes are
@@ -88,8 +88,8 @@ class Server:
         if answer.status >= 400:
             raise Refused(f"{self.url} refuses {path}: {message_of(text)}", answer.status)
         try:
-            told = answer.content_type == "application/json" or text.startswith("{")    # some name no type
-            return json.loads(text) if told else text
+            is_json = answer.content_type == "application/json" or text.startswith("{")  # some name no type
+            return json.loads(text) if is_json else text
         except (ValueError, RecursionError) as error:
             raise Unavailable(f"its answer to {path} is no JSON, or half of one: {text[:100]}") from error
 
@@ -101,16 +101,16 @@ class Server:
         """Take down what it says of itself; StageError where it does not tell."""
         version = await self.ask("/version", seconds=PATIENCE)
         try:
-            told = await self.ask("/server_info?config_format=json", seconds=120)  # at first it looks around
+            info = await self.ask("/server_info?config_format=json", seconds=120)  # at first it looks around
         except Unavailable as error:
             raise StageError(f"{self.url} does not say how it samples ({error}). Start it with "
                              "VLLM_SERVER_DEV_MODE=1 in its environment, or use `python -m rollout.server`."
                              ) from error
-        config = told["vllm_config"]
+        config = info["vllm_config"]
         model, lora = config["model_config"], config.get("lora_config") or {}
         own = {name: model[name] for name in ("generation_config", "logits_processors")
                if model.get(name) not in (None, [], "vllm")} | (model.get("override_generation_config") or {})
-        gpus = (told.get("system_env") or {}).get("nvidia_gpu_models") or ""
+        gpus = (info.get("system_env") or {}).get("nvidia_gpu_models") or ""
         device = config["device_config"]["device"]
         self.facts = Facts(
             version=version["version"], model=model["model"], revision=model.get("revision"),
@@ -124,15 +124,15 @@ class Server:
     async def wake(self) -> None:
         """Wake it where it was put to sleep; StageError if it is some other server."""
         try:
-            told = await self.ask("/is_sleeping", seconds=PATIENCE)
+            state = await self.ask("/is_sleeping", seconds=PATIENCE)
         except Unavailable as error:
             if error.status != 404:
                 raise
-            told = await self._version()     # only in development mode it knows of sleep
-        if not isinstance(told, dict):
-            raise StageError(f"{self.url} is no vLLM server: it answers with {told[:40]!a}. Correct the "
+            state = await self._version()     # only in development mode it knows of sleep
+        if not isinstance(state, dict):
+            raise StageError(f"{self.url} is no vLLM server: it answers with {state[:40]!a}. Correct the "
                              "address. A model behind another API is named with --api-model.")
-        if told.get("is_sleeping"):
+        if state.get("is_sleeping"):
             await self.ask("/wake_up", {})
 
     async def _version(self) -> Any:
@@ -188,7 +188,7 @@ class Server:
     async def complete(self, draw: Draw, sampling: Sampling, stream: bool = False) -> Drawn:
         """What one draw gives; Unavailable if it was broken off.
 
-        With `stream` the draw knows each token as soon as it is told.
+        With `stream` the draw knows each token as soon as it is drawn.
         """
         token_ids, seed, max_tokens = next_draw(draw.request, sampling)
         task = asyncio.create_task(self.ask("/inference/v1/generate", {
@@ -207,17 +207,17 @@ class Server:
             draw.hear(whole)
         if draw.reason not in REASONS:
             raise Unavailable(f"it broke a completion off ({draw.reason})")
-        if not draw.ids or len(draw.ids) != len(draw.told):
+        if not draw.ids or len(draw.ids) != len(draw.logprobs):
             raise StageError(f"{self.url} gives no token ids with their logprobs. It must be vLLM 0.20 or "
                              "newer.")
         drawn = draw.drawn()
         if not sampling.num_likely():
             return drawn
-        if "token_id" not in draw.told[0]["top_logprobs"][0]:
+        if "token_id" not in draw.logprobs[0]["top_logprobs"][0]:
             raise StageError(f"{self.url} does not name what --top-k left by token ids. It must be vLLM "
                              "0.32 or newer.")
         left = [likely(((each["token_id"], each["logprob"]) for each in [token, *token["top_logprobs"]]),
-                       IMPOSSIBLE) for token in draw.told]
+                       IMPOSSIBLE) for token in draw.logprobs]
         return drawn._replace(
             logprobs=[logprob - whole for logprob, (_, whole) in zip(drawn.logprobs, left, strict=True)],
             support=[ids for ids, _ in left])

@@ -34,14 +34,15 @@ def results(loop: asyncio.AbstractEventLoop, work: Work,
         loop.run_until_complete(asyncio.wait({crew}))
 
 
-async def finish_hands(hands: list[asyncio.Task[None]], watches: Iterable[asyncio.Task[None]] = ()) -> None:
-    """Wait until all hands are done, or one fails; no task of these or of the watches is left."""
+async def finish_workers(workers: list[asyncio.Task[None]],
+                         watches: Iterable[asyncio.Task[None]] = ()) -> None:
+    """Wait until all workers are done, or one fails; no task of these or of the watches is left."""
     try:
-        await asyncio.gather(*hands)
+        await asyncio.gather(*workers)
     finally:
-        for task in (*hands, *watches):
+        for task in (*workers, *watches):
             task.cancel()
-        await asyncio.gather(*hands, *watches, return_exceptions=True)
+        await asyncio.gather(*workers, *watches, return_exceptions=True)
 
 
 @dataclass
@@ -50,19 +51,19 @@ class Draw:
 
     request: Request
     ids: list[int] = field(default_factory=list)
-    told: list[dict[str, Any]] = field(default_factory=list)     # of each token: its logprob, the likeliest
+    logprobs: list[dict[str, Any]] = field(default_factory=list)   # of each token: its own, the likeliest
     reason: str = ""
 
-    def hear(self, told: Any) -> None:
+    def hear(self, answer: Any) -> None:
         """Take a piece of vLLM's answer, or the whole."""
-        for choice in told.get("choices", []):
+        for choice in answer.get("choices", []):
             self.ids += choice.get("token_ids") or []
-            self.told += (choice.get("logprobs") or {}).get("content") or []
+            self.logprobs += (choice.get("logprobs") or {}).get("content") or []
             self.reason = choice["finish_reason"] or ""
 
     def drawn(self) -> Drawn:
-        """All that was told."""
-        return Drawn(self.ids, [token["logprob"] for token in self.told], self.reason, [])
+        """All that was drawn."""
+        return Drawn(self.ids, [token["logprob"] for token in self.logprobs], self.reason, [])
 
 
 class Work:
@@ -141,7 +142,7 @@ class Work:
             yield self.finished.popleft()
 
     def broken_off(self) -> Iterator[Draw]:
-        """What was begun and nobody took the end of, which may have been told."""
+        """What was begun and nobody took the end of, which may have been drawn."""
         yield from map(Draw, self.returned)
         yield from self.under_way.values()
 

@@ -212,13 +212,13 @@ def parameters(sampling: Sampling, seed: int, max_tokens: int) -> SamplingParams
 def _drawn(output: Any, sampling: Sampling) -> Drawn:
     """What a finished request drew."""
     completion = output.outputs[0]
-    ids, told = list(completion.token_ids), completion.logprobs or FlatLogprobs()    # None before the first
+    ids, logprobs = list(completion.token_ids), completion.logprobs or FlatLogprobs()  # None at first
     if not sampling.num_likely():
-        return Drawn(ids, told.logprobs, completion.finish_reason, [])
-    places = list(map(slice, told.start_indices, told.end_indices))
-    left = [likely(zip(told.token_ids[place], told.logprobs[place], strict=True)) for place in places]
-    logprobs = [told.logprobs[place.start] - whole for place, (_, whole) in zip(places, left, strict=True)]
-    return Drawn(ids, logprobs, completion.finish_reason, [support for support, _ in left])
+        return Drawn(ids, logprobs.logprobs, completion.finish_reason, [])
+    places = list(map(slice, logprobs.start_indices, logprobs.end_indices))
+    left = [likely(zip(logprobs.token_ids[place], logprobs.logprobs[place], strict=True)) for place in places]
+    sampled = [logprobs.logprobs[place.start] - whole for place, (_, whole) in zip(places, left, strict=True)]
+    return Drawn(ids, sampled, completion.finish_reason, [support for support, _ in left])
 
 
 def _first_line(error: Exception) -> str:

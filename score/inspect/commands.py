@@ -6,45 +6,9 @@ from typing import Any
 
 import click
 
-from warehouse.consent import GuardedOption
-from warehouse.options import (
-    RunFolder,
-    TitledCommand,
-    config_defaults,
-    option_group,
-    run_folder,
-    shows_errors,
-)
-
-limit_options = option_group(
-    "Limits of a program",
-    click.option("--cpu-seconds", type=float, default=1.0, show_default=True,
-                 help="CPU time of a program, all inputs together."),
-    click.option("--wall-seconds", type=float, default=None, show_default=False,
-                 help="Wall time of a program. [default: 5 x CPU]"),
-    click.option("--memory-mib", default=512, show_default=True,
-                 help="Memory of a program above that of an empty process."),
-    click.option("--open-files", default=32, show_default=True, help="Open files of a program."),
-    click.option("--output-kib", default=64, show_default=True, help="Size of a program's answer."),
-    click.option("--source-kib", default=64, show_default=True, help="Size of a program."),
-    click.option("--threads", is_flag=True, help="Let programs start threads; processes never."))
-lane_options = option_group(
-    "What programs may import, and lanes that run them",
-    click.option("--allow-import", multiple=True, metavar="MODULE",
-                 help="Further module that programs may import, for example scipy; may be repeated."),
-    click.option("--import-path", cls=GuardedOption, multiple=True,
-                 type=click.Path(exists=True, file_okay=False),
-                 help="Folder with modules of your own named by --allow-import."),
-    click.option("--preload", cls=GuardedOption, multiple=True, metavar="MODULE",
-                 help="Import once per lane instead of once per program that mentions it."),
-    click.option("--lanes", type=click.IntRange(min=1), default=None, show_default=False,
-                 help="Programs running at a time. [default: one per usable core]"))
-tier_options = option_group(
-    "Isolation",
-    click.option("--tier", type=click.Choice(["A", "B", "C"]), default=None, show_default=False,
-                 help="Isolation to insist on. [default: the best there is]"),
-    click.option("--unsafe-no-sandbox", cls=GuardedOption, is_flag=True,
-                 help="Run foreign programs without isolation; every row then says so."))
+from score.options import LaneOptions, LimitOptions, TierOptions
+from warehouse.fields import options_from, options_of
+from warehouse.options import RunFolder, TitledCommand, config_defaults, run_folder, shows_errors
 
 
 def limits_of_score(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
@@ -95,11 +59,13 @@ def explain(run: Path, completion: str, scorer: str | None) -> None:
 @click.option("--task", "task_id", required=True, help="Task of the run to try it on.")
 @click.option("--reward", default=None,
               help="Reward to compute; as `score` would when left out, but for a reward file.")
-@limit_options
-@lane_options
-@tier_options
+@options_of(LimitOptions)
+@options_of(LaneOptions)
+@options_of(TierOptions)
 @shows_errors
-def try_program(run: Path, file: Path, task_id: str, **values: Any) -> None:
+def try_program(run: Path, file: Path, task_id: str, reward: str | None, **values: Any) -> None:
     """Run the program in FILE on one task of RUN, in the sandbox, and show what a completion would get."""
     from score.inspect.try_file import try_file
-    click.echo(try_file(run, file, task_id, colors=sys.stdout.isatty(), **values))
+    click.echo(try_file(run, file, task_id, reward, options_from(LimitOptions, values).limits,
+                        options_from(LaneOptions, values), options_from(TierOptions, values),
+                        colors=sys.stdout.isatty()))

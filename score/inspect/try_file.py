@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 from score.inspect.explain import verdict_lines
 from score.judging.completions import Item
 from score.judging.judge import measure, registered_terms, run_programs
 from score.judging.samples import verdict_row
+from score.options import LaneOptions, TierOptions
 from score.rewards.named import default_reward
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
@@ -20,9 +20,8 @@ from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.run_folder import open_warehouse
 
 
-def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str | None, tier: str | None,
-             unsafe_no_sandbox: bool, allow_import: tuple[str, ...], import_path: tuple[str, ...],
-             preload: tuple[str, ...], lanes: int | None, **limits_given: Any) -> str:
+def try_file(run: Path, file: Path, task_id: str, reward: str | None, limits: Limits, lanes: LaneOptions,
+             isolation: TierOptions, *, colors: bool) -> str:
     """Run the file's program on the task and show outputs, verdict and reward."""
     warehouse = open_warehouse(run)
     rows = warehouse.read("tasks", columns=["task_id", "kind", "payload"], task_ids={task_id}).to_pylist()
@@ -31,8 +30,8 @@ def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str |
                          f"`warehouse sql {shell_quote(run)} \"select task_id from tasks\"`.")
     [row] = rows
     task = load_task(task_id, row["kind"], json.loads(row["payload"]))
-    limits = Limits.of(limits_given)
-    imports, graders = tuple(sorted(allow_import)), graders_of([(row["kind"], task.payload)], import_path)
+    imports = tuple(sorted(lanes.allow_import))
+    graders = graders_of([(row["kind"], task.payload)], lanes.import_path)
     scorer = Scorer(reward or default_reward([row["kind"]]), limits=limits, imports=imports,
                     graders=graders.versions)
     try:
@@ -40,8 +39,9 @@ def try_file(run: Path, file: Path, task_id: str, *, colors: bool, reward: str |
     except ValueError as error:
         raise StageError(f"{file} is not UTF-8 text ({error}). Save it as UTF-8.") from error
     items = [Item(task, Answer(code, code))]
-    pool, best = open_lanes(tier, unsafe=unsafe_no_sandbox, limits=limits, num_lanes=lanes or 1,
-                            imports=imports, preload=(*preload, *graders.modules), import_paths=import_path)
+    pool, best = open_lanes(isolation.tier, unsafe=isolation.unsafe_no_sandbox, limits=limits,
+                            num_lanes=lanes.lanes or 1, imports=imports,
+                            preload=(*lanes.preload, *graders.modules), import_paths=lanes.import_path)
     with pool:
         judgements = measure(items, run_programs(Executor(pool, isolated=best.isolated), items))
     [terms] = registered_terms(items, judgements, scorer)

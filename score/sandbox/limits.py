@@ -1,7 +1,6 @@
 """What one program may use; part of the scorer's identity, because other limits give other verdicts."""
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from dataclasses import asdict, dataclass
 
 from warehouse.store.errors import StageError
 
@@ -20,12 +19,6 @@ class Limits:
     output_kib: int = 64             # the answer, and what is printed where that is the answer
     source_kib: int = 64
     threads: bool = False            # whether threads may be started; processes never may
-
-    @classmethod
-    def of(cls, options: dict[str, Any]) -> Self:
-        """The limits among a command's options, which are taken out of them; wall time is 5 x CPU time."""
-        given = {field.name: options.pop(field.name) for field in fields(cls)}
-        return cls(**given | {"wall_seconds": given["wall_seconds"] or 5 * given["cpu_seconds"]})
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

@@ -149,17 +149,6 @@ def test_no_augmentation_is_the_identity() -> None:
         "flip": False, "rotations": 0, "color_map": list(range(10))}
 
 
-def test_a_chat_template_that_loops_ends_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Looping:
-        def apply_chat_template(self, *_arguments: object, **_options: object) -> str:
-            while True:
-                pass
-    monkeypatch.setattr("rollout.prompts.prompt_encoder.RENDERING", 1)
-    encoder = PromptEncoder(Looping(), {"max_position_embeddings": 8})
-    with pytest.raises(StageError, match="renders a prompt for more than 1 seconds"):
-        encoder([{"role": "user", "content": "?"}], "")
-
-
 def test_a_switch_of_the_chat_template_reaches_it_and_is_stored() -> None:
     template = ("{% for turn in messages %}<{{ turn.role }}>{{ turn.content }}{% endfor %}<assistant>"
                 "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}")

@@ -295,8 +295,7 @@ def test_bad_input_is_one_sentence_and_writes_nothing(tmp_path: Path) -> None:
         ({"format_options": ("colour=1",)}, "has no option 'colour'"),
         ({"label": "x"}, "--label names an evaluation"),
         ({"evaluate": True, "label": "a/b"}, "--label 'a/b' is not possible: it may have up to 100 letters"),
-        ({"sampling": Sampling(temperature=3)}, "--temperature 3 is not possible: it must be 0 or from"),
-        ({"sampling": Sampling(top_p=0)}, "--top-p 0 is not possible"),
+        ({"sampling": Sampling(temperature=0.001)}, "--temperature 0.001 is not possible: it must be 0 or"),
         ({"format_options": ("max_pairs=0",)}, "max_pairs=0 is not a whole number from 1 on"),
     ]:
         with pytest.raises(StageError, match=sentence):

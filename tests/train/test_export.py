@@ -79,7 +79,7 @@ def test_what_cannot_be_exported_is_one_sentence(run, tmp_path):
     (tmp_path / "full" / "file").touch()
     fresh = tiny_run(tmp_path / "fresh")
     for arguments, message in (([str(run.root), "--output", str(tmp_path / "full")], "is not empty"),
-                               ([str(run.root), "--version", "9", "--output", str(tmp_path / "x")],
+                               ([str(run.root), "--policy", "9", "--output", str(tmp_path / "x")],
                                 "no policy 9"),
                                ([str(fresh.root), "--output", str(tmp_path / "x")],
                                 "no policy but the base")):

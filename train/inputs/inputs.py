@@ -185,8 +185,8 @@ def _unscored(warehouse: Warehouse, iteration: int, purpose: str) -> StageError:
 
 def _rollout_of(warehouse: Warehouse, purpose: str) -> str:
     label = purpose.partition("-")[2]
-    foreign = f" --api-model NAME --distil{f' --label {label}' if label else ''}"
-    return f"rollout {shell_quote(warehouse.root)}{'' if purpose == 'train' else foreign}"
+    of_api_model = f" --api-model NAME --distil{f' --label {label}' if label else ''}"
+    return f"rollout {shell_quote(warehouse.root)}{'' if purpose == 'train' else of_api_model}"
 
 
 def _check_parent(warehouse: Warehouse, parent: dict[str, Any], settings: TrainOptions) -> None:

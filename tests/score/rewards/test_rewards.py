@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from score.cli import REWARDS as OFFERED
 from score.cli import score
 from score.doctor import examine
 from score.inspect.diff import changes, scored_by
+from score.options import REWARDS as OFFERED
 from score.rewards.named import REWARDS
 from score.rewards.shaping import Shaping
 from tests.building.runs import finish, new_run

@@ -1,0 +1,100 @@
+"""The options of `score`: what each is, for the command line and config.toml; `try` and `gold` share some."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from score.sandbox.limits import Limits
+from warehouse.fields import iteration_field, option
+from warehouse.options import PURPOSE_HELP
+from warehouse.stages.shard import Shard
+
+REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "arc-v0", "arc-v0.5", "exact",
+           "tests-share", "graded")
+
+
+@dataclass(frozen=True)
+class RewardOptions:
+    """How measures become a reward."""
+
+    reward: str | None = option(None, "How measures become a reward. [default: that of each kind of task]",
+                                choices=REWARDS, group="Reward")
+    parameter: tuple[str, ...] = option(
+        (), "Parameter of the reward, for example shaping=0.2; may be repeated.", metavar="NAME=VALUE")
+    reward_file: str | None = option(
+        None, "A reward function of your own, with TRL's signature, instead of --reward.", "--reward-file",
+        "--scorer", metavar="FILE.py:NAME", guarded="reward")
+    weight: tuple[str, ...] = option(
+        (), "Factor of a term of the reward, for example pixel_score=0; may be repeated.",
+        metavar="TERM=FACTOR")
+    truncated_zero: bool = option(False, "Reward 0 for completions that were cut off.")
+    ngram_penalty: float = option(
+        0.0, "Take off this much times the share of 4-grams that repeat an earlier one.", least=0)
+    length_tie_break: float = option(0.0, "Add up to this much to the shortest of a group's right answers.",
+                                     least=0)
+
+
+@dataclass(frozen=True)
+class LimitOptions:
+    """What one program may use."""
+
+    cpu_seconds: float = option(1.0, "CPU time of a program, all inputs together.",
+                                group="Limits of a program")
+    wall_seconds: float | None = option(None, "Wall time of a program. [default: 5 x CPU]")
+    memory_mib: int = option(512, "Memory of a program above that of an empty process.")
+    open_files: int = option(32, "Open files of a program.")
+    output_kib: int = option(64, "Size of a program's answer.")
+    source_kib: int = option(64, "Size of a program.")
+    threads: bool = option(False, "Let programs start threads; processes never.", "--allow-threads",
+                           "--threads")
+
+    @property
+    def limits(self) -> Limits:
+        """As the scorer has them."""
+        return Limits(**{**vars(self), "wall_seconds": self.wall_seconds or 5 * self.cpu_seconds})
+
+
+@dataclass(frozen=True)
+class LaneOptions:
+    """What programs may import, and the lanes that run them."""
+
+    allow_import: tuple[str, ...] = option(
+        (), "Further module that programs may import, for example scipy; may be repeated.", metavar="MODULE",
+        group="What programs may import, and lanes that run them")
+    import_path: tuple[str, ...] = option(
+        (), "Folder with modules of your own named by --allow-import.", guarded="",
+        type=click.Path(exists=True, file_okay=False))
+    preload: tuple[str, ...] = option(
+        (), "Import once per lane instead of once per program that mentions it.", metavar="MODULE",
+        guarded="")
+    lanes: int | None = option(None, "Programs running at a time. [default: one per usable core]", least=1)
+
+
+@dataclass(frozen=True)
+class TierOptions:
+    """Isolation of programs."""
+
+    tier: str | None = option(None, "Isolation to insist on. [default: the best there is]",
+                              choices=("A", "B", "C"), group="Isolation")
+    unsafe_no_sandbox: bool = option(
+        False, "Run foreign programs without isolation; every row then says so.", guarded="")
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """Every option of `score`, and its run."""
+
+    run: Path
+    reward: RewardOptions = field(default_factory=RewardOptions)
+    iteration: int | None = iteration_field("Which rollouts")
+    purpose: str | None = option(None, PURPOSE_HELP)
+    limits: LimitOptions = field(default_factory=LimitOptions)
+    lanes: LaneOptions = field(default_factory=LaneOptions)
+    isolation: TierOptions = field(default_factory=TierOptions)
+    shard: Shard = option(Shard(), "Score this share of the parts; the others belong to other workers.",
+                          parse=Shard.parse, metavar="INDEX/COUNT", group="Run, stop and resume")
+    time_limit: float | None = option(None, "Seconds after which to stop and exit with 75, to be run again.",
+                                      least=0)
+    grace: float = option(
+        30.0, "Seconds to finish the part in hand after SIGTERM or SIGINT before it is dropped.", least=0)
