@@ -8,9 +8,14 @@ import torch
 from click.testing import CliRunner
 
 from tests.building.runs import copy_run
-from tests.building.sampled import OPTIONS, rewrite, run_train, sample_rows
+from tests.building.sampled import OPTIONS, SCORER, rewrite, run_train, sample_rows
 from train.cli import train as train_command
+from train.inputs.inputs import read_inputs, stage_settings
+from train.inputs.options import TrainOptions
+from train.inputs.settings import fill_in
 from train.run import name_what_to_lower
+from warehouse.cli import cli
+from warehouse.fields import options_from
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.errors import StageError
 
@@ -272,3 +277,16 @@ def test_a_stage_that_was_stopped_lends_its_logprobs_to_no_other_rows(next_run):
     assert tried.exit_code == 0 and "dry run" in tried.stdout, tried.output
     assert "was started with groups_sha256" in refused(next_run, "--updates-per-batch", "2", "--replay", "1",
                                                        "--learning-rate", "1e300")
+
+
+def test_a_stage_begun_with_options_that_are_gone_is_one_sentence_and_the_run_still_reads(run):
+    """Of an earlier version: a loss that is a function of examples/losses.py now, an option that is gone."""
+    settings = options_from(TrainOptions, train_command.make_context(
+        "train", [str(run.root), *OPTIONS]).params)
+    inputs = read_inputs(run, 0, SCORER, settings)
+    begun = stage_settings(inputs, fill_in(settings, inputs.groups)) | {"credit": "best", "oapl_beta": None}
+    inputs.stage.settle(begun, reads=inputs.reads)
+    assert "was started with credit = best, now it is None" in refused(run)
+    assert "There is no loss 'sapo'" in refused(run, "--loss", "sapo")
+    for command in ("summary", "watch", "check"):
+        assert CliRunner().invoke(cli, [command, str(run.root)]).exit_code == 0
