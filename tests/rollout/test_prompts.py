@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from rollout.options import format_options
 from rollout.prompts.formats import FORMATS, Shown, find_format, own_messages
 from rollout.prompts.grid_text import COLOR_NAMES, grid_encoder
 from rollout.prompts.plan import PlanSettings, draw_augmentation, make_plan
 from rollout.prompts.prompt_encoder import PromptEncoder
+from rollout.settings import format_options
 from tests.building.runs import STARTER, TURN
 from tests.building.scripted import ScriptedEncoder
 from warehouse.store.errors import StageError
