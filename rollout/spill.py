@@ -2,7 +2,7 @@
 
 A spill lies beside its part as `part-00007.parquet.spill-<id>`, a name that no reader of parts matches:
 what finished first is short, so a part is only read once its long completions are there too. Each holds what
-came since the one before, so that saving often costs little; `score --follow` runs the programs in them.
+came since the one before, so that saving often costs little; the loop's `score` runs the programs in them.
 """
 
 import sys

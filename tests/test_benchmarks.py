@@ -30,7 +30,7 @@ def restored(monkeypatch):
 
 
 def test_a_trainer_that_cannot_take_a_shape_says_so_instead_of_measuring_a_part_of_it(tmp_path):
-    for variant, shape in (("padded", "8x4x4x2"), ("flex", "8x4x4x2"), ("alone-two-pass", "8x4x4+2x2x4x4")):
+    for variant, shape in (("padded", "8x4x4x2"), ("flex", "8x4x4x2")):
         with pytest.raises(SystemExit, match=f"{variant} takes no shape"):
             train_variants.run(variant, "small", tmp_path, parse_shape(shape), 2, "float32", 64, 0)
 
