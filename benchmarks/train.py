@@ -4,10 +4,11 @@
     python -m benchmarks.train --model 7b --dtype bfloat16 --shape 4096x32x400 --steps 3        (a GPU)
     python -m benchmarks.train --model 1.5b --lora-rank 32 --dtype bfloat16 --shape 150x16x160x64 --steps 3 \
         --tokens-per-batch 16384 --variant shared-two-pass --variant alone-two-pass
+    python -m benchmarks.train --shape 256x16x128+6x8x64x128 --variant shared --variant turns-apart
 
-Useful tokens are a group's prompt, once, and its completions; useful FLOPs are what they cost with a frozen
-base, forward and back to the activations, so that every trainer is charged for the same work; a pass for the
-old logprobs adds one forward.
+The last has two turns. Useful tokens are a group's prompt, once, and its completions, of a second turn's
+prompt what was said; useful FLOPs are what they cost with a frozen base, forward and back to the activations,
+so that every trainer is charged for the same work; a pass for the old logprobs adds one forward.
 """
 
 import json

@@ -1,7 +1,8 @@
 """Logprobs and exact gradients of groups whose prompts are forwarded once.
 
 Groups within the budget go through together as one long row without padding: the prompts but for their last
-tokens, then rows, each the last prompt token followed by the completion but for its last token.
+tokens, then rows, each the last prompt token followed by the completion but for its last token. Where a
+prompt goes on from a prompt and a completion that go through too, only what it adds does, behind that row.
 
 A group beyond the budget goes alone: its prompt goes through the model once, with a graph, and its keys,
 values and recurrent states are leaves, cut off the graph: micro-batches of rows add up their gradients there,

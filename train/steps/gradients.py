@@ -81,7 +81,8 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
             _backward(policy, pack_members, [batch[index].rows[place] for index, place in pack_rows], sums,
                       settings, online=online)
             if policy.can_pack:     # else a group is padded rows
-                sums.packs.append([batch[kept[number][0][0]].stored.group_id for number in pack])
+                with_rows = [kept[number][0][0] for number in pack if kept[number]]
+                sums.packs.append([batch[index].stored.group_id for index in with_rows])
             forwarded += pack_rows
     for index, place in forwarded:
         row = batch[index].rows[place]
@@ -94,13 +95,16 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
 
 def _to_forward(batch: list[RowGroup], groups: list[int], processes: Processes,
                 settings: TrainOptions) -> tuple[list[PromptGroup], list[list[tuple[int, int]]]]:
-    """What this process forwards of a step, and of each of it the rows with a gradient, as (group, place)."""
+    """What this process forwards of a step, and of each of it the rows with a gradient, as (group, place).
+
+    Groups that others only go on from have none.
+    """
     places = {index: [(index, place) for place, row in enumerate(batch[index].rows)
                       if has_gradient(row, settings)] for index in groups}
     mine = share(batch, [index for index in groups if places[index]], processes)
     chosen = prompt_groups(batch, {index: [batch[index].rows[place] for _, place in places[index]]
                                    for index in mine})
-    return chosen, [places[index] for index in mine]
+    return chosen, [*(places[index] for index in mine), *([] for _ in chosen[len(mine):])]
 
 
 def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: TrainOptions,

@@ -95,6 +95,49 @@ def test_packs_hold_every_group_once_within_the_budget_and_only_of_one_temperatu
     assert sum(len(pack) for pack in packs if len(pack) > 1) >= 6
 
 
+def turns():
+    """Groups of three turns in no order: each prompt goes on from the prompt and a completion of another.
+
+    One group asks for nothing itself, two go on from completions that nobody asks for, two from equal ones.
+    """
+    generator = torch.Generator().manual_seed(11)
+
+    def draw(length):
+        return torch.randint(0, 97, (length,), generator=generator)
+
+    def next_turn(parent, continued, num_said, *lengths):
+        shared = torch.cat([parent.prompt_ids, continued])
+        return PromptGroup(torch.cat([shared, draw(num_said)]), [draw(length) for length in lengths],
+                           TEMPERATURE, parent, len(shared))
+
+    first = PromptGroup(draw(16), [draw(length) for length in (7, 4, 9)], TEMPERATURE)
+    first.completions.append(first.completions[1].clone())
+    second = [next_turn(first, first.completions[1], 5, 6, 2, 6), next_turn(first, first.completions[2], 3),
+              next_turn(first, draw(8), 1, 5, 5), next_turn(first, first.completions[3], 2, 1)]
+    third = [next_turn(second[0], second[0].completions[0], 4, 3, 8), next_turn(second[1], draw(3), 2, 4),
+             next_turn(second[1], draw(6), 6, 7, 2)]
+    return [third[1], second[0], first, third[0], ragged_groups((5, (3, 6)))[0], *second[1:], third[2]]
+
+
+def test_turns_give_what_rows_forwarded_one_by_one_give(base):    # noqa: F811
+    policy, groups = lora(base), turns()
+    rows = by_rows(policy, groups)
+    for token_budget, num_packs in ((1, 8), (30, 5), (60, 2), (90, 2), (160, 1)):
+        assert len(assert_packs_give_what_rows_give(policy, groups, token_budget, rows)) == num_packs
+
+
+def test_what_turns_begin_with_goes_through_once(base, monkeypatch):    # noqa: F811
+    policy, groups, forwarded = lora(base), turns(), []
+    original = policy.hidden
+    monkeypatch.setattr(policy, "hidden", lambda texts, *others:
+                        forwarded.append(sum(map(len, texts))) or original(texts, *others))
+    pack, = pack_groups(policy, groups, 200)
+    pack_logprobs(policy, [groups[number] for number in pack], token_budget=200)
+    said, drawn = 5 + 3 + 1 + 2 + 4 + 2 + 6, 8 + 3 + 6
+    distinct = 7 + 4 + 9 + 6 + 2 + 6 + 5 + 5 + 1 + 3 + 8 + 4 + 7 + 2
+    assert forwarded == [(16 - 1) + (5 - 1) + 3 + 6 + said + drawn + distinct]
+
+
 def test_a_model_with_a_window_takes_its_groups_one_at_a_time(tmp_path):
     AutoModelForCausalLM.from_config(MistralConfig(**SIZES, sliding_window=8)).save_pretrained(tmp_path)
     policy = load_full(str(tmp_path), dtype="float32", device=torch.device("cpu"))
