@@ -2,6 +2,10 @@
 
 import copy
 import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from jinja2 import TemplateError
@@ -12,6 +16,25 @@ from warehouse.store.errors import StageError
 LENGTHS = ("max_position_embeddings", "model_max_length", "max_sequence_length", "max_seq_len", "n_positions",
            "seq_length")
 UNLIMITED = 1 << 20     # of a model that is recurrent throughout
+RENDERING = 60          # seconds for one prompt; a template is code of the model's maker, and may loop
+
+
+@contextmanager
+def at_most(seconds: int, what: str) -> Iterator[None]:
+    """StageError where the body takes longer; without a limit outside of the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise StageError(f"{what} for more than {seconds} seconds. Mend what it does, or use another model.")
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class PromptEncoder:
@@ -47,9 +70,10 @@ class PromptEncoder:
         """The messages by the template: `ask` opens a turn of the assistant, `go_on` leaves the last open."""
         turns: list[Any] = [*messages]
         try:
-            return str(self.tokenizer.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=ask, continue_final_message=go_on,
-                **self.switches))
+            with at_most(RENDERING, "The model's chat template renders a prompt"):
+                return str(self.tokenizer.apply_chat_template(
+                    turns, tokenize=False, add_generation_prompt=ask, continue_final_message=go_on,
+                    **self.switches))
         except (ValueError, TemplateError) as error:
             raise StageError(f"The model's chat template cannot render the prompt: {error}. If it takes no "
                              "system turn, leave it out with --format-option system=; a model without a "
