@@ -39,13 +39,16 @@ OWN_ONLY = {"sched_getaffinity": ALL_BITS, "clock_gettime": SIGN_BIT, "clock_get
 X32_BIT = 0x40000000            # x86 only: the same kernel entry with other numbers
 
 LOAD, JUMP_EQUAL, JUMP_GREATER_EQUAL, JUMP_ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-KILL_PROCESS, ERRNO, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
-DENY = ERRNO | errno.EPERM
+KILL_PROCESS, ERRNO, ALLOW_CALL = 0x80000000, 0x00050000, 0x7FFF0000
 NUMBER, ARCH, FIRST_ARGUMENT, THIRD_ARGUMENT = 0, 4, 16, 32      # offsets in struct seccomp_data
 PROT_EXEC, CLONE_THREAD = 0x4, 0x10000
 SET_MODE_FILTER, SYNCHRONIZE_THREADS = 1, 1
 
 Instruction = tuple[int, int, int, int]        # code, jump if true, jump if false, operand
+# Where every filter ends: places, counted from the end, to which its jumps lead.
+ALLOW, DENY, NO_CALL, KILL = range(4)
+RETURNS: list[Instruction] = [(RETURN, 0, 0, answer) for answer in (
+    ALLOW_CALL, ERRNO | errno.EPERM, ERRNO | errno.ENOSYS, KILL_PROCESS)]
 
 
 class FilterProgram(ctypes.Structure):
@@ -55,34 +58,53 @@ class FilterProgram(ctypes.Structure):
 
 
 def filter_bytes(machine: str, *, threads: bool) -> bytes:
-    """The filter as an array of struct sock_filter; KeyError for a machine without a table."""
+    """The filter as an array of struct sock_filter; KeyError for a machine without a table.
+
+    A binary search for the number: the kernel goes through it for each of its calls when it is put on.
+    """
     arch, numbers = MACHINES[machine]
-    program: list[Instruction] = [(LOAD, 0, 0, ARCH), (JUMP_EQUAL, 1, 0, arch), (RETURN, 0, 0, KILL_PROCESS),
-                                  (LOAD, 0, 0, NUMBER)]
-    if machine == "x86_64":
-        program += [(JUMP_GREATER_EQUAL, 0, 1, X32_BIT), (RETURN, 0, 0, KILL_PROCESS)]
-    # glibc falls back to clone, whose flags can be looked at, when clone3 is not there.
-    program += [(JUMP_EQUAL, 0, 1, numbers["clone3"]), (RETURN, 0, 0, ERRNO | errno.ENOSYS)]
+    program = [*RETURNS]                    # from its end to its beginning, as jumps lead forward only
+    answers = dict.fromkeys(numbers.values(), ALLOW)
     for name in ("mmap", "mprotect"):       # no new code in memory
-        program += when_argument(numbers[name], THIRD_ARGUMENT, PROT_EXEC, if_set=DENY, if_not=ALLOW)
+        answers[numbers[name]] = add_argument(program, THIRD_ARGUMENT, PROT_EXEC, if_set=DENY, if_not=ALLOW)
     for name, bits in OWN_ONLY.items():
-        program += when_argument(numbers[name], FIRST_ARGUMENT, bits, if_set=DENY, if_not=ALLOW)
-    if threads:
-        program += when_argument(numbers["clone"], FIRST_ARGUMENT, CLONE_THREAD, if_set=ALLOW, if_not=DENY)
-    plain = {numbers[name] for name in numbers.keys() - {"clone", "clone3", "mmap", "mprotect", *OWN_ONLY}}
-    # A jump where the answer changes, to returns that all share: every child has its filter compiled.
-    starts = [number for number in range(max(plain) + 2)
-              if number == 0 or (number in plain) != (number - 1 in plain)]
-    for start in reversed(starts):
-        program.append((JUMP_GREATER_EQUAL, starts.index(start) + (start in plain), 0, start))
-    program += [(RETURN, 0, 0, DENY), (RETURN, 0, 0, ALLOW)]
-    return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
+        answers[numbers[name]] = add_argument(program, FIRST_ARGUMENT, bits, if_set=DENY, if_not=ALLOW)
+    answers[numbers["clone"]] = add_argument(program, FIRST_ARGUMENT, CLONE_THREAD, if_set=ALLOW,
+                                             if_not=DENY) if threads else DENY
+    # glibc falls back to clone, whose flags can be looked at, when clone3 is not there.
+    answers[numbers["clone3"]] = NO_CALL
+    ranges = [(number, answers.get(number, DENY)) for number in range(max(answers) + 2)
+              if number == 0 or answers.get(number, DENY) != answers.get(number - 1, DENY)]
+    if machine == "x86_64":
+        ranges.append((X32_BIT, KILL))
+    add_search(program, ranges)
+    program.append((LOAD, 0, 0, NUMBER))
+    add_jump(program, JUMP_EQUAL, arch, len(program) - 1, KILL)
+    program.append((LOAD, 0, 0, ARCH))
+    return b"".join(struct.pack("<HBBI", *instruction) for instruction in reversed(program))
 
 
-def when_argument(number: int, offset: int, bits: int, *, if_set: int, if_not: int) -> list[Instruction]:
-    """Instructions that decide one system call by bits of one argument."""
-    return [(JUMP_EQUAL, 0, 4, number), (LOAD, 0, 0, offset), (JUMP_ANY_BIT, 0, 1, bits),
-            (RETURN, 0, 0, if_set), (RETURN, 0, 0, if_not)]
+def add_search(program: list[Instruction], ranges: list[tuple[int, int]]) -> int:
+    """Put before a program what finds the range (first number, place to go to) of a number; its place."""
+    if len(ranges) == 1:
+        return ranges[0][1]
+    middle = len(ranges) // 2
+    below, above = add_search(program, ranges[:middle]), add_search(program, ranges[middle:])
+    return add_jump(program, JUMP_GREATER_EQUAL, ranges[middle][0], above, below)
+
+
+def add_argument(program: list[Instruction], offset: int, bits: int, *, if_set: int, if_not: int) -> int:
+    """Put before a program what decides by bits of an argument; its place."""
+    add_jump(program, JUMP_ANY_BIT, bits, if_set, if_not)
+    program.append((LOAD, 0, 0, offset))
+    return len(program) - 1
+
+
+def add_jump(program: list[Instruction], code: int, operand: int, if_true: int, if_false: int) -> int:
+    """Put a jump to one of two places before a program; its place."""
+    place = len(program)
+    program.append((code, place - if_true - 1, place - if_false - 1, operand))
+    return place
 
 
 def is_known_machine() -> bool:
