@@ -68,9 +68,9 @@ def parametrize(names: Any, rows: Any, **_options: Any) -> Callable[[Callable[..
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(test)
-        def run_rows(**others: Any) -> None:
+        def run_rows(*itself: Any, **others: Any) -> None:
             for row in rows:
-                test(**others, **dict(zip(words, row if len(words) > 1 else [row], strict=True)))
+                test(*itself, **others, **dict(zip(words, row if len(words) > 1 else [row], strict=True)))
         return run_rows
     return decorate
 

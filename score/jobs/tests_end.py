@@ -51,6 +51,8 @@ class Names(dict[str, Any]):
                 return sys.modules[module]
         self.was_asked = True
         value = self.peer.ask("entry") if name == "candidate" else self.peer.ask("name", name)
+        if name in ("candidate", self.entry_point) and not callable(value):
+            raise blamed(TypeError(f"{name} is no function"))
         if is_stand_in(value):
             self[name] = value
             if isinstance(value, ProgramClass):
