@@ -90,18 +90,14 @@ def scorer_of(options: ScoreOptions, reward: RewardOptions, graders: Mapping[str
               replaced: Mapping[str, str]) -> Any:
     """The scorer that the options describe for the run's tasks."""
     from score.rewards.scorer import Scorer
-    from score.rewards.shaping import Shaping
     from warehouse.stages.user_code import load_function
-    shaping = Shaping(numbers_of(reward.weight, "--weight", "pixel_score=0"),
-                      truncated_zero=reward.truncated_zero, ngram_penalty=reward.ngram_penalty,
-                      length_tie_break=reward.length_tie_break)
-    return Scorer(str(reward.reward), numbers_of(reward.parameter, "--parameter", "shaping=0.2"),
-                  options.limits.limits, tuple(sorted(options.lanes.allow_import)), shaping,
+    return Scorer(str(reward.reward), numbers_of(reward.parameter), options.limits.limits,
+                  tuple(sorted(options.lanes.allow_import)), reward.truncated_zero,
                   load_function(reward.reward_file, "--reward-file") if reward.reward_file else None, graders,
                   replaced)
 
 
-def numbers_of(texts: tuple[str, ...], option: str, example: str) -> dict[str, float]:
+def numbers_of(texts: tuple[str, ...]) -> dict[str, float]:
     """NAME=VALUE texts as numbers; StageError for anything else."""
     from warehouse.store.errors import StageError
     numbers = {}
@@ -112,5 +108,5 @@ def numbers_of(texts: tuple[str, ...], option: str, example: str) -> dict[str, f
         except ValueError:
             numbers[name] = math.nan
         if not math.isfinite(numbers[name]):
-            raise StageError(f"{option} {text} is not NAME=NUMBER, for example {example}.")
+            raise StageError(f"--parameter {text} is not NAME=NUMBER, for example shaping=0.2.")
     return numbers

@@ -10,8 +10,7 @@ from warehouse.fields import iteration_field, option
 from warehouse.options import PURPOSE_HELP
 from warehouse.stages.shard import Shard
 
-REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "arc-v0", "arc-v0.5", "exact",
-           "tests-share", "graded")
+REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "exact", "tests-share", "graded")
 
 
 @dataclass(frozen=True)
@@ -23,16 +22,9 @@ class RewardOptions:
     parameter: tuple[str, ...] = option(
         (), "Parameter of the reward, for example shaping=0.2; may be repeated.", metavar="NAME=VALUE")
     reward_file: str | None = option(
-        None, "A reward function of your own, with TRL's signature, instead of --reward.", "--reward-file",
-        "--scorer", metavar="FILE.py:NAME", guarded="reward")
-    weight: tuple[str, ...] = option(
-        (), "Factor of a term of the reward, for example pixel_score=0; may be repeated.",
-        metavar="TERM=FACTOR")
+        None, "A reward function of your own, with TRL's signature, instead of --reward.",
+        metavar="FILE.py:NAME", guarded="reward")
     truncated_zero: bool = option(False, "Reward 0 for completions that were cut off.")
-    ngram_penalty: float = option(
-        0.0, "Take off this much times the share of 4-grams that repeat an earlier one.", least=0)
-    length_tie_break: float = option(0.0, "Add up to this much to the shortest of a group's right answers.",
-                                     least=0)
 
 
 @dataclass(frozen=True)
@@ -43,11 +35,7 @@ class LimitOptions:
                                 group="Limits of a program")
     wall_seconds: float | None = option(None, "Wall time of a program. [default: 5 x CPU]")
     memory_mib: int = option(512, "Memory of a program above that of an empty process.")
-    open_files: int = option(32, "Open files of a program.")
     output_kib: int = option(64, "Size of a program's answer.")
-    source_kib: int = option(64, "Size of a program.")
-    threads: bool = option(False, "Let programs start threads; processes never.", "--allow-threads",
-                           "--threads")
 
     @property
     def limits(self) -> Limits:

@@ -209,5 +209,5 @@ def score_part(session: Session, path: Path, questions: Questions, clock: Clock,
     with clock.phase("metrics"):
         repetitions = repetition_columns(completions)
         judgements = measure(items, outcomes)
-        terms = reward_terms(items, judgements, scorer, completions, repetitions["ngram4_unique_ratio"])
+        terms = reward_terms(items, judgements, scorer, completions)
         return samples_table(completions, items, judgements, terms, scorer, session.tier.name, repetitions)

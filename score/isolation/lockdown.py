@@ -25,6 +25,7 @@ RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_CORE = 0, 1, 4
 RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS, RLIMIT_MSGQUEUE = 7, 8, 9, 12
 
 MAX_FDS = 1 << 20
+OPEN_FILES = 32             # of a program; its lane holds 24 itself
 CAPABILITY_HEADER = struct.pack("<Ii", CAPABILITY_VERSION, 0)
 NO_CAPABILITIES = bytes(24)
 
@@ -51,7 +52,7 @@ class Lockdown:
     def __init__(self, layers: int, readable: list[str], *, is_rehearsal: bool = False) -> None:
         self.layers = Layer(layers)
         self.readable = readable
-        self.filters: dict[bool, Filter] = {}
+        self.filter: Filter | None = None
         self.has_rules = Layer.LANDLOCK in self.layers
         self.has_capabilities = False
         self.is_rehearsal = is_rehearsal        # in the lane itself, which keeps its descriptors and its time
@@ -60,7 +61,7 @@ class Lockdown:
         """Lock the lane, which still has to fork and to import; the layers in force come back."""
         lane_rules = -1
         if Layer.SECCOMP in self.layers:
-            self.filters = {threads: Filter(threads=threads) for threads in (False, True)}
+            self.filter = Filter()
         if self.has_rules:
             lane_rules = self._prepare_rules()
         unprivileged = drop_privileges(self.readable)
@@ -93,7 +94,7 @@ class Lockdown:
         if os.getppid() != lane:
             os._exit(70)
 
-    def enter_child(self, last_fd: int, threads: bool) -> None:
+    def enter_child(self, last_fd: int) -> None:
         """Close every door of a child, just before foreign code, and all descriptors above `last_fd`.
 
         READY_FD stays open until the child has reported on it.
@@ -105,8 +106,8 @@ class Lockdown:
             os.closerange(READY_FD + 1, MAX_FDS)
         if self.has_capabilities and quick_capset(CAPABILITY_HEADER, NO_CAPABILITIES):
             raise OSError("capset")
-        if self.filters:
-            self.filters[threads].install()
+        if self.filter:
+            self.filter.install()
 
 
 def drop_privileges(readable: list[str]) -> bool:
@@ -170,9 +171,9 @@ def limit_bytes(value: int) -> bytes:
     return struct.pack("<2Q", value, value)
 
 
-def set_limits(address_space: int, open_files: int, output_bytes: int) -> None:
+def set_limits(address_space: int, output_bytes: int) -> None:
     """Limits that the kernel keeps, on the lane, from which children inherit them; CPU time is watched."""
-    for which, value in ((RLIMIT_AS, address_space), (RLIMIT_NOFILE, open_files), (RLIMIT_CORE, 0),
+    for which, value in ((RLIMIT_AS, address_space), (RLIMIT_NOFILE, OPEN_FILES), (RLIMIT_CORE, 0),
                          (RLIMIT_FSIZE, output_bytes), (RLIMIT_MEMLOCK, 0), (RLIMIT_MSGQUEUE, 0)):
         landlock.check(libc.setrlimit(which, limit_bytes(value)), f"setrlimit({which})")
 

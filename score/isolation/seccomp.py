@@ -14,12 +14,12 @@ X86_64 = {
     "read": 0, "write": 1, "close": 3, "fstat": 5, "poll": 7, "lseek": 8, "mmap": 9, "mprotect": 10,
     "munmap": 11, "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14, "rt_sigreturn": 15, "pread64": 17,
     "pwrite64": 18, "readv": 19, "writev": 20, "select": 23, "sched_yield": 24, "mremap": 25, "madvise": 28,
-    "nanosleep": 35, "getpid": 39, "clone": 56, "exit": 60, "uname": 63, "gettimeofday": 96,
+    "nanosleep": 35, "getpid": 39, "exit": 60, "uname": 63, "gettimeofday": 96,
     "getrusage": 98, "sysinfo": 99, "times": 100, "getuid": 102, "getgid": 104, "geteuid": 107,
     "getegid": 108, "getppid": 110, "sigaltstack": 131, "gettid": 186, "time": 201, "futex": 202,
     "sched_getaffinity": 204, "set_tid_address": 218, "restart_syscall": 219, "clock_gettime": 228,
     "clock_getres": 229, "clock_nanosleep": 230, "exit_group": 231, "pselect6": 270, "ppoll": 271,
-    "set_robust_list": 273, "getrandom": 318, "rseq": 334, "clone3": 435}
+    "set_robust_list": 273, "getrandom": 318, "rseq": 334}
 AARCH64 = {
     "close": 57, "lseek": 62, "read": 63, "write": 64, "readv": 65, "writev": 66, "pread64": 67,
     "pwrite64": 68, "pselect6": 72, "ppoll": 73, "fstat": 80, "exit": 93, "exit_group": 94,
@@ -28,8 +28,8 @@ AARCH64 = {
     "restart_syscall": 128, "sigaltstack": 132, "rt_sigaction": 134, "rt_sigprocmask": 135,
     "rt_sigreturn": 139, "times": 153, "uname": 160, "getrusage": 165, "gettimeofday": 169, "getpid": 172,
     "getppid": 173, "getuid": 174, "geteuid": 175, "getgid": 176, "getegid": 177, "gettid": 178,
-    "sysinfo": 179, "brk": 214, "munmap": 215, "mremap": 216, "clone": 220, "mmap": 222, "mprotect": 226,
-    "madvise": 233, "getrandom": 278, "rseq": 293, "clone3": 435}
+    "sysinfo": 179, "brk": 214, "munmap": 215, "mremap": 216, "mmap": 222, "mprotect": 226,
+    "madvise": 233, "getrandom": 278, "rseq": 293}
 MACHINES = {"x86_64": (0xC000003E, X86_64), "aarch64": (0xC00000B7, AARCH64)}     # AUDIT_ARCH_*, numbers
 SECCOMP = {"x86_64": 317, "aarch64": 277}         # the call that installs a filter
 ALL_BITS, SIGN_BIT = 0xFFFFFFFF, 0x80000000
@@ -41,14 +41,14 @@ X32_BIT = 0x40000000            # x86 only: the same kernel entry with other num
 LOAD, JUMP_EQUAL, JUMP_GREATER_EQUAL, JUMP_ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 KILL_PROCESS, ERRNO, ALLOW_CALL = 0x80000000, 0x00050000, 0x7FFF0000
 NUMBER, ARCH, FIRST_ARGUMENT, THIRD_ARGUMENT = 0, 4, 16, 32      # offsets in struct seccomp_data
-PROT_EXEC, CLONE_THREAD = 0x4, 0x10000
+PROT_EXEC = 0x4
 SET_MODE_FILTER, SYNCHRONIZE_THREADS = 1, 1
 
 Instruction = tuple[int, int, int, int]        # code, jump if true, jump if false, operand
 # Where every filter ends: places, counted from the end, to which its jumps lead.
-ALLOW, DENY, NO_CALL, KILL = range(4)
+ALLOW, DENY, KILL = range(3)
 RETURNS: list[Instruction] = [(RETURN, 0, 0, answer) for answer in (
-    ALLOW_CALL, ERRNO | errno.EPERM, ERRNO | errno.ENOSYS, KILL_PROCESS)]
+    ALLOW_CALL, ERRNO | errno.EPERM, KILL_PROCESS)]
 
 
 class FilterProgram(ctypes.Structure):
@@ -57,7 +57,7 @@ class FilterProgram(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
 
 
-def filter_bytes(machine: str, *, threads: bool) -> bytes:
+def filter_bytes(machine: str) -> bytes:
     """The filter as an array of struct sock_filter; KeyError for a machine without a table.
 
     A binary search for the number: the kernel goes through it for each of its calls when it is put on.
@@ -69,10 +69,6 @@ def filter_bytes(machine: str, *, threads: bool) -> bytes:
         answers[numbers[name]] = add_argument(program, THIRD_ARGUMENT, PROT_EXEC, if_set=DENY, if_not=ALLOW)
     for name, bits in OWN_ONLY.items():
         answers[numbers[name]] = add_argument(program, FIRST_ARGUMENT, bits, if_set=DENY, if_not=ALLOW)
-    answers[numbers["clone"]] = add_argument(program, FIRST_ARGUMENT, CLONE_THREAD, if_set=ALLOW,
-                                             if_not=DENY) if threads else DENY
-    # glibc falls back to clone, whose flags can be looked at, when clone3 is not there.
-    answers[numbers["clone3"]] = NO_CALL
     ranges = [(number, answers.get(number, DENY)) for number in range(max(answers) + 2)
               if number == 0 or answers.get(number, DENY) != answers.get(number - 1, DENY)]
     if machine == "x86_64":
@@ -115,8 +111,8 @@ def is_known_machine() -> bool:
 class Filter:
     """A filter in memory, ready to be installed by a child with a single system call."""
 
-    def __init__(self, *, threads: bool) -> None:
-        content = filter_bytes(platform.machine(), threads=threads)
+    def __init__(self) -> None:
+        content = filter_bytes(platform.machine())
         self.buffer = ctypes.create_string_buffer(content, len(content))
         self.program = FilterProgram(len(content) // 8, ctypes.addressof(self.buffer))
         self.pointer = ctypes.byref(self.program)

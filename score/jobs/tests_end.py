@@ -13,6 +13,8 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
+import numpy as np
+
 from score.jobs.link import Link, LinkLost
 from score.jobs.modules import failed_at, message_of
 from score.jobs.peer import Peer, special
@@ -118,15 +120,20 @@ class TestsEnd:
     def keep(self) -> None:
         """Remember what the program was handed, which it altered."""
         peer = self.peer
-        handed = peer.operands, peer.crossing.table
-        copies = Crossing(peer.hand_out, self.mirrored)
-        as_copies = Crossing(peer.hand_out, self.mirrored).read(*copies.write(handed))
-        pairs = [*zip(flat(peer.operands), flat(as_copies[0]), strict=True),
-                 *zip(handed[1], as_copies[1], strict=True)]
-        anew = set(map(id, flat(peer.operands)))
+        table = peer.crossing.table
+        arrays = [whole for each in table if type(each) is np.ndarray
+                  if (whole := whole_of(each)) is not each and whole.flags.c_contiguous]
+        handed = *peer.operands, *table, *arrays
+        pairs = zip(flat(handed), flat(self.copied(handed)), strict=True)
+        anew = set(map(id, [*flat(peer.operands), *arrays]))
         self.before |= {id(mine): (mine, copy) for mine, copy in pairs
                         if id(mine) in anew or id(mine) not in self.before}
         self.has_kept = True
+
+    def copied(self, value: Any) -> Any:
+        """The value with containers of its own, what is no plain data as it is."""
+        hand_out = self.peer.hand_out
+        return Crossing(hand_out, self.mirrored).read(*Crossing(hand_out, self.mirrored).write(value))
 
     def mirrored(self, written: list[Any]) -> Any:
         """What this process itself wrote by number."""
@@ -141,9 +148,10 @@ class TestsEnd:
                 self.before.pop(id(argument), None)
         self.has_kept = False
 
-    def as_it_was(self, value: Any) -> Any:
+    def as_it_was(self, value: Any, is_read_later: bool = False) -> Any:
         """A value with the arguments in it as they were handed in, to compare an answer with."""
-        return restored(value, self.before, {}) if self.before else value
+        value = restored(value, self.before, {}) if self.before else value
+        return self.copied(value) if is_read_later else value
 
     def coroutine(self, stand_in: Any) -> Any:
         """What tests await in place of something that the program awaits."""
@@ -169,6 +177,9 @@ def restored(value: Any, before: dict[int, tuple[Any, Any]], seen: dict[int, boo
     """The value, or a copy of it where containers in it have been altered since."""
     if id(value) in before:
         return before[id(value)][1]
+    if type(value) is np.ndarray and id(whole := whole_of(value)) in before:
+        start = value.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+        return np.ndarray(value.shape, value.dtype, before[id(whole)][1], start, value.strides)
     if type(value) not in (list, tuple, dict) or seen.setdefault(id(value), False):
         return value
     seen[id(value)] = True
@@ -177,6 +188,13 @@ def restored(value: Any, before: dict[int, tuple[Any, Any]], seen: dict[int, boo
     if all(map(operator.is_, now, items)):
         return value
     return dict(zip(value, now, strict=True)) if type(value) is dict else type(value)(now)
+
+
+def whole_of(array: np.ndarray) -> np.ndarray:
+    """The array that holds the memory of a view."""
+    while type(array.base) is np.ndarray:
+        array = array.base
+    return array
 
 
 def blamed(error: BaseException) -> BaseException:

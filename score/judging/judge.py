@@ -6,13 +6,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from score.judging.completions import Item
 from score.rewards.from_file import rewards_of
 from score.rewards.scorer import Scorer
-from score.rewards.shaping import Terms
 from score.sandbox.executor import Executor
 from score.sandbox.outcomes import Outcome
 from score.sandbox.program import Program
@@ -20,6 +18,7 @@ from score.tasks.measures import Measures
 from warehouse.stages.user_code import UserFunction
 from warehouse.store.schema import CUT_OFF
 
+Terms = dict[str, float] | None
 # Columns that the user's reward sees besides the task's: of what was measured, and of the completions.
 MEASURED = ("correct", "valid_outputs", "correct_share", "pixel_score")
 STORED = ("finish_reason", "num_completion_tokens", "sample_index", "group_id", "policy_version")
@@ -74,23 +73,22 @@ def join_outcomes(outcomes: list[Outcome]) -> Outcome:
 
 
 def reward_terms(items: Sequence[Item], judgements: Sequence[Judgement], scorer: Scorer,
-                 completions: pa.Table, ngram4_unique_ratio: np.ndarray) -> list[Terms]:
-    """The terms of every reward after shaping; None where nothing could be measured, or none applies."""
+                 completions: pa.Table) -> list[Terms]:
+    """The terms of every reward; None where nothing could be measured, or none applies."""
     terms = registered_terms(items, judgements, scorer)
     if scorer.user is not None:
         rewards = user_rewards(scorer.user, items, judgements, completions)
         terms = [None if judgement.outcome.infrastructure or reward is None else {scorer.user.name: reward}
                  for judgement, reward in zip(judgements, rewards, strict=True)]
-    truncated = np.isin(completions.column("finish_reason").to_pylist(), CUT_OFF)
-    return scorer.shaping.apply(
-        terms, truncated=truncated, ngram4_unique_ratio=ngram4_unique_ratio,
-        correct=[judgement.measures.correct for judgement in judgements],
-        groups=completions.column("group_id").to_pylist(),
-        lengths=completions.column("num_completion_tokens").to_numpy())
+    if scorer.truncated_zero:
+        reasons = completions.column("finish_reason").to_pylist()
+        terms = [{**own, "truncated": -sum(own.values())} if own is not None and reason in CUT_OFF else own
+                 for own, reason in zip(terms, reasons, strict=True)]
+    return terms
 
 
 def registered_terms(items: Sequence[Item], judgements: Sequence[Judgement], scorer: Scorer) -> list[Terms]:
-    """The terms of the scorer's registered reward before shaping, none where the user's file decides."""
+    """The terms of the scorer's registered reward, none where the user's file decides."""
     return [None if judgement.outcome.infrastructure
             else scorer.terms(item.task.kind_name, judgement.measures)
             for item, judgement in zip(items, judgements, strict=True)]

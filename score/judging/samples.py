@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from score.judging import repetition
 from score.judging.completions import Item
-from score.judging.judge import Judgement
+from score.judging.judge import Judgement, Terms
 from score.rewards.scorer import Scorer
-from score.rewards.shaping import Terms
 from score.tasks.measures import Answer
 from warehouse.store.errors import StageError
 from warehouse.store.schema import CUT_OFF, arrow_schema

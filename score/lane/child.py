@@ -31,8 +31,6 @@ class Lane(NamedTuple):
     cpu_ns: int
     wall_ns: int
     output_bytes: int
-    threads: bool
-    cores: int                   # that its threads can keep busy
     last_cpu_limit: bytes        # struct rlimit, which the kernel keeps where no lane watches any more
 
 
@@ -62,7 +60,7 @@ def prepare(files: tuple[int, ...], link_fd: int, job: list[int], place: int,
         if module := sys.modules.get(name):
             module.seed(seed & 0xFFFFFFFF)
     arrange_streams(files, link_fd, kind)
-    lane.lockdown.enter_child(RESULT_FD if link_fd < 0 else LINK_FD, lane.threads)
+    lane.lockdown.enter_child(RESULT_FD if link_fd < 0 else LINK_FD)
     lane.ready.report(place)             # preparation succeeded, and what it cost
     source_end = names_bytes + source_bytes
     return handler, content[names_bytes:source_end], content[source_end:]

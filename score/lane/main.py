@@ -59,12 +59,10 @@ def serve(channel: _socket.socket, doors: Lockdown, ready: ReadyFile) -> None:
         return
     fds = struct.unpack(f"{len(ancillary[0][2]) // 4}i", ancillary[0][2])
     slots = [fds[start:start + FILES_PER_SLOT] for start in range(0, len(fds), FILES_PER_SLOT)]
-    cpu_ns, wall_ns, address_space, open_files, output_bytes, threads = SETUP.unpack(message)
-    lockdown.set_limits(address_space, open_files, output_bytes)
-    # threads of one program use up CPU time at most as many times faster as there are cores
+    cpu_ns, wall_ns, address_space, output_bytes = SETUP.unpack(message)
+    lockdown.set_limits(address_space, output_bytes)
     supervisor = Supervisor(Lane(
-        os.getpid(), doors, ready, cpu_ns, wall_ns, output_bytes, threads,
-        (os.cpu_count() or 1) if threads else 1,
+        os.getpid(), doors, ready, cpu_ns, wall_ns, output_bytes,
         lockdown.limit_bytes(SPARE_CPU_SECONDS + cpu_ns * LAST_CPU_FACTOR // 10**9)))
     gc.collect()
     fillers.extend(bytes(size) for size in range(0, 480, 16) for _ in range(FILLERS_PER_SIZE))

@@ -78,7 +78,7 @@ class Supervisor:
             for each in running:
                 each.kill(self)
             return
-        wait = longest = min(self.lane.cpu_ns / self.lane.cores, self.lane.wall_ns) / 1e9
+        wait = longest = min(self.lane.cpu_ns, self.lane.wall_ns) / 1e9
         while running:
             _signal.sigtimedwait(CHILD_ENDED, max(wait, SHORTEST_WAIT))
             wait = longest
@@ -127,7 +127,7 @@ class Child:
             self.verdict = TIMEOUT_CPU
         elif wall_left <= 0:
             self.verdict = TIMEOUT_WALL
-        return min(cpu_left / lane.cores, wall_left) / 1e9
+        return min(cpu_left, wall_left) / 1e9
 
     def kill(self, supervisor: Supervisor) -> None:
         """End it and wait until it is gone."""

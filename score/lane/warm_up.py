@@ -44,8 +44,7 @@ def rehearse(ready: ReadyFile) -> None:
     files = os.memfd_create("job"), os.memfd_create("result")
     os.pwrite(files[0], PROGRAM + payload, 0)
     lockdown = Lockdown(0, [], is_rehearsal=True)
-    lane = Lane(os.getppid(), lockdown, ready, 10**9, 10**9, OUTPUT_BYTES, threads=False, cores=1,
-                last_cpu_limit=b"")
+    lane = Lane(os.getppid(), lockdown, ready, 10**9, 10**9, OUTPUT_BYTES, last_cpu_limit=b"")
     for _ in range(REPETITIONS):
         finish(prepare(files, -1, [int(JobKind.GRID), 0, 0, len(PROGRAM), len(payload)], 0, lane), lane)
         ready.open()

@@ -23,9 +23,8 @@ RESULT_MAGIC = b"RHR1"
 RESULT_HEADER = struct.Struct("<4sBI")       # magic, status, bytes of body
 ERROR_HEADER = struct.Struct("<BHH")         # index into CHILD_CLASSES, bytes of name, bytes of message
 COUNT = struct.Struct("<H")
-# To a lane, once, with the memory files of its slots: cpu ns, wall ns, address space, open files, output
-# bytes, threads
-SETUP = struct.Struct("<QQQII?")
+# To a lane, once, with the memory files of its slots: cpu ns, wall ns, address space, output bytes
+SETUP = struct.Struct("<QQQI")
 # To a lane, per program: number, slot, then for its own job and that of its tests (zeros: none): kind, seed,
 # bytes of modules, of source, of payload. The jobs themselves (all three without gaps) lie in the slot.
 ORDER = struct.Struct("<QB BQHII BQHII")

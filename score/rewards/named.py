@@ -13,10 +13,9 @@ RewardFunction = Callable[[Measures, Parameters], dict[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A registered reward: its function and terms, its parameters with their defaults, and its range."""
+    """A registered reward: its function, its parameters with their defaults, and its range."""
 
     function: RewardFunction
-    terms: tuple[str, ...]
     defaults: dict[str, float] = field(default_factory=dict)
     full: float = 10.0
     floor: Callable[[Parameters], float] = lambda parameters: 0.0
@@ -45,20 +44,6 @@ def arc_exact_shaped(measures: Measures, parameters: Parameters) -> dict[str, fl
     return {"shaping": parameters["shaping"] * measures.correct_share}
 
 
-def arc_v0(measures: Measures, parameters: Parameters) -> dict[str, float]:
-    """-1 without code, 0 without valid outputs, else share of correct train grids + that of test grids."""
-    if not measures.valid_code:
-        return {"no_code": -1.0}
-    if not measures.valid_outputs:
-        return {}
-    return {"train_grids": measures.train.correct_grids, "test_grids": measures.test.correct_grids}
-
-
-def arc_v0_5(measures: Measures, parameters: Parameters) -> dict[str, float]:
-    """arc-v1 with -1 for an answer without code."""
-    return arc_v1(measures, parameters) if measures.valid_code else {"no_code": -1.0}
-
-
 def exact(measures: Measures, parameters: Parameters) -> dict[str, float]:
     """1 when everything is right, else 0."""
     return {"exact": 1.0} if measures.correct else {}
@@ -74,19 +59,14 @@ def graded(measures: Measures, parameters: Parameters) -> dict[str, float]:
     return {"graded": measures.correct_share} if measures.rewards is None else measures.rewards
 
 
-ARC_TERMS = ("valid", "correct_grids", "pixel_score")
 REWARDS: dict[str, Reward] = {
-    "arc-v1": Reward(arc_v1, ARC_TERMS),
-    "arc-v2-no-pixel-score": Reward(arc_v2_no_pixel_score, ARC_TERMS[:2]),
-    "arc-exact-shaped": Reward(arc_exact_shaped, ("exact", "shaping", "invalid"),
-                               {"shaping": 0.1, "invalid": -0.1}, 1.0,
+    "arc-v1": Reward(arc_v1),
+    "arc-v2-no-pixel-score": Reward(arc_v2_no_pixel_score),
+    "arc-exact-shaped": Reward(arc_exact_shaped, {"shaping": 0.1, "invalid": -0.1}, 1.0,
                                floor=lambda parameters: parameters["invalid"]),
-    "arc-v0": Reward(arc_v0, ("no_code", "train_grids", "test_grids"), full=2.0,
-                     floor=lambda parameters: -1.0),
-    "arc-v0.5": Reward(arc_v0_5, ("no_code", *ARC_TERMS), floor=lambda parameters: -1.0),
-    "exact": Reward(exact, ("exact",), full=1.0),
-    "tests-share": Reward(tests_share, ("tests",), full=1.0),
-    "graded": Reward(graded, ("graded",), full=1.0)}
+    "exact": Reward(exact, full=1.0),
+    "tests-share": Reward(tests_share, full=1.0),
+    "graded": Reward(graded, full=1.0)}
 # What tasks get where no reward is named, `exact` where their kind is not here: a program that prints nothing
 # has valid outputs, and earns nothing. Part of the identity of every by-kind scorer.
 BY_KIND = "by-kind"

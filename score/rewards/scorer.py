@@ -1,4 +1,4 @@
-"""A scorer: a reward with its parameters, shaping and limits, and the identity its rows are stored under."""
+"""A scorer: a reward with its parameters and limits, and the identity its rows are stored under."""
 
 import hashlib
 import json
@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 from score.rewards.named import BY_KIND, DEFAULTS, Reward, rewards_named
-from score.rewards.shaping import Shaping
 from score.rewards.verdict_version import code_version
 from score.sandbox.limits import Limits
 from score.tasks.measures import Measures
@@ -24,21 +23,17 @@ class Scorer:
     parameters: Mapping[str, float] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     imports: tuple[str, ...] = ()
-    shaping: Shaping = field(default_factory=Shaping)
+    truncated_zero: bool = False               # a completion that was cut off gets 0
     user: UserFunction | None = None           # takes the place of the registered reward
     graders: Mapping[str, str] = field(default_factory=dict)     # version of each library that grades
     replaced: Mapping[str, str] = field(default_factory=dict)    # hash of each task put in another's place
 
     def __post_init__(self) -> None:
-        rewards = self.rewards.values()
-        terms = {term: None for reward in rewards for term in reward.terms} or [self.name]
-        defaults = [name for reward in rewards for name in reward.defaults]
-        for what, names, known in (("parameter", self.parameters, dict.fromkeys(defaults)),
-                                   ("term", self.shaping.weights, terms)):
-            unknown = set(names) - set(known)
-            if unknown:
-                raise StageError(f"The reward {self.name} has no {what} '{min(unknown)}'. "
-                                 f"Known: {', '.join(known) or 'none'}.")
+        known = {name: None for reward in self.rewards.values() for name in reward.defaults}
+        unknown = self.parameters.keys() - known.keys()
+        if unknown:
+            raise StageError(f"The reward {self.name} has no parameter '{min(unknown)}'. "
+                             f"Known: {', '.join(known) or 'none'}.")
 
     @property
     def name(self) -> str:
@@ -58,23 +53,24 @@ class Scorer:
         named = {"graders": dict(self.graders), "replaced": dict(self.replaced)}
         optional = {name: facts for name, facts in named.items() if facts}
         return {"reward": self.name, **by_kind, **optional, "parameters": parameters,
-                "limits": asdict(self.limits), "shaping": asdict(self.shaping), "imports": list(self.imports),
-                "code": code_version(), "user_code": None if self.user is None else self.user.content_hash}
+                "limits": asdict(self.limits), "truncated_zero": self.truncated_zero,
+                "imports": list(self.imports), "code": code_version(),
+                "user_code": None if self.user is None else self.user.content_hash}
 
     @cached_property
     def identity(self) -> str:
-        """`<reward>-<10 hex>`: a hash of code, parameters, shaping, limits and allowed imports."""
+        """`<reward>-<10 hex>`: a hash of code, parameters, limits and allowed imports."""
         text = json.dumps(self.settings, sort_keys=True)
         return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
     def terms(self, kind: str, measures: Measures) -> dict[str, float]:
-        """Named terms of the registered reward of one completion, before shaping."""
+        """Named terms of the registered reward of one completion."""
         if self.user is not None:
             return {}
         return self.rewards[kind].function(measures, self.settings["parameters"])
 
     def bounds(self, kind: str) -> tuple[float, float] | None:
-        """Reward of an answer without a program and of a perfect one, before shaping; None for the user's."""
+        """Reward of an answer without a program and of a perfect one; None for the user's."""
         if self.user is not None:
             return None
         reward = self.rewards[kind]

@@ -10,6 +10,7 @@ from score.sandbox.program import Program
 
 CACHED_BYTES = 256 * 2**20      # outcomes kept across the parts of a stage: each is small, they are many
 OVERHEAD_BYTES = 1024
+SOURCE_KIB = 64                 # of a program
 
 
 @dataclass
@@ -47,7 +48,7 @@ class Executor:
     def _new(self, programs: Iterable[Program | None], asked: list[Program], known: dict[bytes, Outcome],
              waiting: list[Program]) -> Iterator[Program | None]:
         """What has to be run of the programs, each noted in `asked` and, if it is to be run, in `waiting`."""
-        distinct, most = set[bytes](), self.pool.limits.source_kib * 1024
+        distinct, most = set[bytes](), SOURCE_KIB * 1024
         for program in programs:
             if program is None:
                 yield None

@@ -91,7 +91,7 @@ class LaneProcess:
         try:
             memory = (address_space or lockdown.address_space(self.pid)) + limits.memory_mib * 2**20
             setup = SETUP.pack(round(limits.cpu_seconds * 1e9), round(limits.wall_seconds * 1e9), memory,
-                               limits.open_files, self.output_bytes, limits.threads)
+                               self.output_bytes)
             for slot in self.slots:
                 descriptors += slot.for_lane()
             socket.send_fds(self.channel, [setup], descriptors)

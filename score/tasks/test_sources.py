@@ -2,7 +2,15 @@
 
 import ast
 import builtins
+import contextlib
+import datetime
+import decimal
+import fractions
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 PLACES = (ast.Name, ast.Attribute, ast.Subscript)
@@ -11,7 +19,15 @@ SEVERAL = (ast.Tuple, ast.List, ast.Set, ast.Dict)
 HANDED_IN = "_as_it_was_"           # what lanes call an argument as it was before the program had it
 PLAIN_ATTRIBUTES = frozenset(name for kind in (str, bytes, int, float, complex, list, tuple, dict, set, range)
                              for name in dir(kind))
-GATHERS = frozenset(("append", "appendleft", "add", "extend", "insert", "update", "setdefault", "put"))
+# Of all plain data: a class with a name in lower case makes objects that have others.
+DATA_ATTRIBUTES = PLAIN_ATTRIBUTES.union(*map(dir, (
+    np.ndarray, np.datetime64, datetime.datetime, datetime.timedelta, decimal.Decimal, fractions.Fraction)))
+GATHERS = frozenset((
+    "append", "appendleft", "add", "extend", "insert", "update", "setdefault", "put", "write"))
+LATER = frozenset((                 # what they give reads their arguments when it is used
+    "iter", "map", "filter", "zip", "enumerate", "reversed", "partial", "keys", "values", "items"))
+SCOPE = re.compile(r"@\d+")           # behind a name: of which function or comprehension it is
+SCOPES = (*FUNCTIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def calls_of_tests(source: str) -> list[str]:
@@ -57,8 +73,8 @@ def parsed(source: str) -> ast.Module:
 def classes_in(tree: ast.Module) -> list[str]:
     """Names of the program from which the tests make objects.
 
-    They read of them what no plain data has, or compare two of them. A class has a name with a capital: tests
-    compare what `f` gives, too, and read what arrays and dates have.
+    They read of them what no plain data has, or, of a class that has a name with a capital, compare two of
+    them: tests compare what `f` gives, too.
     """
     nodes = list(ast.walk(tree))
     made_by: dict[str, str] = {}
@@ -75,10 +91,12 @@ def classes_in(tree: ast.Module) -> list[str]:
     found: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr not in PLAIN_ATTRIBUTES:
-            found |= made(node.value)
+            found |= {name for name in made(node.value)
+                      if name[:1].isupper() or node.attr not in DATA_ATTRIBUTES}
         elif isinstance(node, ast.Compare):
-            found |= made(node.left).intersection(*map(made, node.comparators))
-    return sorted(name for name in found if name[:1].isupper())
+            both = made(node.left).intersection(*map(made, node.comparators))
+            found |= {name for name in both if name[:1].isupper()}
+    return sorted(found)
 
 
 def guarded(setup: str, units: Sequence[str]) -> tuple[str, list[str], list[str]]:
@@ -98,27 +116,49 @@ def guarded(setup: str, units: Sequence[str]) -> tuple[str, list[str], list[str]
     classes = classes_in(whole)
     separate_scopes(whole)
     expected = Expected(whole)
-    setup, *units = [rewritten(*pair, expected.places) for pair in zip(sources, trees, strict=True)]
+    setup, *units = [rewritten(*pair, expected) for pair in zip(sources, trees, strict=True)]
     return setup, units, classes
 
 
-def rewritten(source: str, tree: ast.Module, places: set[ast.expr]) -> str:
-    """A source that reads these places of it as they were handed in; its lines stay where they are."""
+def rewritten(source: str, tree: ast.Module, expected: "Expected") -> str:
+    """A source that reads some places of it as they were handed in; its lines stay where they are."""
     lines = source.encode().splitlines(keepends=True)
-    edits = []
+    edits: list[tuple[int, int, int, bytes]] = []         # line, where from and to, and what is put there
+    in_texts: set[ast.AST] = set()
     for node in ast.walk(tree):
-        if node in places and isinstance(node, PLACES):
-            edits += [(node.lineno, node.col_offset, f"{HANDED_IN}(".encode()),
-                      (node.end_lineno or 0, node.end_col_offset or 0, b")")]
-    for line, column, text in sorted(edits, reverse=True):
+        if isinstance(node, ast.JoinedStr) and node not in in_texts:
+            in_texts.update(ast.walk(node))       # where they stand is not known
+            names = {SCOPE.sub("", ast.unparse(each)) for each in ast.walk(node) if each in expected.places}
+            line, begin, end = node.lineno, node.col_offset, node.end_col_offset or 0
+            if names and line == node.end_lineno:
+                written = AsHandedIn(names).visit(ast.parse(lines[line - 1][begin:end], mode="eval"))
+                with contextlib.suppress(ValueError):          # a backslash, which Python 3.11 has not there
+                    edits.append((line, begin, end, ast.unparse(written).encode()))
+        elif isinstance(node, PLACES) and node in expected.places and node not in in_texts:
+            after = f"{', True' * (node in expected.kept)})".encode()
+            edits += [(node.lineno, node.col_offset, node.col_offset, f"{HANDED_IN}(".encode()),
+                      (node.end_lineno or 0, node.end_col_offset or 0, node.end_col_offset or 0, after)]
+    for line, begin, end, text in sorted(edits, reverse=True):
         before = lines[line - 1]
-        lines[line - 1] = before[:column] + text + before[column:]
+        lines[line - 1] = before[:begin] + text + before[end:]
     return b"".join(lines).decode()
 
 
+class AsHandedIn(ast.NodeTransformer):
+    """Has what goes by these names read as it was handed in."""
+
+    def __init__(self, names: set[str]) -> None:
+        self.names = names
+
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, PLACES) and ast.unparse(node) in self.names:
+            return ast.Call(ast.Name(HANDED_IN, ast.Load()), [node], [])
+        return self.generic_visit(node)
+
+
 def separate_scopes(tree: ast.Module) -> None:
-    """Give the variables of each function names of their own."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
+    """Give the variables of each function and comprehension names of their own."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, SCOPES)]
     for number, function in enumerate(reversed(functions)):               # inner ones first
         nodes = list(ast.walk(function))
         own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
@@ -143,7 +183,7 @@ class Answers:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 self.own.add(node.id)
             elif isinstance(node, ast.ClassDef):
-                self.fixed.add(node.name)
+                self.own.add(node.name)
             elif isinstance(node, ast.arg):
                 self.own.add(node.arg)
             elif isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -197,22 +237,39 @@ class Expected:
     def __init__(self, tree: ast.Module) -> None:
         self.answers = Answers(tree)
         self.places: set[ast.expr] = set()
+        self.kept: set[ast.expr] = set()     # of these, what is iterated over or viewed later
         self.names: set[str] = set()         # what these read, whose values are then read so, too
         nodes = list(ast.walk(tree))
         self.whole = {each for node in nodes if compares(node) for each in operands_of(node)}
+        # What decides how often, or whether, a name is set.
+        self.decides = [(target, node.test) for node in nodes if isinstance(node, (ast.If, ast.While))
+                        for inner in ast.walk(node) for target, _value in bindings(inner)]
+        self.decides += [(target, node.iter) for node in nodes if isinstance(node, ast.For)
+                         for inner in ast.walk(node) for target, _value in bindings(inner)]
+        later = [node for node in nodes if isinstance(node, ast.GeneratorExp) or (
+            isinstance(node, ast.Call) and name_of(node.func) in LATER)]
+        self.later = {place for node in later for place in ast.walk(node)}
         for node in nodes:
             for each in self.beside(node):
                 self.add(each)
 
     def beside(self, node: ast.AST) -> Iterator[ast.expr]:
-        """What stands beside an answer, or beside an argument, in one expression."""
+        """What stands beside an answer, or beside an argument, in one expression, container or stream."""
+        reads_program = self.answers.reads_program
+        if isinstance(node, (ast.If, ast.While)) and not reads_program(node.test) and any(
+                compares(each) and reads_program(each) for each in ast.walk(node)):
+            yield node.test
+        if isinstance(node, (ast.Call, ast.Assign)):
+            yield from (value for target, value in bindings(node)
+                        if isinstance(node, ast.Call) or isinstance(target, ast.Subscript)
+                        if not self.answers.given.isdisjoint(places_set(target)) and not reads_program(value))
         operands = operands_of(node)
         if isinstance(node, ast.Call) and self.answers.is_programs(node):
             return
         if isinstance(node, SEVERAL) and node in self.whole:
             return
-        if any(map(self.answers.reads_program, operands)):
-            yield from (each for each in operands if not self.answers.reads_program(each))
+        if any(map(reads_program, operands)):
+            yield from (each for each in operands if not reads_program(each))
         elif compares(node) and any(unparsed(each) in self.answers.passed for each in operands):
             yield from (each for each in operands if not isinstance(each, PLACES))
 
@@ -223,23 +280,26 @@ class Expected:
             while isinstance(roots[-1], (ast.Attribute, ast.Subscript)):
                 roots.append(roots[-1].value)
             is_fixed = isinstance(roots[-1], ast.Name) and roots[-1].id in self.answers.fixed
-            if place in self.places or is_fixed:
+            if place in self.places or is_fixed or self.answers.reads_program(place):
                 continue
             self.places.update(roots)        # `a[::-1]` is a part of `a` as it was
+            self.kept |= {place} & self.later
+            if not isinstance(roots[-1], PLACES):        # `sorted(a)[0]`
+                self.add(roots.pop())
             for root in roots:
                 self.use(ast.unparse(root))
                 if isinstance(root, ast.Subscript):
                     self.add(root.slice)
         for each in ast.walk(node):
-            if isinstance(each, ast.Call) and isinstance(each.func, (ast.Name, ast.Attribute)):
-                self.use(each.func.id if isinstance(each.func, ast.Name) else each.func.attr)
+            if isinstance(each, ast.Call):
+                self.use(name_of(each.func))
 
     def use(self, name: str) -> None:
         """A place, or a function of the tests, on which the expected value rests."""
         if name in self.names:
             return
         self.names.add(name)
-        for target, value in self.answers.bound:
+        for target, value in [*self.answers.bound, *self.decides]:
             if name in places_set(target) and not self.answers.reads_program(value):
                 self.add(value)
         if name in self.answers.functions and name not in self.answers.given:
@@ -262,15 +322,15 @@ def operands_of(node: ast.AST) -> list[ast.expr]:
             whose = [node.func.value] if isinstance(node.func, ast.Attribute) and (
                 node.func.attr not in GATHERS) else []
             return [*whose, *node.args, *(each.value for each in node.keywords)]
+        case ast.Subscript() if not isinstance(node.value, PLACES):
+            return [node.value, node.slice]
         case ast.Compare() | ast.BinOp() | ast.Tuple() | ast.List() | ast.Set() | ast.Dict():
             return [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
     return []
 
 
 def read_in(node: ast.AST) -> Iterator[ast.expr]:
-    """The largest places that are read in a node, but for functions that it calls, and texts with places."""
-    if isinstance(node, ast.JoinedStr):
-        return
+    """The largest places that are read in a node, but for functions that it calls."""
     if isinstance(node, PLACES) and isinstance(node.ctx, ast.Load):
         yield node
         return
@@ -322,4 +382,16 @@ def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
             return [(node.optional_vars, node.context_expr)]
         case ast.Call(func=ast.Attribute(value=gathering, attr=name)) if name in GATHERS:
             return [(gathering, each) for each in node.args]
+        case ast.Call() if is_print(node):
+            return [(node.func, each) for each in node.args]
     return []
+
+
+def name_of(function: ast.expr) -> str:
+    """The name by which a function or method is called."""
+    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
+def is_print(node: ast.AST) -> bool:
+    """True of what prints, so that what it prints stands together."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"

@@ -212,8 +212,8 @@ def test_the_default_reward_depends_on_the_kinds_of_task(tmp_path):
     (["--wall-seconds", "0.5"], "is below cpu_seconds"),
     (["--parameter", "shaping"], "--parameter shaping is not NAME=NUMBER"),
     (["--parameter", "shaping=1"], "The reward arc-v1 has no parameter 'shaping'. Known: none."),
-    (["--weight", "nosuch=2"], "arc-v1 has no term 'nosuch'. Known: valid, correct_grids, pixel_score."),
-    (["--weight", "valid=nan"], "--weight valid=nan is not NAME=NUMBER"),
+    (["--parameter", "nosuch=2"], "arc-v1 has no parameter 'nosuch'. Known: none."),
+    (["--parameter", "valid=nan"], "--parameter valid=nan is not NAME=NUMBER"),
     (["--allow-import", "no_such_module"], "Error: A lane for running programs could not start: ImportError: "
      "--allow-import no_such_module: ModuleNotFoundError: No module named 'no_such_module'"),
     (["--allow-import", "no_such_module", "--tier", "C"],

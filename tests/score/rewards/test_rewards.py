@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -11,8 +10,7 @@ from score.doctor import examine
 from score.inspect.diff import changes, scored_by
 from score.options import REWARDS as OFFERED
 from score.rewards.named import REWARDS
-from score.rewards.shaping import Shaping
-from tests.building.runs import finish, new_run
+from tests.building.runs import finish, new_run, replace_rows
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
 
 LONG = FLIP + "# " + "x" * 40 + "\n"
@@ -34,23 +32,17 @@ def rows(warehouse, scorer_name: str) -> list[dict]:
     return warehouse.read("samples", iteration=0, purpose="train", scorer=scorer).to_pylist()
 
 
-def test_shaping_changes_terms_in_order():
-    shaping = Shaping({"pixel_score": 0.0}, truncated_zero=True, ngram_penalty=0.5, length_tie_break=0.2)
-    parts = [{"valid": 1.0, "pixel_score": 1.0}, {"valid": 1.0}, {"valid": 1.0}, None, {"valid": 1.0}]
-    shaped = shaping.apply(parts, truncated=np.array([False, True, False, False, False]),
-                           ngram4_unique_ratio=np.array([1.0, 1.0, 0.4, 1.0, 1.0]),
-                           correct=[True, False, True, False, True], groups=["a", "a", "a", "a", "b"],
-                           lengths=np.array([10, 5, 20, 1, 30]))
-    totals = [None if each is None else sum(each.values()) for each in shaped]
-    assert totals == [pytest.approx(1.2), 0.0, pytest.approx(1.0 - 0.3), None, pytest.approx(1.2)]
-    assert parts[0] == {"valid": 1.0, "pixel_score": 1.0}          # what was given is left alone
-
-
-def test_the_shortest_right_answer_wins_the_tie(warehouse):
-    assert invoke(warehouse.root, "--reward", "arc-exact-shaped", "--length-tie-break", 0.1).exit_code == 0
-    found = rows(warehouse, "arc-exact-shaped")
-    assert [row["reward"] for row in found] == pytest.approx([1.1, 1.0, 0.0, -0.1])
-    assert json.loads(found[0]["reward_parts"]) == {"exact": 1.0, "length_tie_break": 0.1}
+def test_what_was_cut_off_earns_nothing(warehouse):
+    replace_rows(warehouse, "completions", lambda row: row | {"finish_reason": "length"}, iteration=0,
+                 purpose="train")
+    for options in ((), ("--truncated-zero",)):
+        assert invoke(warehouse.root, "--reward", "arc-v1", *options).exit_code == 0
+    found = [warehouse.read("samples", iteration=0, purpose="train", scorer=scorer).to_pylist()[0]
+             for scorer in warehouse.scorers(0, "train")]
+    cut, kept = sorted(found, key=lambda row: row["reward"])
+    parts = json.loads(kept["reward_parts"])
+    assert (cut["reward"], kept["reward"]) == (0.0, 10.0)
+    assert json.loads(cut["reward_parts"]) == {**parts, "truncated": -10.0}
 
 
 USER = """
@@ -97,15 +89,15 @@ def user_file(tmp_path):
 
 def test_the_config_file_takes_the_options_by_their_names(warehouse):
     (warehouse.root / "config.toml").write_text(
-        '[score]\nreward = "arc-exact-shaped"\nparameter = ["shaping=0.5"]\nweight = ["exact=3"]\n'
+        '[score]\nreward = "arc-exact-shaped"\nparameter = ["shaping=0.5"]\n'
         'allow-import = ["csv"]\ntruncated-zero = true\ncpu-seconds = 0.5\n')
     assert invoke(warehouse.root).exit_code == 0
-    assert rows(warehouse, "arc-exact-shaped")[0]["reward"] == 3.0
+    assert rows(warehouse, "arc-exact-shaped")[0]["reward"] == 1.0
     [identity] = warehouse.scorers(0, "train")
     settings = warehouse.stage("score", iteration=0, purpose="train", scorer=identity).settings()
     assert settings["limits"]["cpu_seconds"] == 0.5 and settings["imports"] == ["csv"]
     assert settings["parameters"] == {"shaping": 0.5, "invalid": -0.1}
-    assert settings["shaping"]["truncated_zero"] is True
+    assert settings["truncated_zero"] is True
 
 
 def test_the_command_offers_every_registered_reward():

@@ -41,4 +41,30 @@ FORMS: dict[str, str | list[str]] = {
                    "        if f(2, 2) != 4:\n            self.fail('4')\n",
     "test function": "def test_f_is_3():\n    assert f(1, 2) == 3\n",
     "exception and value": [RAISES + "\nassert f(1, 2) == 3"],
+    "subTest": "import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n"
+               "        for a, b, want in [(1, 2, 3), (4, 5, 9)]:\n            with self.subTest(a=a):\n"
+               "                self.assertEqual(f(a, b), want)\n",
+    "parametrize": "import pytest\n@pytest.mark.parametrize('a, b, want', [(1, 2, 3), (4, 5, 9)])\n"
+                   "def test_f(a, b, want):\n    assert f(a, b) == want\n",
+    "parametrized method": "import pytest\nclass TestF:\n"
+                           "    @pytest.mark.parametrize('a, want', [(1, 3), (4, 6)])\n"
+                           "    def test_f(self, a, want):\n        assert f(a, 2) == want\n",
+    "printed": ["import io, contextlib\nout = io.StringIO()\nwith contextlib.redirect_stdout(out):\n"
+                "    print(f(1, 2))\nassert out.getvalue().strip() == '3'"],
+    "same answers": ["got = '\\n'.join(str(f(a, b)) for a, b in [(1, 2), (4, 5)])\nassert got == '3\\n9'"],
+    "json": ["import json\nassert json.dumps({'x': f(1, 2)}) == '{\"x\": 3}'"],
+    "numpy testing": ["import numpy as np\nnp.testing.assert_equal(f(1, 2), 3)",
+                      "import numpy as np\nnp.testing.assert_array_equal([f(1, 2), f(4, 5)], [3, 9])"],
+    "match": ["match [f(1, 2), f(4, 5)]:\n    case [3, 9]:\n        pass\n"
+              "    case _:\n        raise ValueError"],
+    "lookup": ["assert {3: 'yes'}[f(1, 2)] == 'yes'"], "count": ["assert [3].count(f(1, 2)) == 1"],
+    "set": ["assert {f(1, 2), f(4, 5)} == {3, 9}"],
+    "key": ["assert sorted([9, 1, 5], key=lambda x: f(x, -5) ** 2) == [5, 9, 1] and f(1, 2) == 3"],
+    "max": ["assert max(f(n, n) for n in range(4)) == 6"], "min": ["assert min(f(1, 2), 3.5) == 3"],
+    "sum": ["assert sum(f(n, 1) for n in range(3)) == 6"],
+    "accumulated": ["from itertools import accumulate\nassert list(accumulate([1, 2, 3], f)) == [1, 3, 6]"],
+    "reference": ["import random\nrandom.seed(3)\nfor _ in range(5):\n"
+                  "    a, b = random.random(), random.random()\n    assert f(a, b) == a + b"],
+    "lists": ["assert sorted(f([2], [1])) == [1, 2] and f(['a'], ['b']) == ['a', 'b']"],
+    "arrays": ["import numpy as np\nassert (f(np.array([1, 2]), np.array([3, 4])) == [4, 6]).all()"],
 }

@@ -186,15 +186,14 @@ def test_memory_is_limited_above_the_empty_process():
     assert found[0].max_rss_mib > 40
 
 
-def test_threads_are_an_option():
+def test_programs_start_no_threads():
     threads = (
         "import threading\nimport numpy as np\ndef transform(g):\n    out = []\n"
         "    t = threading.Thread(target=lambda: out.append(1))\n    t.start()\n    t.join()\n"
         "    return [out]\n"
     )
-    for allowed, expected in ((True, None), (False, ErrorClass.RUNTIME)):
-        with LanePool(STRICT, Limits(threads=allowed), 1) as pool:
-            assert outcomes_of(pool, [threads])[0].error_class == expected
+    with LanePool(STRICT, Limits(), 1) as pool:
+        assert outcomes_of(pool, [threads])[0].error_class == ErrorClass.RUNTIME
 
 
 def test_a_module_of_the_users_own_can_be_allowed(tmp_path):
@@ -321,12 +320,11 @@ OTHERS = {"sched_getaffinity": PID, "clock_gettime": CLOCK, "clock_getres": CLOC
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-@pytest.mark.parametrize("threads", [False, True])
-def test_the_filter_allows_what_is_listed_and_nothing_else(machine, threads):
+def test_the_filter_allows_what_is_listed_and_nothing_else(machine):
     arch, numbers = seccomp.MACHINES[machine]
-    program = seccomp.filter_bytes(machine, threads=threads)
+    program = seccomp.filter_bytes(machine)
     denied = seccomp.ERRNO | errno.EPERM
-    special = {numbers[name] for name in ("mmap", "mprotect", "clone", "clone3", *OTHERS)}
+    special = {numbers[name] for name in ("mmap", "mprotect", *OTHERS)}
     for number in range(600):
         expected = seccomp.ALLOW_CALL if number in set(numbers.values()) - special else denied
         if number not in special:
@@ -337,10 +335,6 @@ def test_the_filter_allows_what_is_listed_and_nothing_else(machine, threads):
     for name, (own, other) in OTHERS.items():
         assert decided(program, arch, numbers[name], (own,)) == seccomp.ALLOW_CALL, name
         assert decided(program, arch, numbers[name], (other,)) == denied, name
-    thread = decided(program, arch, numbers["clone"], (0x3D0F00,))
-    assert thread == (seccomp.ALLOW_CALL if threads else denied)
-    assert decided(program, arch, numbers["clone"], (17,)) == denied
-    assert decided(program, arch, numbers["clone3"]) == seccomp.ERRNO | errno.ENOSYS
     assert decided(program, arch ^ 1, numbers["read"]) == seccomp.KILL_PROCESS
     if machine == "x86_64":
         assert decided(program, arch, seccomp.X32_BIT | numbers["read"]) == seccomp.KILL_PROCESS

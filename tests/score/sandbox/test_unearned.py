@@ -72,7 +72,25 @@ RIGHT_WAYS = {"new": "f = sorted\n", "uses it up": USES_UP}
     "a = [2, 1]\nassert f(a) == a[::-1]", "a = [3, 1, 2]\nassert f(a) == sorted(a[:])",
     "a = [2, 1]\nassert f(a) == list(a[i] for i in (1, 0))",
     "case = [[2, 1]]\nassert f(case[0]) == case[0][::-1]",
-    "a, lists = [2, 1], [[], 0, [1, 2]]\nassert f(a) == lists[len(a)]"])
+    "a, lists = [2, 1], [[], 0, [1, 2]]\nassert f(a) == lists[len(a)]",
+    "a = [3, 1]\nassert f'{f(a)}' == f'{sorted(a)}'",
+    "a = [3, 1]\nr = f(a)\nassert f'{r}!' == f\"{sorted(a)}!\"",
+    "class Case:\n    data = [3, 1]\nassert f(Case.data) == sorted(Case.data)",
+    "a, found = [3, 1], {}\nfound['got'] = f(a)\nfound['want'] = sorted(a)\n"
+    "assert found['got'] == found['want']",
+    "import io, contextlib\na, out = [3, 1], io.StringIO()\nwith contextlib.redirect_stdout(out):\n"
+    "    print(f(a))\n    print(sorted(a))\nx, y = out.getvalue().splitlines()\nassert x == y",
+    "a = [3, 1]\nr = f(a)\ni, want = 0, []\nwhile i < len(a):\n    want.append(sorted(a)[i])\n    i += 1\n"
+    "assert r == want",
+    "a = [3, 1]\nr = f(a)\nif a:\n    want = [1, 3]\nelse:\n    want = []\nassert r == want",
+    "a = [3, 1]\nr = f(a)\nif a:\n    assert r == [1, 3]\nelse:\n    assert r == []",
+    "a = [3, 1]\nr = f(a)\nn = 0\nfor _ in a:\n    n += 1\nassert len(r) == n and r == sorted(r)",
+    "a = [3, 1]\nit = iter(a)\nassert f(a) == sorted(it)",
+    "a = [3, 1]\nw = map(int, a)\nassert f(a) == sorted(w)",
+    "a = [3, 1]\nwant = (x for x in a)\nassert f(a) == sorted(want)",
+    "a = [3, 1]\nr = f(a)\nassert {tuple(sorted(a)): 1}[tuple(r)]",
+    "a = [3, 1]\nr = f(a)\nassert (r[0] if r else None) == min(a, default=None) and len(r) == len(a)",
+    "a = [3, 1]\nr = f(a)\nassert all(x <= y for x, y in zip(r, r[1:])) and all(x in r for x in a)"])
 def test_emptying_an_argument_pays_nothing_where_the_test_compares_with_it(executor, test):
     ways = RIGHT_WAYS if "and set" not in test else {"new": RIGHT_WAYS["new"]}
     rows = judged(executor, [test], EMPTIES | ways)
@@ -122,6 +140,29 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
 def test_objects_that_agree_to_everything_are_asked_nothing(executor, test, cheat):
     row = judged(executor, [test], {"cheat": cheat})["cheat"]
     assert not row.measures.correct and not row.outcome.infrastructure
+
+
+ZEROES = {"zeroes": "def f(x):\n    x[...] = 0\n    return x\n",
+          "zeroes, gives 0": "def f(x):\n    x[:] = [0] * len(x)\n    return 0\n"}
+
+
+@pytest.mark.parametrize("test", [
+    "import numpy as np\na = np.array([[3, 1], [2, 5]])\nassert f(a[0]).tolist() == sorted(a[0].tolist())",
+    "import numpy as np\na = np.array([3, 1])\nwant = a[::-1]\nassert (f(a) == want).all()",
+    "import numpy as np\na = np.array([[3, 1]])\nassert (f(a.T)[:, 0] == a[0][::-1]).all()",
+    "a = [3, 1]\nassert f(a) == sorted(a)[0]", "a = [3, 1]\nr = f(a)\nassert r == sorted(list(a))[-1]"])
+def test_zeroing_an_argument_pays_nothing(executor, test):
+    rows = judged(executor, [test], ZEROES)
+    assert not any(row.measures.correct for row in rows.values())
+
+
+def test_a_class_in_lower_case_is_one_by_what_the_test_reads_of_its_objects(executor):
+    stack = "class stack:\n    def __init__(self): self.x = []\n    def push(self, y): self.x.append(y)\n" \
+            "    def __contains__(self, y): return y in self.x\n" \
+            "    def __add__(self, n): return len(self.x) + n\n" \
+            "def f(): pass\n"
+    rows = judged(executor, ["s = stack()\ns.push(3)\nassert 3 in s and s + 1 == 2"], {"it": stack})
+    assert rows["it"].measures.correct
 
 
 def test_a_statement_of_its_own_reads_an_argument_as_the_program_left_it(executor):

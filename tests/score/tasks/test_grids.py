@@ -80,8 +80,6 @@ NO_CODE = Measures(False, False, SplitScore(3, 0.0, 0.0), SplitScore(1, 0.0, 0.0
     ("arc-v1", 10.0, 1 + 8 * 0.5 + 0.7, 0.0, 0.0),
     ("arc-v2-no-pixel-score", 10.0, 5.5, 0.0, 0.0),
     ("arc-exact-shaped", 1.0, 0.05, -0.1, -0.1),
-    ("arc-v0", 2.0, 2 / 3, 0.0, -1.0),
-    ("arc-v0.5", 10.0, 5.7, 0.0, -1.0),
     ("exact", 1.0, 0.0, 0.0, 0.0),
     ("tests-share", 1.0, 0.5, 0.0, 0.0),
 ])
