@@ -44,7 +44,7 @@ def score_programs(_folder: Path) -> Callable[[], Times]:
     from score.sandbox.program import Program
     from score.tasks.kinds import graders_of, load_task
     from score.tasks.measures import Answer
-    limits, preload = Limits(cpu_seconds=8.0), graders_of([("function", {})]).modules
+    limits, preload = Limits(cpu_seconds=8.0, wall_seconds=40.0), graders_of([("function", {})]).modules
     grids = LanePool(LaneConfig(Layer.SECCOMP), limits, 1)
     functions = LanePool(LaneConfig(Layer.SECCOMP, preload=preload), limits, 1)
 

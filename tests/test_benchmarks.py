@@ -7,6 +7,7 @@ import torch
 from click.testing import CliRunner
 
 from benchmarks import train_gpus, train_variants
+from benchmarks.against import lines_of
 from benchmarks.loop import Span, covered
 from benchmarks.rollout_throughput import MODEL, plan_prompts, stage_rate
 from benchmarks.study.sampler import SmallSampler, load_encoder
@@ -64,3 +65,10 @@ def test_the_time_in_which_nothing_was_done_counts_what_overlaps_once():
     spans = [Span(5, 6), Span(0, 2), Span(1, 3), Span(5.5, 9), Span(1.5, 1.75)]
     assert covered(spans, Span(1, 8)) == 5
     assert covered(spans, Span(3, 5)) == covered([], Span(0, 1)) == 0
+
+
+def test_what_became_slower_is_told_from_noise():
+    theirs = [{"a": 1.0, "b": 1.0, "theirs alone": 1.0}] * 4
+    ours = [{"a": 2.0 + number / 10, "b": (0.5, 2.0, 0.6, 1.9)[number]} for number in range(4)]
+    slower, noise = lines_of(ours, theirs)
+    assert slower.endswith("slower") and not noise.rstrip().endswith(("slower", "faster"))
