@@ -1,4 +1,4 @@
-"""Shaping, rewards of the user's own, and the commands that look at verdicts."""
+"""Rewards of the user's own, and the commands that look at verdicts."""
 
 import json
 
