@@ -87,4 +87,21 @@ BODIES = ("raise SystemExit(0)", "raise KeyboardInterrupt", "raise GeneratorExit
           "import unittest.mock; return unittest.mock.MagicMock()", "return [[]] * 10**6",
           "x = []; x.append(x); return x", "return 'x' * 10**8")
 CHEATS |= {f"f: {body}": f"import sys\ndef f(*a):\n    {body}\n" for body in BODIES}
+# What else f may be, and what of the program's end of the link it may change.
+CHEATS |= {f"f is {value}": f"import math, operator, sys, unittest.mock as mock\nf = {value}\n"
+           for value in (
+    "None", "print", "len", "type", "isinstance", "iter", "eval", "super", "object", "slice", "operator",
+    "mock.MagicMock()", "mock.ANY", "property(lambda *a: True)", "operator.methodcaller('x')", "sys.modules")}
+CHEATS |= {f"f gives {value}": f"import numpy as np, decimal\ndef f(*a, **k):\n    return {value}\n"
+           for value in (
+    "np.ma.masked", "np.datetime64('NaT')", "np.empty((), object)", "decimal.Decimal('NaN')", "{}.keys()",
+    "slice(None)", "memoryview(b'')", "StopIteration(7)", "type('M', (type,), {'__eq__': lambda *a: True})",
+    "np.ma.array([7], mask=[1])", "map(f, [])", "10**5000", "{None: None}")}
+CHEATS |= {f"changes {change}": f"{PEER}def f(*a):\n    return 0\n{change}\n" for change in (
+    "peer.link.send = lambda message: None", "peer.strict = True", "peer.lent = [True] * 99",
+    "send = peer.link.send; peer.link.send = lambda message: (send(message), send(message))",
+    "peer.crossing.alterations = lambda: ([[0, ['list', [0]]], [1, ['list', [0]]]], [])",
+    "peer.say = lambda *a, **k: peer.link.send(['=', False, None, [], [], True])",
+    "peer.operations = dict.fromkeys(peer.operations, lambda *a, **k: True)",
+    "peer.hand_out = lambda value: ['yours', 0]", "peer.events = [['stdout', '3']] * 50")}
 CHEATS |= UNEARNED | FORGERIES
