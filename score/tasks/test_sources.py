@@ -261,6 +261,7 @@ class Expected:
             yield node.test
         if isinstance(node, (ast.Call, ast.Assign)):
             yield from (value for target, value in bindings(node)
+                        if isinstance(value, ast.expr)
                         if isinstance(node, ast.Call) or isinstance(target, ast.Subscript)
                         if not self.answers.given.isdisjoint(places_set(target)) and not reads_program(value))
         operands = operands_of(node)
