@@ -48,9 +48,9 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     check_options(options)
     jobs = []
     for job in find_jobs(open_warehouse(options.run), options):
-        if job.stage.manifest():  # another engine or other tasks since then change nothing that stands
+        if job.stage.is_complete():  # another engine or other tasks since then change nothing that stands
             job.settle("engine", "serve", "tasks_sha256")
-            following = " and scored" if job.warehouse.scorers(job.iteration, job.purpose) else (
+            following = " and scored" if job.warehouse.state.scorers(job.iteration, job.purpose) else (
                 f"; next: score {shell_quote(options.run)}")
             yield f"rollout of {job.title} is complete{following}"
         else:
@@ -103,7 +103,7 @@ def plan_prompts(job: Job, encoder: Any) -> Plan:
         if not options.model and any(row["prompt_ids"] is None for row in stored) and job.missing(
                 stored, options.shard):
             raise StageError(f"The tokens of rollout of {job.title} were pruned, so what is missing of it "
-                             "cannot be sampled again. Restore its parts from a copy, or from RUN/broken.")
+                             "cannot be sampled again. Restore its parts from a copy.")
         return Plan(stored, begun=begun_rows(job.warehouse, stored, **job.keys))
     if options.turn > 1:
         parents = choose_parents(job.warehouse, options, **job.keys)

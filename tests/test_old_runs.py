@@ -53,12 +53,12 @@ def test_it_has_no_problem_and_answers(run: Warehouse) -> None:
 
 def test_it_is_scored_again_with_the_same_verdicts(run: Warehouse) -> None:
     invoke("score", run.root, "--iteration", 1)  # the evaluation, which 0.2.0 left unscored, too
-    evaluation, = run.scorers(1, "eval")
+    evaluation, = run.state.scorers(1, "eval")
     assert run.read("samples", ["reward"], iteration=1, purpose="eval", scorer=evaluation).num_rows == 12
-    newest = [scorer for scorer in run.scorers(1, "train") if scorer != SCORER]
+    newest = [scorer for scorer in run.state.scorers(1, "train") if scorer != SCORER]
     assert all(rewards(run, scorer) == rewards(run, SCORER) for scorer in newest)
     invoke("score", run.root, "--iteration", 1, "--reward", "arc-v1")
-    other, = (scorer for scorer in run.scorers(1, "train") if scorer.startswith("arc-v1"))
+    other, = (scorer for scorer in run.state.scorers(1, "train") if scorer.startswith("arc-v1"))
     assert [row["correct"] for row in rewards(run, other)] == [row["correct"] for row in rewards(run, SCORER)]
     assert "0 problems" in invoke("warehouse", "check", run.root)
 

@@ -64,7 +64,7 @@ def refuse_adapter_options(options: dict[str, Any]) -> None:
 def export(run: str, version: int | None, output: Path, dtype: str | None) -> None:
     """Merge the adapter of a policy into the base and write a plain model."""
     warehouse = open_run(run)
-    version = version or max(warehouse.policy_versions())
+    version = version or warehouse.state.newest
     if version == 0:
         raise StageError(f"{run} has no policy but the base. Train one with `train {shell_quote(run)}`.")
     from train.export import export_policy

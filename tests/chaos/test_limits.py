@@ -38,8 +38,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 
 def num_rows(warehouse: Warehouse) -> int:
     return sum(warehouse.read("completions", ["task_id"], iteration=iteration, purpose=purpose).num_rows
-               for iteration in warehouse.iterations("completions")
-               for purpose in warehouse.purposes("completions", iteration))
+               for iteration in warehouse.state.iterations("rollout")
+               for purpose in warehouse.state.purposes(iteration))
 
 
 def run(warehouse: Warehouse, words: list[str]) -> Result:

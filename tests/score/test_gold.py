@@ -118,9 +118,9 @@ def test_programs_of_livecodebench_find_what_its_harness_imports(files):
         (files / "gold.jsonl").write_text("".join(
             json.dumps({"task_id": f"livecodebench-{name}", "code": code}) + "\n"
             for name, code in solutions.items()))
-        made = CliRunner().invoke(cli, ["init", str(files / told), "--model", str(MODEL), "--tasks",
-                                        f"livecodebench:{files / 'lcb.jsonl'}", "--gold",
-                                        str(files / "gold.jsonl")])
+        tasks = f"examples/sources/livecodebench.py:tasks?file={files / 'lcb.jsonl'}"
+        made = CliRunner().invoke(cli, ["init", str(files / told), "--model", str(MODEL), "--tasks", tasks,
+                                        "--gold", str(files / "gold.jsonl")])
         assert made.output.startswith(f"{told} canonical solutions are judged right"), made.output
 
 

@@ -125,4 +125,4 @@ def test_what_cannot_be_trained_is_one_sentence(warehouse: Warehouse, options: t
                                                 sentence: str) -> None:
     done = invoke(warehouse, *options)
     assert done.exit_code == 1 and sentence in done.output, done.output
-    assert warehouse.policy_versions() == [0]
+    assert warehouse.state.versions == [0]

@@ -20,12 +20,12 @@ def load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: Sett
                base: str = "train") -> list[Group]:
     """Groups of all turns of an iteration that are trained, or whose rewards those may be credited with."""
     groups = []
-    for purpose in warehouse.turns(iteration, base) or [base]:
+    for purpose in warehouse.state.turns(iteration, base) or [base]:
         turn = turn_of(purpose)
         if settings.turns and turn not in settings.turns and (settings.credit in (None, "own")
                                                               or turn < min(settings.turns)):
             continue
-        if scorer not in warehouse.scorers(iteration, purpose):
+        if scorer not in warehouse.state.scorers(iteration, purpose):
             what = (f"are not scored by {scorer}: run `score {shell_quote(warehouse.root)} "
                     f"--iteration {iteration}`"
                     if warehouse.stage("rollout", iteration=iteration, purpose=purpose).is_complete() else

@@ -5,7 +5,7 @@ from typing import Any
 from warehouse.inspect.advice import advice_lines
 from warehouse.inspect.alarms import alarm_count_lines, last_rollback, raised_alarms
 from warehouse.inspect.render import mean, short_share, stretches
-from warehouse.inspect.story import cost_lines, story_lines
+from warehouse.inspect.story import story_lines
 from warehouse.ledger.entries import RolledBack
 from warehouse.ledger.state import RunState
 from warehouse.sql.database import Connection, rows_of
@@ -48,8 +48,7 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
             lines.append(f"({counted(len(train) - last, 'earlier iteration')}: --last {len(train)})")
     if evaluations:
         lines += ["", *_table(evaluations[-last:], "evaluation")]
-    spent = cost_lines(warehouse, connection)
-    lines += [*_costs(connection, inventory), *(["", *spent] if spent else []), *_remarks(rows, inventory)]
+    lines += [*_costs(connection, inventory), *_remarks(rows, inventory)]
     due = f"Next: {warehouse.state.next_stage()} {shell_quote(warehouse.root)}"
     lines += ["", due if rows else f"Nothing is scored yet. {due}"]
     return [*lines, *alarm_count_lines(warehouse, alarms)]
@@ -133,7 +132,7 @@ def _title(warehouse: Warehouse, connection: Connection, inventory: Inventory) -
                if facts or part.exists())
     return (f"{warehouse.root}  base {warehouse.base_name}  {counted(row['num_tasks'], 'task', ',')}  "
             f"{counted(num_completions, 'completion', ',')}  {size / 1e6:,.1f} MB  "
-            f"policies 0..{max(warehouse.policy_versions(), default=0)}{_rollbacks(connection)}")
+            f"policies 0..{warehouse.state.newest}{_rollbacks(connection)}")
 
 
 def _rollbacks(connection: Connection) -> str:

@@ -450,7 +450,7 @@ def test_a_killed_scorer_leaves_no_process_and_resumes(tmp_path):
     ]
     assert subprocess.run(quick, capture_output=True, timeout=300).returncode == 0
     rows = warehouse.read(
-        "samples", iteration=0, purpose="train", scorer=warehouse.scorers(0, "train")[0]
+        "samples", iteration=0, purpose="train", scorer=warehouse.state.scorers(0, "train")[0]
     ).to_pylist()
     assert [row["sample_index"] for row in rows] == list(range(12))
 
@@ -473,7 +473,7 @@ def test_a_second_scoring_gives_the_same_rows_but_for_times(tmp_path):
 
         assert CliRunner().invoke(score, [str(warehouse.root)]).exit_code == 0
         rows = warehouse.read(
-            "samples", iteration=0, purpose="train", scorer=warehouse.scorers(0, "train")[0]
+            "samples", iteration=0, purpose="train", scorer=warehouse.state.scorers(0, "train")[0]
         ).to_pylist()
         seen.append(
             [

@@ -242,7 +242,7 @@ def test_settings_are_put_into_the_text_of_a_config_file() -> None:
     made = with_settings(text, {"learning-rate": 1e-5, "rslora": True, "advantages": 'a "b".py:c'})
     assert tomllib.loads(made) == {"rollout": {"seed": 1}, "train": {
         "learning-rate": 1e-5, "rslora": True, "advantages": 'a "b".py:c', "loss": "grpo"}}
-    assert made.startswith("# mine\n[rollout]\nseed = 1\n[train] # rates\n")
+    assert made.startswith("# mine\n[rollout]\nseed = 1\n[train]\n")
     assert with_settings(made, {"learning-rate": 1e-5}).count("learning-rate") == 1
     assert tomllib.loads(with_settings("", {"seed": 3})) == {"train": {"seed": 3}}
     with pytest.raises(StageError, match="a value on each line"):

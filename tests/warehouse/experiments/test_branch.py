@@ -90,7 +90,7 @@ def test_nothing_done_to_a_branch_reaches_its_parent(run: Warehouse, tmp_path: P
     damaged = branch.parts("samples", iteration=2, purpose="train", scorer="toy-1")[0]
     damaged.unlink()
     damaged.write_bytes(b"damaged")
-    for words in (("check",), ("compact",), ("repair", "--yes"), ("prune", "--before", "2", "--yes"),
+    for words in (("check", "--fix"), ("compact",), ("prune", "--before", "2", "--yes"),
                   ("rollback", "--to", "2"), ("discard", "--iteration", "3", "--purpose", "train"),
                   ("prune", "--ended", "--yes"), ("sql", "SELECT count(*) FROM samples"), ("summary",),
                   ("log",), ("tasks", "list")):
@@ -176,7 +176,7 @@ def test_an_old_run_is_branched_and_stays_old(tmp_path: Path) -> None:
     branch = open_warehouse(tmp_path / "new")
     old = open_warehouse(tmp_path / "old")
     assert branch.state.newest == old.state.newest == 1
-    assert branch.scorers(1, "train") == old.scorers(1, "train") != []
+    assert branch.state.scorers(1, "train") == old.state.scorers(1, "train") != []
     assert check_run(branch).problems == check_run(old).problems
 
 

@@ -69,7 +69,7 @@ def test_what_a_rollout_left_that_score_follows_is_scored_and_the_rest_later_on_
     sample(other, Shard(1, 2))
     assert CliRunner().invoke(score, [address]).exit_code == 0
     third = machine("c")
-    scorer, = third.scorers(0, "train")
+    scorer, = third.state.scorers(0, "train")
     rows = third.read("samples", ["task_id", "sample_index"], **KEYS, scorer=scorer).to_pylist()
     assert len(rows) == len({(row["task_id"], row["sample_index"]) for row in rows}) == 32
 
@@ -129,7 +129,7 @@ def test_a_policy_whose_upload_was_killed_is_none_and_leaves_another_whole(machi
         if point == "before put" and next(puts) == "of the one that wins":
             with pytest.raises(KeyboardInterrupt):
                 other.commit_policy(0, weights(other, 1, "never a policy"))
-            assert machine("c").policy_versions() == [0]
+            assert machine("c").state.versions == [0]
         elif point == "before put":
             raise KeyboardInterrupt
     with monkeypatch.context() as patched:

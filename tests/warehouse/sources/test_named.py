@@ -155,7 +155,7 @@ def test_unknown_sources_list_the_known_ones() -> None:
         read("arc-agi-3:training")
     with pytest.raises(StageError, match=r"Unknown task source 'missing.jsonl' \(no such file\)"):
         read("missing.jsonl")
-    with pytest.raises(StageError, match=r"mbpp\[:FILE\], .* livecodebench:FILE, barc:FILE"):
+    with pytest.raises(StageError, match=r"mbpp\[:FILE\], .* FILE.py:NAME\[\?option=value&..\]"):
         read("elsewhere")
 
 

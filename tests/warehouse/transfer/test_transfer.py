@@ -95,7 +95,7 @@ def test_trl_files_have_its_columns(built: Warehouse, tmp_path: Path) -> None:
 
 def test_trl_files_name_the_scorer_of_their_own_iteration(built: Warehouse, tmp_path: Path) -> None:
     run = copy_run(built, tmp_path / "run")
-    [former] = run.scorers(1, "train")
+    [former] = run.state.scorers(1, "train")
     rows = run.read("samples", iteration=1, purpose="train", scorer=former).to_pylist()
     back_before(run, "score", iteration=1, purpose="train", scorer=former)
     run = open_warehouse(run.root)
@@ -379,13 +379,13 @@ def test_a_damaged_part_of_a_pruned_iteration_is_lost_alone(run: Warehouse) -> N
     warehouse("prune", run.root, "--before", 1, "--yes")
     first, *others = run.parts("completions", iteration=0, purpose="train")
     first.unlink()
-    said = warehouse("repair", run.root, "--yes")
+    said = warehouse("check", run.root, "--fix")
     assert said.exit_code == 0 and "cannot be sampled again and these rows are lost" in said.stdout
     assert run.parts("completions", iteration=0, purpose="train") == [run.parts(
         "completions", iteration=0, purpose="train")[0].with_name(path.name) for path in others]
     assert check_run(run).problems == []
     run.parts("samples", iteration=0, purpose="train", scorer=SCORER)[0].unlink()
-    said = warehouse("repair", run.root, "--yes")
+    said = warehouse("check", run.root, "--fix")
     assert "cannot be scored again and these rows are lost" in said.stdout and check_run(run).problems == []
     [left] = rows_of(connect(run, strict=True), "SELECT count(*) AS n FROM completions WHERE iteration = 0 "
                                                 "AND purpose = 'train'")
@@ -399,7 +399,7 @@ def test_a_plan_with_which_nothing_can_be_sampled_is_not_drawn_again(run: Wareho
     prompts = run.parts("prompts", iteration=0, purpose="train")[0]
     content = prompts.read_bytes()
     prompts.unlink()
-    said = warehouse("repair", run.root, "--yes")
+    said = warehouse("check", run.root, "--fix")
     assert f"{prompts} is missing" in said.stdout and "restore it from a copy\n" in said.stdout
     prompts.write_bytes(content)
     assert check_run(run).problems == []
