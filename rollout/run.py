@@ -25,7 +25,7 @@ from warehouse.maintain.discard import discard
 from warehouse.stages.clock import Clock
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StopRequest
-from warehouse.store.commit import commit_json
+from warehouse.store.commit import commit_json, ensure_local
 from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.json_files import read_json
 from warehouse.store.run_folder import open_warehouse
@@ -159,6 +159,7 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
 
 def finish(job: Job, plan: Plan, seconds: dict[str, float], sampled: int) -> list[str]:
     """Write the manifest; the lines that say what was done."""
+    ensure_local([job.plan_file])
     facts = {**rollout_facts(job.warehouse, **job.keys), **(read_json(job.plan_file) or {}),
              "num_tokens_sampled_last": sampled,
              "seconds": {name: round(value, 3) for name, value in seconds.items()}}

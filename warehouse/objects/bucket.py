@@ -146,11 +146,12 @@ class Bucket:
         meta = self._unless_gone(lambda: self._api.head(self._store, key))
         return meta and _state(meta["size"], meta["e_tag"])
 
-    def list(self, prefix: str) -> list[tuple[str, ObjectState]]:
-        """Every object below a folder, a thousand per request."""
+    def list(self, prefix: str, after: str | None = None) -> list[tuple[str, ObjectState]]:
+        """Every object below a folder, or those with a key after that one, a thousand per request."""
         return self._ask(lambda: [
             (str(meta["path"]), _state(meta["size"], meta["e_tag"]))
-            for page in self._api.list(self._store, prefix=prefix, chunk_size=1000) for meta in page])
+            for page in self._api.list(self._store, prefix=prefix, offset=after, chunk_size=1000)
+            for meta in page])
 
     def list_top(self) -> dict[str, ObjectState]:
         """The objects that lie directly below the address."""

@@ -217,9 +217,10 @@ class Warehouse:
 
     def stages(self, iteration: int | None = None) -> list[Stage]:
         """Rollouts, then scores, then trainings, finished or not; of one iteration or of all."""
-        state = self.state
-        return [self.stage_of(life) for name in ("rollout", "score", "train")
-                for life in state.of_stage(name, iteration)]
+        stages = [self.stage_of(life) for name in ("rollout", "score", "train")
+                  for life in self.state.of_stage(name, iteration)]
+        ensure_local(stage.folder / "manifest.json" for stage in stages if stage.is_complete())
+        return stages
 
     def choose_scorer(self, iteration: int, purpose: str, name: str | None = None) -> tuple[str, str]:
         """The scorer of a rollout whose rows count, and why: `name`, or as config.toml and the state say.
@@ -242,6 +243,7 @@ class Warehouse:
         """policy.json of a version; StageError if that policy does not exist."""
         known = self.state.policies.get(version)
         folder = self.policy_dir(version)
+        ensure_local([folder / "policy.json"])
         policy = read_json(folder / "policy.json", sha256=str) if known else None
         if policy is None or known is None:
             raise StageError(f"{self.root} has no policy {version}; it has {self.state.versions}. "

@@ -241,6 +241,7 @@ class Stage:
 def read_manifest(folder: Path, name: str = "manifest.json") -> dict[str, Any] | None:
     """What the stage in this folder wrote; None while it is not complete; StageError if it is damaged."""
     path = folder / name
+    ensure_local([path])
     manifest = read_json(path, facts=dict, parts=list)
     for part in [*manifest["parts"], *manifest.get("prompts", [])] if manifest else []:
         if not isinstance(part, dict) or not {"name", "bytes", "sha256"} <= part.keys():
