@@ -58,9 +58,9 @@ def discard(run: Path, iteration: int, purpose: str | None, scorer: str | None, 
 def check(run: Path, iteration: int | None, quick: bool, fixes: bool, as_json: bool) -> None:
     """Check every invariant of the stored files.
 
-    Exit code 1 with a list when any is broken. With --fix no file is moved or deleted: what is damaged counts no
-    more, nor what was made from it, and `warehouse prune --ended` removes it. Exit code 1 is then of what
-    only a copy mends.
+    Exit code 1 with a list when any is broken. With --fix no file is moved or deleted: what is damaged
+    counts no more, nor what was made from it, and `warehouse prune --ended` removes it. Exit code 1 is then
+    of what only a copy mends.
     """
     from warehouse.maintain.check import check_run
     from warehouse.maintain.fix import fix
