@@ -49,16 +49,13 @@ def cli() -> None:
               help="Tasks that are only evaluated, never trained on unless asked by name.")
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
               help="TOML file to copy to RUN/config.toml: options of every stage.")
-@click.option("--gold", default=None, metavar="FILE|sources",
-              help="Judge canonical solutions at once: of a file (lines of task_id and code), or what the "
-                   "sources bring, and name tasks whose tests are passed by programs that solve nothing.")
 @shows_errors
 def init(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...],
-         config: Path | None, gold: str | None) -> None:
+         config: Path | None) -> None:
     """Make the run folder RUN: import tasks, fix the base model."""
     from warehouse.init import init_run
     from warehouse.start.doctor import check_new_model
-    for line in init_run(run, model, tasks, heldout, config, gold, check_new_model):
+    for line in init_run(run, model, tasks, heldout, config, check_new_model):
         click.echo(by_address(line))
 
 

@@ -26,12 +26,13 @@ from click.testing import CliRunner
 from tests.building.long import lengthen
 from tests.building.runs import back_before, begin, change_document
 from tests.building.runs import table as as_table
+from tests.building.sound import check_run
 from tests.building.weather import SCORER, build_run
 from tests.chaos.kills import Step, to_the_end
 from tests.chaos.loop import new_run
 from train.cli import train
 from warehouse.cli import cli
-from warehouse.maintain.check import check_run, folders_that_count
+from warehouse.maintain.check import folders_that_count
 from warehouse.maintain.compact import compact_run
 from warehouse.store.checksums import file_hashes
 from warehouse.store.parts import read_parts
@@ -143,7 +144,6 @@ CASES = (
     Case("tasks add", "tasks add {run} --tasks more={folder}/tasks.jsonl", new_tasks),
     Case("import", "import {run} {folder}/rows.jsonl --iteration 5 --plain-sampling", lines_to_import),
     Case("export jsonl", "export {run} {folder}/out/rows.jsonl --to jsonl"),
-    Case("export trl", "export {run} {folder}/out --to trl"),
     Case("export hf", "export {run} {folder}/out --to hf"),
     Case("train export", "train export {run} --output {folder}/out", real=True),
     Case("train --keep-policies", "train {run} --iteration 3 --keep-policies 2", real=True),

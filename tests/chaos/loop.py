@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.building import runs
-from warehouse.maintain.check import TABLES, check_run, folders_that_count
+from tests.building.sound import check_run
+from warehouse.maintain.check import TABLES, folders_that_count
 from warehouse.sql.inventory import take_inventory
 from warehouse.store.run_folder import Warehouse
 

@@ -22,11 +22,11 @@ from unittest.mock import patch
 
 from tests.building.plain import sample, score, train
 from tests.building.runs import TURN, arc_file, new_run, without_waiting
+from tests.building.sound import check_run
 from warehouse.ledger.log import Log
 from warehouse.ledger.old_runs import old_entries
 from warehouse.ledger.refusals import Refusal
 from warehouse.maintain import prune
-from warehouse.maintain.check import check_run
 from warehouse.maintain.compact import compact_run
 from warehouse.maintain.discard import discard
 from warehouse.maintain.fix import fix

@@ -16,9 +16,9 @@ import pytest
 
 from tests.building.plain import SCORER, sample, score, train
 from tests.building.runs import TURN, arc_file, new_run, without_waiting
+from tests.building.sound import check_run
 from warehouse.ledger.log import Log
 from warehouse.ledger.old_runs import old_entries
-from warehouse.maintain.check import check_run
 from warehouse.maintain.compact import compact_run
 from warehouse.maintain.discard import discard
 from warehouse.maintain.fix import fix

@@ -21,10 +21,10 @@ from score.cli import score
 from tests.building import runs, scripted
 from tests.building.runs import small_run, without_waiting
 from tests.building.scripted import ScriptedEngine
+from tests.building.sound import check_run
 from tests.building.stored import weights
 from train.inputs.groups import load_groups
 from warehouse.ledger.state import RunState
-from warehouse.maintain.check import check_run
 from warehouse.maintain.compact import compact_run
 from warehouse.maintain.discard import discard
 from warehouse.maintain.fix import fix

@@ -9,7 +9,7 @@ import pytest
 
 from tests.building.runs import finish, replace_rows, sample_row, small_run, write_rows
 from tests.building.scripted import ScriptedEngine, sample
-from warehouse.maintain.check import check_run
+from tests.building.sound import check_run
 from warehouse.maintain.discard import discard
 from warehouse.store.errors import StageError
 from warehouse.store.parts import read_parts

@@ -6,8 +6,6 @@ from warehouse.inspect.advice import advice_lines
 from warehouse.inspect.alarms import alarm_count_lines, last_rollback, raised_alarms
 from warehouse.inspect.render import mean, short_share, stretches
 from warehouse.inspect.story import story_lines
-from warehouse.ledger.entries import RolledBack
-from warehouse.ledger.state import RunState
 from warehouse.sql.database import Connection, rows_of
 from warehouse.sql.inventory import Inventory, table_of
 from warehouse.store.errors import StageError, counted, shell_quote
@@ -39,7 +37,7 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     train = [row for row in rows if row["purpose"] == "train"]
     evaluations = [row for row in rows if row["purpose"] != "train"]
     alarms = raised_alarms(connection, since=last_rollback(warehouse), examples=False)
-    lines = [_title(warehouse, connection, inventory), *_went_back(warehouse.state),
+    lines = [_title(warehouse, connection, inventory),
              *story_lines(warehouse, connection, alarms), *advice_lines(warehouse, connection, alarms)]
     if train:
         lines += ["", *_trends(train, rows_of(connection, REACH)), ""] if len(train) > 1 else [""]
@@ -141,20 +139,6 @@ def _rollbacks(connection: Connection) -> str:
                                "WHERE rolled_back_to IS NOT NULL ORDER BY ALL")
     again = [f"{row['policy_version']} is {row['rolled_back_to']} again" for row in rows]
     return f" ({', '.join(again)})" if again else ""
-
-
-def _went_back(state: RunState) -> list[str]:
-    """Why the run went back, and how large its steps are since, where whoever went back said why."""
-    lines, back = [], [(number, entry.what) for number, entry in sorted(state.entries.items())
-                       if isinstance(entry.what, RolledBack) and entry.what.why]
-    for number, what in back:
-        later = [life for life in state.of_stage("train") if life.begun > number]
-        factor = later[0].settings.get("lr_after_rollback") if later else None
-        rate = (later[0].settings["learning_rate"] * factor ** state.num_rollbacks(later[0].iteration)
-                if factor else None)
-        lines.append(f"Went back to policy {what.to}: {what.why}" + (
-            f"; learning rate {rate:g} from iteration {later[0].iteration} on" if rate else ""))
-    return lines
 
 
 def _costs(connection: Connection, inventory: Inventory) -> list[str]:

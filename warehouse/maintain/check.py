@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from warehouse.maintain.check_rows import row_problems
 from warehouse.maintain.fix import Change, changes_for
 from warehouse.maintain.part_findings import Consequence, Finding, Seen, find_damaged_parts, footer_problems
 from warehouse.sql.inventory import UNFINISHED, is_built_upon
@@ -14,7 +13,7 @@ from warehouse.sql.verified import forget_verified
 from warehouse.store.commit import TEMPORARY_MARK, file_names, twin_of
 from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.parts import part_number, spills_of
-from warehouse.store.run_folder import STEMS, TRAIN_TABLES, Warehouse
+from warehouse.store.run_folder import TRAIN_TABLES, Warehouse
 from warehouse.store.stage import Stage, readable_manifest
 
 EXPECTED = re.compile(r"(part|carried|samples|tokens|steps)-\d{5,}\.parquet|"
@@ -36,7 +35,7 @@ class Report(NamedTuple):
 
 
 def check_run(warehouse: Warehouse, iteration: int | None = None, *, quick: bool = False) -> Report:
-    """Check names, manifests, checksums and footers, then (unless `quick`) the rows of every part.
+    """Check names, manifests and footers, and unless `quick` checksums.
 
     With an iteration named, its stages and the policy that it wrote alone.
     """
@@ -51,7 +50,7 @@ def check_run(warehouse: Warehouse, iteration: int | None = None, *, quick: bool
 
 
 def find_damage(warehouse: Warehouse, iteration: int | None, seen: Seen, *, quick: bool) -> Iterator[Finding]:
-    """Names, tasks, policies, then by stage documents, parts and, unless `quick`, checksums and rows."""
+    """Names, tasks, policies, then by stage documents and parts, unless `quick` with their checksums."""
     from tqdm import tqdm
     if twin := twin_of(warehouse.root):
         twin.bring_all()
@@ -59,13 +58,9 @@ def find_damage(warehouse: Warehouse, iteration: int | None, seen: Seen, *, quic
         yield from _foreign_files(warehouse)
         yield from _tasks(warehouse, seen, quick=quick)
     yield from _policies(warehouse, iteration, quick=quick)
-    stages, wrong = warehouse.stages(iteration), list[Finding]()
+    stages = warehouse.stages(iteration)
     for stage in tqdm(stages, desc="stages", unit="stage", leave=False, disable=None):
-        found = list(_stage(warehouse, stage, seen, quick=quick))
-        yield from found
-        wrong += found
-        if not quick:
-            yield from _rows(warehouse, stage, wrong)
+        yield from _stage(warehouse, stage, seen, quick=quick)
 
 
 def _foreign_files(warehouse: Warehouse) -> Iterator[Finding]:
@@ -224,18 +219,3 @@ def _scored_parts(warehouse: Warehouse, stage: Stage, manifest: dict[str, Any] |
         if part_number(path) not in sampled:
             yield Finding.of(path, "scores completions that are gone. `warehouse check --fix` leaves it out.",
                              "again", stage)
-
-
-def _rows(warehouse: Warehouse, stage: Stage, wrong: list[Finding]) -> Iterator[Finding]:
-    """The rows of every part of a stage that can be read; what was found `wrong` is not said again."""
-    for table, keys, folder in _tables(stage):
-        for part in sorted(folder.glob(f"{STEMS.get(table, 'part')}-*.parquet")):
-            if any(finding.path == part for finding in wrong):
-                continue
-            try:
-                problems = row_problems(warehouse, table, keys, part)
-            except StageError as error:
-                problems = [str(error)]
-            for problem in problems:
-                if not any(problem in finding.text for finding in wrong):
-                    yield Finding(part, f"{part}: {problem}", "restore")

@@ -50,7 +50,7 @@ def discard(run: Path, iteration: int, purpose: str | None, scorer: str | None, 
 @click.command()
 @run_argument
 @only_iteration
-@click.option("--quick", is_flag=True, help="Skip checksums and rows: only names, manifests and footers.")
+@click.option("--quick", is_flag=True, help="Skip checksums: only names, manifests and footers.")
 @click.option("--fix", "fixes", is_flag=True,
               help="Go on without what is damaged: stages that can make it again are open then.")
 @json_option

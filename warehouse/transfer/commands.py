@@ -13,8 +13,8 @@ from warehouse.store.errors import StageError, counted, shell_quote
 @click.command("export")
 @run_argument
 @click.argument("output", type=click.Path(path_type=Path))
-@click.option("--to", "kind", type=click.Choice(["jsonl", "trl", "hf"]), required=True,
-              help="jsonl: one file (.jsonl or .jsonl.zst); trl, hf: a folder.")
+@click.option("--to", "kind", type=click.Choice(["jsonl", "hf"]), required=True,
+              help="jsonl: one file (.jsonl or .jsonl.zst); hf: a folder.")
 @click.option("--iteration", multiple=True, type=click.IntRange(min=0), help="Iterations; all by default.")
 @click.option("--purpose", default=None, help="One purpose, or eval for every evaluation; all by default.")
 @shows_errors

@@ -13,12 +13,12 @@ from click.testing import CliRunner, Result
 import warehouse as rollhouse
 from tests.building.runs import add_policy, begin, copy_run, small_run
 from tests.building.sampled import run_train, sample_rows, tiny_run
+from tests.building.sound import check_run
 from tests.building.stored import weights
 from tests.building.texts import SAME, add_rollout, fenced
 from warehouse.cli import cli
 from warehouse.experiments.branch import make_branch
 from warehouse.ledger.refusals import Refusal
-from warehouse.maintain.check import check_run
 from warehouse.maintain.rollback import roll_back
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse

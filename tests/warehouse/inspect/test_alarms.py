@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from benchmarks.collapse_drill import BROKEN, judge, learning
 from benchmarks.collapse_drill import ONSET as DRILL_ONSET
 from tests.building.runs import back_before, completion_row, prompt_row, write_rows
+from tests.building.sound import check_run
 from tests.building.weather import (
     SAMPLING,
     SCORER,
@@ -27,7 +28,6 @@ from tests.building.weather import (
 from warehouse.cli import cli
 from warehouse.inspect.advice import _paid, advice_lines, alarm_lines, changed_settings
 from warehouse.inspect.alarms import Alarm, _examples, raised_alarms
-from warehouse.maintain.check import check_run
 from warehouse.sql.database import connect, empty_connection, rows_of
 from warehouse.store.run_folder import Warehouse, open_warehouse
 

@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from tests.building.runs import back_before, change_document
+from tests.building.sound import check_run
 from tests.building.weather import SCORER, build_run
 from warehouse.cli import cli
 from warehouse.init import init_run
-from warehouse.maintain.check import check_run
 from warehouse.maintain.fix import fix
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -327,7 +327,11 @@ def test_what_is_saved_of_an_open_part_is_not_to_be_removed(run: Warehouse) -> N
 def test_the_command_lists_problems_and_fails(run: Warehouse) -> None:
     good = CliRunner().invoke(cli, ["check", str(run.root)])
     assert (good.exit_code, good.stdout) == (0, "19 parts, 148 rows, 0 problems\n")
-    rewrite(run.root / COMPLETIONS, positive_logprob)
+    shutil.rmtree(run.root / "samples/iteration=1")
     bad = CliRunner().invoke(cli, ["check", str(run.root)])
-    assert bad.exit_code == 1
-    assert bad.stdout.endswith("so they are not log probabilities.\n19 parts, 148 rows, 1 problem\n")
+    assert bad.exit_code == 1 and bad.stdout.splitlines()[-1].endswith(", 1 problem")
+    fixed = CliRunner().invoke(cli, ["check", str(run.root), "--fix"])
+    assert fixed.exit_code == 0 and fixed.stdout.splitlines()[-1].endswith(", 1 problem, 0 left")
+    assert "score of iteration 1" in fixed.stdout and run.state.next_stage() == "score"
+    again = CliRunner().invoke(cli, ["repair", str(run.root), "--yes"])
+    assert again.exit_code == 1 and "repair is check --fix now" in again.output

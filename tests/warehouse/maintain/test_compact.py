@@ -12,11 +12,11 @@ from click.testing import CliRunner
 
 from score.cli import score
 from tests.building.runs import TURN, add_policy, begin, new_run
+from tests.building.sound import check_run
 from tests.building.stored import weights
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
 from warehouse.cli import cli
 from warehouse.maintain import prune
-from warehouse.maintain.check import check_run
 from warehouse.maintain.compact import compact_run
 from warehouse.maintain.fix import fix
 from warehouse.maintain.prune import prune_run

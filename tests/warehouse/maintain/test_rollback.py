@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.building.runs import TURN, add_policy, begin, new_run
+from tests.building.sound import check_run
 from tests.building.stored import weights
 from tests.building.texts import SAME, add_rollout, fenced
 from warehouse.ledger.refusals import Refusal
-from warehouse.maintain.check import check_run
 from warehouse.maintain.discard import discard
 from warehouse.maintain.rollback import roll_back
 from warehouse.store.errors import StageError

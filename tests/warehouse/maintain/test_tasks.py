@@ -10,9 +10,9 @@ from click.testing import CliRunner, Result
 from score.cli import score
 from score.rewards.scorer import Scorer
 from tests.building.runs import TURN, arc_file, new_run
+from tests.building.sound import check_run
 from tests.building.texts import SAME, add_rollout, fenced
 from warehouse.cli import cli
-from warehouse.maintain.check import check_run
 from warehouse.maintain.fix import fix
 from warehouse.store.errors import counted
 from warehouse.store.run_folder import open_warehouse

@@ -16,12 +16,12 @@ from score.cli import score
 from tests.building import runs
 from tests.building.object_server import STORE, keys
 from tests.building.runs import small_run
+from tests.building.sound import check_run
 from tests.building.stored import on_machine, sample, stored_run, weights
 from tests.chaos.loop import contents
 from train.cli import train
 from warehouse.cli import cli
 from warehouse.ledger.entries import WeightsDropped
-from warehouse.maintain.check import check_run
 from warehouse.objects.bucket import Bucket
 from warehouse.objects.working_copy import PACKS, WorkingCopy
 from warehouse.stages.shard import Shard

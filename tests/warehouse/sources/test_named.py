@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from tests.building.runs import TURN, arc_file, fake_model
+from tests.building.sound import check_run
 from warehouse.init import init_run
-from warehouse.maintain.check import check_run
 from warehouse.sources.named import parse_source, read_source
 from warehouse.stages.base_model import find_model
 from warehouse.store.errors import StageError

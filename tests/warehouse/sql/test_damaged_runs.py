@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import warehouse as package
+from tests.building.sound import check_run
 from tests.building.weather import SCORER, build_run
 from warehouse.cli import cli
-from warehouse.maintain.check import check_run
 from warehouse.maintain.fix import fix
 from warehouse.sql.database import connect, explain_errors, rows_of
 from warehouse.sql.rollup import write_rollup
