@@ -5,7 +5,7 @@ from pathlib import Path
 
 from score.display import Progress
 from score.protocol.error_classes import ErrorClass
-from score.sandbox.outcomes import Outcome
+from score.sandbox.program import Outcome
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.names import is_of

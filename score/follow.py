@@ -10,9 +10,8 @@ import pyarrow.compute as pc
 
 from score.judging.completions import Questions
 from score.judging.judge import plans_of
-from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import usable_cores
-from score.sandbox.program import Program
+from score.sandbox.program import Outcome, Program
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError

@@ -13,8 +13,8 @@ from score.judging.completions import Item
 from score.judging.judge import Judgement, measure, run_programs
 from score.sandbox.executor import Executor
 from score.sandbox.limits import Limits
-from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import usable_cores
+from score.sandbox.program import Outcome
 from score.sandbox.tiers import open_lanes
 from score.tasks.kinds import graders_of, load_task
 from score.tasks.measures import Answer

@@ -19,7 +19,7 @@ from score.judging.golden import check_golden
 from score.judging.judge import measure, reward_terms, run_programs
 from score.judging.samples import repetition_columns, samples_table
 from score.sandbox.executor import Executor
-from score.sandbox.outcomes import Outcome
+from score.sandbox.program import Outcome
 from score.sandbox.tiers import Tier, open_lanes
 from warehouse.stages import warm
 from warehouse.stages.clock import Clock

@@ -33,9 +33,9 @@ from score.sandbox import lane_handle
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
-from score.sandbox.outcomes import Outcome, outcome_of
+from score.sandbox.outcomes import outcome_of
 from score.sandbox.pool import LanePool, usable_cores
-from score.sandbox.program import Program
+from score.sandbox.program import Outcome, Program
 from tests.building.runs import new_run
 from tests.building.texts import FLIP, add_rollout, fenced
 
