@@ -56,6 +56,15 @@ class ObjectState(NamedTuple):
     mark: int   # 0 to 999,999, from its e-tag: another content has another mark
 
 
+class StoreError(StageError):
+    """What a store refuses, and `why`, in the words of REASONS where these know it."""
+
+    def __init__(self, address: str, why: str, way_out: str) -> None:
+        self.why = why
+        super().__init__(f"{address} cannot be used: {why}. {way_out}, then run the same command again; what "
+                         "was written before is kept.")
+
+
 class Bucket:
     """The objects below an address; keys are relative to it. Every error is a StageError."""
 
@@ -87,14 +96,13 @@ class Bucket:
                     answer = work()
                 self._reached = True
                 return answer
-            except StageError as error:
+            except StoreError as error:
                 passing = (OVERLOADED, BROKEN, UNREACHED) if self._reached else (OVERLOADED, BROKEN)
-                why = next((why for why in passing if why in str(error)), None)
-                if why is None or attempt == ATTEMPTS - 1:
+                if error.why not in passing or attempt == ATTEMPTS - 1:
                     raise
-                if why == UNREACHED:
-                    print(f"{why}: {self.address} is asked again ..", file=sys.stderr)
-                time.sleep((3 if why == UNREACHED else 0.1) * 2**attempt)
+                if error.why == UNREACHED:
+                    print(f"{error.why}: {self.address} is asked again ..", file=sys.stderr)
+                time.sleep((3 if error.why == UNREACHED else 0.1) * 2**attempt)
         raise AssertionError
 
     def create(self, key: str, content: Path | bytes) -> ObjectState | None:
@@ -214,8 +222,7 @@ class Bucket:
             if why is None:
                 why, way_out = text.partition("\n")[0][:300].rstrip("."), "See what that says"
             way_out = way_out.format(credentials=CREDENTIALS[self.scheme])
-            raise StageError(f"{self.address} cannot be used: {why}. {way_out}, then run the same command "
-                             "again; what was written before is kept.") from error
+            raise StoreError(self.address, why, way_out) from error
 
 
 def is_address(path: str | Path) -> bool:
