@@ -124,6 +124,8 @@ def commands() -> dict[str, click.Command]:
 def _with_subcommands(name: str, command: click.Command) -> dict[str, click.Command]:
     found = {name: command}
     for word, each in sorted(getattr(command, "commands", {}).items()):
+        if each.hidden:
+            continue
         found |= _with_subcommands(f"{name} {word}", each)
     return found
 
