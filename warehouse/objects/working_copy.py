@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,9 @@ class WorkingCopy:
         for name in {*TOP_FILES} - listed.keys():
             if (self.root / name).exists() and not self.bucket.head(name):
                 (self.root / name).unlink()
+        for document in (self.root / "train").glob("*/*/checkpoint-*/checkpoint.json"):
+            if not self.bucket.head(self.key_of(document)):     # gigabytes that another machine went on from
+                shutil.rmtree(document.parent)
         self._bring_log()
         if not self._entry(0).exists():
             self.bring_documents(self.listing())
