@@ -81,3 +81,16 @@ def test_columns_added_since_are_empty(run: Warehouse) -> None:
              "union all select count(*), count(version_segments), sum(len(completion_ids)) from completions")
     answers = invoke("warehouse", "sql", run.root, asked, "--format", "json")
     assert json.loads(answers.splitlines()[0]) == {"n": 9, "turns": 0, "segments": 0}
+
+
+def test_what_check_left_out_goes_with_what_was_ended(run: Warehouse) -> None:
+    """Parts of an old run lie in no generation: they stay beside the new one until somebody prunes."""
+    part, *others = run.parts("completions", iteration=1, purpose="eval")
+    part.chmod(0o644)
+    part.write_bytes(b"torn")
+    invoke("warehouse", "check", run.root, "--fix")
+    former = {path.name for path in part.parent.glob("*.*")}
+    assert part.name in former and run.folder("completions", iteration=1, purpose="eval") != part.parent
+    invoke("warehouse", "prune", run.root, "--ended", "--yes")
+    left = run.parts("completions", iteration=1, purpose="eval")
+    assert not list(part.parent.glob("*.*")) and [path.name for path in left] == [path.name for path in others]

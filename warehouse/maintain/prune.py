@@ -97,9 +97,14 @@ def prune_ended(warehouse: Warehouse, *, dry_run: bool) -> str:
     counts = folders_that_count(warehouse)
     folders = [folder for folder in warehouse.root.rglob("generation=*") if folder not in counts
                and time.time() - folder.stat().st_mtime > UNDER_WAY_SECONDS]
-    size = sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
+    files = [path for folder in counts if folder.name.startswith("generation=") and "=" in folder.parent.name
+             for path in folder.parent.glob("*") if path.is_file()]         # of an old run, which had none
+    size = sum(path.stat().st_size for place in folders for path in place.rglob("*") if path.is_file())
+    size += sum(path.stat().st_size for path in files)
     for folder in folders if not dry_run else []:
         remove_folder(folder)
+    for path in files if not dry_run else []:
+        remove_file(path)
     what = f"{counted(len(folders), 'generation')} that count no more, {size / 1e6:.1f} MB"
     return f"{what}: removed" if not dry_run else f"{what}, would go. Run it with --yes to do it."
 
