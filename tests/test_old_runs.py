@@ -93,4 +93,5 @@ def test_what_check_left_out_goes_with_what_was_ended(run: Warehouse) -> None:
     assert part.name in former and run.folder("completions", iteration=1, purpose="eval") != part.parent
     invoke("warehouse", "prune", run.root, "--ended", "--yes")
     left = run.parts("completions", iteration=1, purpose="eval")
-    assert not list(part.parent.glob("*.*")) and [path.name for path in left] == [path.name for path in others]
+    assert [path.name for path in left] == [path.name for path in others]
+    assert not list(part.parent.glob("*.*"))
