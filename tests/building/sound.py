@@ -16,7 +16,8 @@ def check_run(warehouse: Warehouse, iteration: int | None = None, *, quick: bool
         for table, keys, folder in check._tables(stage):
             for part in sorted(folder.glob(f"{STEMS.get(table, 'part')}-*.parquet")):
                 if not any(str(part) in problem for problem in report.problems):
-                    found += [f"{part}: {problem}" for problem in problems_of(warehouse, table, keys, part)]
+                    found += [f"{part}: {problem}" for problem in problems_of(warehouse, table, keys, part)
+                              if not any(problem in known for known in report.problems)]
     return report._replace(problems=report.problems + found)
 
 

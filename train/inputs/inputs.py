@@ -77,7 +77,7 @@ def change_of_scorer(warehouse: Warehouse, iteration: int, scorer: str) -> str:
 def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Settings) -> Inputs:
     """Read and check the rows and the parent policy; nothing is written."""
     parent, before = warehouse.policy(iteration), warehouse.state
-    if not warehouse.is_pruned(iteration):
+    if not warehouse.state.policies[iteration].dropped:
         warehouse.verify_policy(iteration)
     check_base(warehouse)
     _check_parent(warehouse, parent, settings)

@@ -144,7 +144,7 @@ def _policies(warehouse: Warehouse, iteration: int | None, *, quick: bool) -> It
             continue
         try:
             parent = warehouse.policy(version).get("parent")
-            if not quick and not warehouse.is_pruned(version):
+            if not quick and not warehouse.state.policies[version].dropped:
                 warehouse.verify_policy(version)
         except StageError as error:
             yield Finding(folder, str(error), consequence, stage)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from warehouse.ledger.entries import Transition
 from warehouse.ledger.log import Log
 from warehouse.ledger.old_runs import old_entries, upgrade
+from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import Key, Life, RunState
 from warehouse.objects.place import sync_copy
 from warehouse.store.checksums import check_policy_files, check_tasks, part_damage
@@ -257,19 +258,14 @@ class Warehouse:
             policy |= {} if known.global_step is None else {"global_step": known.global_step}
         return policy
 
-    def is_pruned(self, version: int) -> bool:
-        """True for the base, and for a policy of which policy.json alone was kept."""
-        ensure_local([self.policy_dir(version)])
-        return [path.name for path in self.policy_dir(version).iterdir()] == ["policy.json"]
-
     def verify_policy(self, version: int, unread: Sequence[str] = ()) -> None:
         """StageError if files in a policy's folder, those `unread` aside, are not as its policy.json says."""
         folder, stored = self.policy_dir(version), self.policy(version)
         if stored.get("kind", "base") == "base":
             return
-        if self.is_pruned(version):
-            raise StageError(f"{folder} holds no weights any more. Restore it from a copy, or name another "
-                             "policy.")
+        if self.state.policies[version].dropped:
+            raise Refusal("weights_gone", to=version)
+        ensure_local([folder])
         check_policy_files(folder, stored, unread)
 
     def commit_policy(self, iteration: int, folder: Path) -> bool:

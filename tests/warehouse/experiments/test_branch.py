@@ -86,7 +86,7 @@ def test_nothing_done_to_a_branch_reaches_its_parent(run: Warehouse, tmp_path: P
         config.write("[train]\nseed = 5\n")
     branch = open_warehouse(new)
     assert run_train(branch, "--iteration", "2", "--keep-policies", "2").exit_code == 0
-    assert branch.is_pruned(1) and not run.is_pruned(1)
+    assert branch.state.policies[1].dropped and not run.state.policies[1].dropped
     damaged = branch.parts("samples", iteration=2, purpose="train", scorer="toy-1")[0]
     damaged.unlink()
     damaged.write_bytes(b"damaged")
