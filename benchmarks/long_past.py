@@ -57,7 +57,7 @@ def measure(run: Path, times: int) -> list[tuple[float, float]]:
             path = run / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         taken.append([seconds_of(command, run) for command in COMMANDS])
-        newest = max(open_warehouse(run).policy_versions())
+        newest = max(open_warehouse(run).state.versions)
         for table in ("prompts", "completions", "samples", "train"):
             shutil.rmtree(run / table / f"iteration={newest - 1}")
         shutil.rmtree(run / "policies" / str(newest))

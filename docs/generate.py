@@ -39,8 +39,15 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "alarms": "Raised signals, as described under [alarms](#alarms)."},
     "warehouse check RUN --json": {
         "problems": "Broken invariants, one sentence each. The exit code is 1 if there are any.",
-        "notes": "Remarks that are not errors.", "num_parts": "Parts that were checked.",
+        "notes": "Remarks that are not errors.",
+        "changes": "What --fix leaves out, one sentence each.",
+        "left": "Of `problems` those that are there after --fix; without it all.",
+        "num_parts": "Parts that were checked.",
         "num_rows": "Rows that were checked."},
+    "reports compare RUN OTHER.. --json": {
+        "runs": "Names of the runs.", "settings": "Rows of `settings_diff` ([reading.md](../reading.md)).",
+        "gains": "For each iteration and purpose that both have `run`, `other` and a row of "
+                 "`gains_of_runs(run, other)`."},
     "warehouse log RUN --json": {
         "number": "Number of the entry. Negative numbers describe runs older than the log.",
         "at": "Time in UTC; null if unknown.", "host": "Machine that wrote the entry.",
@@ -117,6 +124,8 @@ def commands() -> dict[str, click.Command]:
 def _with_subcommands(name: str, command: click.Command) -> dict[str, click.Command]:
     found = {name: command}
     for word, each in sorted(getattr(command, "commands", {}).items()):
+        if each.hidden:
+            continue
         found |= _with_subcommands(f"{name} {word}", each)
     return found
 
@@ -147,7 +156,6 @@ def config_page() -> str:
 def _other_tables() -> list[str]:
     return table("table", "key", "value", rows=[
         ("[warehouse]", "scorer", "The scorer that views and `train` read."),
-        ("[warehouse]", "price-per-hour", "Dollars per hour of the machine, for the cost in `summary`."),
         ("[queries]", "NAME", "A query; `warehouse sql RUN @NAME` runs it. `$x` is a parameter."),
         ("[links]", "NAME", "A page of `reports serve` that the run's page links to."),
         ("[prices]", "MODEL", "`{ input = 0.25, output = 2.0 }`: dollars per million tokens.")])

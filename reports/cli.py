@@ -6,7 +6,15 @@ from pathlib import Path
 import click
 
 import warehouse
-from warehouse.options import FiniteRange, RunFolder, run_argument, shows_errors, with_version
+from warehouse.options import (
+    FiniteRange,
+    RunFolder,
+    as_line,
+    json_option,
+    run_argument,
+    shows_errors,
+    with_version,
+)
 
 
 @with_version
@@ -38,13 +46,17 @@ def build(run: Path, output: Path | None, every: float | None) -> None:
 @click.argument("others", nargs=-1, required=True, metavar="OTHER..", type=click.Path(path_type=Path))
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=Path("compare.html"),
               show_default=True, help="File to write.")
+@json_option
 @shows_errors
-def compare(run: Path, others: tuple[Path, ...], output: Path) -> None:
+def compare(run: Path, others: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """Write a page that compares RUN with each OTHER.
 
-    Curves of all together, tasks in pairs with RUN.
+    Curves of all together, tasks in pairs with RUN. With --json print what differs, and write no page.
     """
-    from reports.compare import compare_runs
+    from reports.compare import compare_runs, comparison_facts
+    if as_json:
+        click.echo(as_line(comparison_facts([run, *others])))
+        return
     path = compare_runs([run, *others], output)
     click.echo(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
 

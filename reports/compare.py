@@ -14,7 +14,7 @@ from reports.pairs import Pairing, other_tasks, paired_tasks, sign_test, unpaire
 from reports.scale import Scale, number, scale_ticks
 from warehouse.inspect.results import paired_verdict
 from warehouse.sql.database import Connection, connect, rows_of
-from warehouse.sql.many import run_names
+from warehouse.sql.many import connect_runs, open_runs, run_names
 from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError, counted
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -48,6 +48,17 @@ class Comparison(NamedTuple):
     subtitle: str
     body: str
     data: dict[str, Any]
+
+
+def comparison_facts(paths: Sequence[Path]) -> dict[str, Any]:
+    """The same for programs; docs/reading.md has the keys."""
+    runs = open_runs(paths)
+    check_comparable(runs)
+    connection = connect_runs(runs)
+    first, *others = names = run_names([run.root for run in runs])
+    gains = [{"run": first, "other": other, **row} for other in others
+             for row in rows_of(connection, "FROM gains_of_runs($1, $2)", [first, other])]
+    return {"runs": names, "settings": rows_of(connection, "FROM settings_diff"), "gains": gains}
 
 
 def compare_runs(paths: Sequence[Path], output: Path) -> Path:

@@ -109,8 +109,7 @@ class Job:
 
     def has_rows(self) -> bool:
         """Whether anything is sampled of it."""
-        folder = self.warehouse.folder("completions", **self.keys)
-        return bool(self.warehouse.parts("completions", **self.keys) or [*folder.glob("*.spill-*")])
+        return bool(self.warehouse.parts("completions", **self.keys) or self.stage.written())
 
     def missing(self, prompts: list[dict[str, Any]], shard: Shard) -> list[Part]:
         """Parts of a share that do not exist yet."""
@@ -166,7 +165,7 @@ def find_job(warehouse: Warehouse, options: RolloutOptions) -> Job:
     elif options.turn > 1:
         iteration = warehouse.state.turn_due(base, options.turn)
     elif base != "train":
-        newest = warehouse.policy_versions()[-1]
+        newest = warehouse.state.newest
         iteration = newest if options.policy_version is None else options.policy_version
     else:
         iteration = warehouse.state.rollout_due()

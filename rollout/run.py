@@ -26,7 +26,7 @@ from warehouse.maintain.discard import discard
 from warehouse.stages.clock import Clock
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StopRequest
-from warehouse.store.commit import commit_json
+from warehouse.store.commit import commit_json, ensure_local
 from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.json_files import read_json
 from warehouse.store.run_folder import open_warehouse
@@ -49,9 +49,9 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     check_options(options)
     jobs = []
     for job in find_jobs(open_warehouse(options.run), options):
-        if job.stage.manifest():  # another engine or other tasks since then change nothing that stands
+        if job.stage.is_complete():  # another engine or other tasks since then change nothing that stands
             job.settle("engine", "serve", "tasks_sha256")
-            following = " and scored" if job.warehouse.scorers(job.iteration, job.purpose) else (
+            following = " and scored" if job.warehouse.state.scorers(job.iteration, job.purpose) else (
                 f"; next: score {shell_quote(options.run)}")
             yield f"rollout of {job.title} is complete{following}"
         else:
@@ -104,7 +104,7 @@ def plan_prompts(job: Job, encoder: Any) -> Plan:
         if not options.model and any(row["prompt_ids"] is None for row in stored) and job.missing(
                 stored, options.shard):
             raise StageError(f"The tokens of rollout of {job.title} were pruned, so what is missing of it "
-                             "cannot be sampled again. Restore its parts from a copy, or from RUN/broken.")
+                             "cannot be sampled again. Restore its parts from a copy.")
         return Plan(stored, begun=begun_rows(job.warehouse, stored, **job.keys))
     if options.turn > 1:
         parents = choose_parents(job.warehouse, options, **job.keys)
@@ -160,6 +160,7 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
 
 def finish(job: Job, plan: Plan, seconds: dict[str, float], sampled: int) -> list[str]:
     """Write the manifest; the lines that say what was done."""
+    ensure_local([job.plan_file])
     facts = {**rollout_facts(job.warehouse, **job.keys), **(read_json(job.plan_file) or {}),
              "num_tokens_sampled_last": sampled,
              "seconds": {name: round(value, 3) for name, value in seconds.items()}}

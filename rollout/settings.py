@@ -182,7 +182,7 @@ def rank_of_adapters(warehouse: Warehouse, options: RolloutOptions) -> int:
     trained = read_config(warehouse.root / "config.toml").get("train", {})
     if trained.get("full") or serving(options, {"kind": "lora"}) != "adapter":
         return 0
-    newest = warehouse.policy_dir(warehouse.policy_versions()[-1]) / "adapter_config.json"
+    newest = warehouse.policy_dir(warehouse.state.newest) / "adapter_config.json"
     if newest.exists():
         return json.loads(newest.read_text(encoding="utf-8"))["r"]
     return trained.get("lora-rank", trained.get("lora_rank", TRAINED_RANK))

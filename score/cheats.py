@@ -8,7 +8,7 @@ from score.inspect.units import unit_lines
 from score.judging.completions import Item
 from score.judging.judge import measure, run_programs
 from score.sandbox.executor import Executor
-from score.sandbox.outcomes import Outcome
+from score.sandbox.program import Outcome
 from score.tasks.kinds import Task
 from score.tasks.measures import Answer
 

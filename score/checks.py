@@ -5,7 +5,7 @@ from pathlib import Path
 
 from score.display import Progress
 from score.protocol.error_classes import ErrorClass
-from score.sandbox.outcomes import Outcome
+from score.sandbox.program import Outcome
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.names import is_of
@@ -18,9 +18,9 @@ MAX_UNTESTABLE_SHARE = 0.2      # more whose tests cannot be run are the wrong t
 
 def check_any_scored(warehouse: Warehouse, scorer: str, purpose: str | None) -> None:
     """StageError where nothing is due for want of completions; StageStopped where some are on their way."""
-    rollouts = [(iteration, name) for iteration in warehouse.iterations("completions")
-                for name in warehouse.purposes("completions", iteration) if is_of(name, purpose)]
-    if any(scorer in warehouse.scorers(*rollout) for rollout in rollouts):
+    rollouts = [(iteration, name) for iteration in warehouse.state.iterations("rollout")
+                for name in warehouse.state.purposes(iteration) if is_of(name, purpose)]
+    if any(scorer in warehouse.state.scorers(*rollout) for rollout in rollouts):
         return
     missing = f"{warehouse.root} has no completions{f' of purpose {purpose}' if purpose else ''} to score"
     if rollouts:
@@ -40,7 +40,7 @@ def check_alike(stage: Stage, strangers: set[int]) -> None:
     """StageError if a part of samples scores none of the completions' parts: they were merged or replaced."""
     if strangers:
         raise StageError(f"Part {min(strangers)} of {stage.title} belongs to no part of the completions any "
-                         "more. Run `warehouse repair` to put it aside, then `score` again.")
+                         "more. Run `warehouse check --fix` to leave it out, then `score` again.")
 
 
 def check_unscored(outcomes: list[Outcome], path: Path) -> None:

@@ -18,9 +18,8 @@ LOADS = ("score.run",)               # what `warehouse warm` imports beforehand
 
 
 @click.command("gold", cls=TitledCommand)
-@click.argument("where", metavar="RUN|TASKS.jsonl", type=click.Path(exists=True, path_type=Path),
-                is_eager=True, callback=limits_of_score)
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("where", metavar="RUN|SOURCE", is_eager=True, callback=limits_of_score)
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), is_eager=True,
               callback=limits_of_score, expose_value=False, help="Limits as its table [score] has them.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), default=None,
@@ -29,10 +28,11 @@ LOADS = ("score.run",)               # what `warehouse warm` imports beforehand
 @options_of(LaneOptions)
 @options_of(TierOptions)
 @shows_errors
-def gold(where: Path, file: Path, output: Path | None, **values: Any) -> None:
-    """Judge the canonical solutions in FILE: all of them should be right.
+def gold(where: str, file: Path | None, output: Path | None, **values: Any) -> None:
+    """Judge canonical solutions: all of them should be right.
 
-    FILE has lines of JSON with task_id and code, or text for a whole answer. Tasks whose tests are passed
+    SOURCE is what --tasks of `warehouse init` takes, and may bring solutions. Those in FILE go before them:
+    it has lines of JSON with task_id and code, or text for a whole answer. Tasks whose tests are passed
     by a program that solves nothing (a constant, its argument, an object equal to everything, exit code 0)
     are named, too.
     """

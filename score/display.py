@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from tqdm import tqdm
 
 from score.protocol.error_classes import INFRASTRUCTURE, ErrorClass
-from score.sandbox.outcomes import Outcome
+from score.sandbox.program import Outcome
 from warehouse.store.errors import counted
 
 REDRAW = 50      # programs between updates of the error mix

@@ -10,13 +10,12 @@ import pyarrow.compute as pc
 
 from score.judging.completions import Questions
 from score.judging.judge import plans_of
-from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import usable_cores
-from score.sandbox.program import Program
+from score.sandbox.program import Outcome, Program
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError
-from warehouse.store.parts import part_number, read_parts, spills_of
+from warehouse.store.parts import part_number, read_parts
 from warehouse.store.run_folder import Warehouse
 
 LOOK_SECONDS = 0.1          # between looks at what was saved
@@ -49,7 +48,7 @@ class Sampling:
     def wait_for_plan(self) -> None:
         """Until the prompts are stored, which is when sampling begins."""
         while not self.is_over():
-            if any(self.warehouse.folder("prompts", **self.keys).glob("part-*.parquet")):
+            if self.warehouse.part_path("prompts", 0, **self.keys).exists():
                 return
             self.check()
             time.sleep(LOOK_SECONDS)
@@ -61,9 +60,9 @@ class Sampling:
         """
         while True:
             self.check()
-            over, folder = self.is_over(), self.warehouse.folder("completions", **self.keys)
-            whole = self._unread(sorted(folder.glob("part-*.parquet")))
-            for path in whole + self._unread(spills_of(folder / "part-*.parquet")):
+            over, written = self.is_over(), self.warehouse.stage("rollout", **self.keys).written()
+            whole = self._unread([path for path in written if path.suffix == ".parquet"])
+            for path in whole + self._unread([path for path in written if ".spill-" in path.name]):
                 self.read.add(path)
                 yield from self._programs_in(path, questions)
             if whole or over:

@@ -14,19 +14,21 @@ from score.judging.judge import Judgement, measure, run_programs
 from score.options import LaneOptions, TierOptions
 from score.sandbox.executor import Executor
 from score.sandbox.limits import Limits
-from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import usable_cores
+from score.sandbox.program import Outcome
 from score.sandbox.tiers import open_lanes
 from score.tasks.kinds import graders_of, load_task
 from score.tasks.measures import Answer
+from warehouse.sources.named import read_sources
 from warehouse.store.errors import StageError, counted
 from warehouse.store.run_folder import open_warehouse
 from warehouse.tasks.answers import first_code_block
-from warehouse.tasks.task_files import json_lines, read_jsonl
+from warehouse.tasks.task_files import json_lines
 
 SHOWN = 10          # solutions that are not judged right
 STEPS = (1, 4, 16, 64)      # times the limits, for solutions that ran into them
 MOST_MEMORY = 8             # times the limit on memory
+PROGRAMS = ("grid", "function", "stdio")        # kinds that a program solves
 LIMITED = ("timeout", "memory", "MemoryError")      # what is said of a solution that ran into a limit
 
 
@@ -55,14 +57,21 @@ class GoldVerdict:
     pays: str = ""
 
 
-def score_gold(where: Path, gold: Path, output: Path | None, limits: Limits, lanes: LaneOptions,
+def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limits, lanes: LaneOptions,
                isolation: TierOptions) -> list[str]:
-    """Judge the solutions in `gold` of the tasks in `where`, a run or a task file; the lines to print."""
-    tasks, answers = read_tasks(where), read_answers(gold)
+    """Judge solutions of the tasks in `where`, a run or a source; the lines to print.
+
+    Those in `gold` go before those that the source brings.
+    """
+    tasks, answers = read_tasks(where)
+    if gold:
+        answers |= read_answers(gold)
     solved = [task for task in tasks if task.task_id in answers]
-    if not solved:
+    if not solved and gold:
         raise StageError(f"{gold} has no solution of any task in {where}: their task_ids differ. "
                          "Correct them.")
+    if not solved:
+        raise StageError(f"{where} brings no solutions. Name a file of them: score gold {where} FILE.")
     graders = graders_of(((task.kind, task.payload) for task in solved), lanes.import_path)
     verdicts: dict[str, GoldVerdict] = {}
     paid: dict[str, str] = {}
@@ -140,12 +149,16 @@ def lines_of(verdicts: list[GoldVerdict], num_unsolved: int) -> list[str]:
     return lines
 
 
-def read_tasks(where: Path) -> list[GoldTask]:
-    """The tasks of a run, or of a file with one JSON object per line."""
-    if where.is_dir():
+def read_tasks(where: str) -> tuple[list[GoldTask], dict[str, Answer]]:
+    """The tasks of a run or of a source, and the solutions that a source brings by task."""
+    if Path(where).is_dir():
         rows = open_warehouse(where).read("tasks", columns=["task_id", "kind", "payload"]).to_pylist()
-        return [GoldTask(row["task_id"], row["kind"], json.loads(row["payload"])) for row in rows]
-    return [GoldTask(task.task_id, task.kind, json.loads(task.payload)) for task in read_jsonl(where)]
+        return [GoldTask(row["task_id"], row["kind"], json.loads(row["payload"])) for row in rows], {}
+    tasks = [task for _source, task in read_sources((where,))]
+    answers = {task.task_id: Answer(task.solution, task.solution if task.kind in PROGRAMS
+                                    else first_code_block(task.solution))
+               for task in tasks if task.solution is not None}
+    return [GoldTask(task.task_id, task.kind, json.loads(task.payload)) for task in tasks], answers
 
 
 def read_answers(gold: Path) -> dict[str, Answer]:

@@ -20,7 +20,7 @@ from score.judging.samples import repetition_columns, samples_table
 from score.options import ScoreOptions
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
-from score.sandbox.outcomes import Outcome
+from score.sandbox.program import Outcome
 from score.sandbox.tiers import Tier, open_lanes
 from warehouse.stages import warm
 from warehouse.stages.clock import Clock

@@ -53,12 +53,12 @@ def test_it_has_no_problem_and_answers(run: Warehouse) -> None:
 
 def test_it_is_scored_again_with_the_same_verdicts(run: Warehouse) -> None:
     invoke("score", run.root, "--iteration", 1)  # the evaluation, which 0.2.0 left unscored, too
-    evaluation, = run.scorers(1, "eval")
+    evaluation, = run.state.scorers(1, "eval")
     assert run.read("samples", ["reward"], iteration=1, purpose="eval", scorer=evaluation).num_rows == 12
-    newest = [scorer for scorer in run.scorers(1, "train") if scorer != SCORER]
+    newest = [scorer for scorer in run.state.scorers(1, "train") if scorer != SCORER]
     assert all(rewards(run, scorer) == rewards(run, SCORER) for scorer in newest)
     invoke("score", run.root, "--iteration", 1, "--reward", "arc-v1")
-    other, = (scorer for scorer in run.scorers(1, "train") if scorer.startswith("arc-v1"))
+    other, = (scorer for scorer in run.state.scorers(1, "train") if scorer.startswith("arc-v1"))
     assert [row["correct"] for row in rewards(run, other)] == [row["correct"] for row in rewards(run, SCORER)]
     assert "0 problems" in invoke("warehouse", "check", run.root)
 
@@ -81,3 +81,17 @@ def test_columns_added_since_are_empty(run: Warehouse) -> None:
              "union all select count(*), count(version_segments), sum(len(completion_ids)) from completions")
     answers = invoke("warehouse", "sql", run.root, asked, "--format", "json")
     assert json.loads(answers.splitlines()[0]) == {"n": 9, "turns": 0, "segments": 0}
+
+
+def test_what_check_left_out_goes_with_what_was_ended(run: Warehouse) -> None:
+    """Parts of an old run lie in no generation: they stay beside the new one until somebody prunes."""
+    part, *others = run.parts("completions", iteration=1, purpose="eval")
+    part.chmod(0o644)
+    part.write_bytes(b"torn")
+    invoke("warehouse", "check", run.root, "--fix")
+    former = {path.name for path in part.parent.glob("*.*")}
+    assert part.name in former and run.folder("completions", iteration=1, purpose="eval") != part.parent
+    invoke("warehouse", "prune", run.root, "--ended", "--yes")
+    left = run.parts("completions", iteration=1, purpose="eval")
+    assert [path.name for path in left] == [path.name for path in others]
+    assert not list(part.parent.glob("*.*"))

@@ -29,15 +29,15 @@ DOORS = {"vllm": ("rollout/engines/vllm_engine.py",), "duckdb": ("warehouse/sql/
 
 
 @functools.cache
-def imports(path: Path, *, whole: bool = False) -> set[str]:
-    """Modules that a file imports anywhere in it, but for those that only annotations need.
+def imports(path: Path, *, whole: bool = False, hints: bool = False) -> set[str]:
+    """Modules that a file imports anywhere in it; those that only annotations need with `hints` alone.
 
     Their first names; with `whole` all of the name, and each name that is taken from a module behind it.
     """
     names: set[str] = set()
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not hints:
             node.body = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -82,7 +82,7 @@ MAY_IMPORT = {
                               "warehouse.maintain", "warehouse.objects", "warehouse.sql", "warehouse.stages",
                               "warehouse.store"},
     "warehouse.ledger": {"warehouse.store"},
-    "warehouse.sources": {"warehouse.store", "warehouse.tasks"},
+    "warehouse.sources": {"warehouse.stages", "warehouse.store", "warehouse.tasks"},
     "warehouse.inspect": {"warehouse", "warehouse.sql", "warehouse.stages", "warehouse.store",
                           "warehouse.ledger"},
     "warehouse.maintain": {"warehouse", "warehouse.sources", "warehouse.sql", "warehouse.stages",
@@ -121,12 +121,12 @@ def modules() -> dict[str, Path]:
 
 
 @functools.cache
-def edges() -> dict[str, set[str]]:
-    """Which module imports which, of those in the rooms."""
+def edges(*, hints: bool = False) -> dict[str, set[str]]:
+    """Which module imports which, of those in the rooms; with `hints` for annotations, too."""
     known, arrows = modules(), {}
     for name, path in known.items():
         arrows[name] = set()
-        for wanted in imports(path, whole=True):
+        for wanted in imports(path, whole=True, hints=hints):
             while wanted and wanted not in known:
                 wanted = wanted.rpartition(".")[0]
             if wanted and wanted != name:
@@ -154,7 +154,7 @@ def test_sub_rooms_import_what_their_rule_allows() -> None:
 
 def test_no_module_imports_itself_in_a_circle() -> None:
     arrows = {name: {other for other in wanted if modules()[other].name != "__init__.py"}
-              for name, wanted in edges().items()}
+              for name, wanted in edges(hints=True).items()}
     while leaves := {name for name, wanted in arrows.items() if not wanted & arrows.keys()}:
         arrows = {name: wanted for name, wanted in arrows.items() if name not in leaves}
     assert not arrows
@@ -172,6 +172,58 @@ def test_every_sub_room_says_its_rule_and_holds_about_ten_files() -> None:
         folder = ROOT / room.replace(".", "/")
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), f"{folder} has no rule"
         assert len(list(folder.glob("*.py"))) <= 13, f"{folder} holds too many files"
+
+
+# Modules outside the ledger and the store that list folders, and what for. None decides by it what the run
+# is: that is asked of the state (`RunState`), and files of the store (`Warehouse.parts`, `Stage.written`).
+LISTS = {
+    "warehouse.maintain": "compares and changes the stored files",
+    "warehouse.objects": "copies files between a folder and a store",
+    "warehouse.sql.inventory": "names the files of every table to DuckDB",
+    "warehouse.sql.rollup": "its own files below iterations/", "warehouse.sql.rollup_files": "the same",
+    "warehouse.stages.space": "removes temporary files", "warehouse.stages.warm_server": "dead sockets",
+    "warehouse.stages.base_model": "a model's folder", "warehouse.sources": "files of data sets",
+    "warehouse.init": "a folder that is no run yet", "warehouse.experiments.branch": "shares the files",
+    "warehouse.loop.devices": "GPUs of the machine",
+    "warehouse.experiments.arms": "what each arm was made with",
+    "train.model.saving": "a model's folder", "train.export": "the folder to write",
+    "train.steps.checkpoint": "its own checkpoints", "train.inputs.inputs": "checkpoints to remove",
+    "rollout.engines.merged": "a model's folder",
+    "score.isolation.lockdown": "what a program sees",
+    "score.tasks.graded": "a package's own code", "score.rewards.verdict_version": "our own code",
+}
+LISTING = {"glob", "rglob", "iterdir", "listdir", "scandir", "walk", "file_names"}
+MANIFESTS = {"read_manifest", "readable_manifest"}
+READS = ("warehouse.objects", "warehouse.sql.inventory", "warehouse.experiments.branch")     # manifests, too
+
+
+def asked_of_files(path: Path) -> set[str]:
+    """Calls of a file that list a folder or read a manifest, and manifests that it names."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            module = node.func.value if isinstance(node.func, ast.Attribute) else None
+            if called in LISTING | MANIFESTS | {"manifest"} and ast.unparse(module or node) != "ast":
+                found.add(called)
+        if isinstance(node, ast.ImportFrom):
+            found |= {alias.name for alias in node.names} & MANIFESTS
+        if isinstance(node, ast.Constant) and node.value in ("manifest.json", "settings.json"):
+            found.add(node.value)
+    return found
+
+
+def test_the_state_says_what_a_run_is_and_no_other_room_reads_it_from_files() -> None:
+    wrong, listing = {}, set()
+    for name, path in modules().items():
+        if name.startswith(("warehouse.ledger", "warehouse.store")) or not (asked := asked_of_files(path)):
+            continue
+        allowed = next((known for known in LISTS if f"{name}.".startswith(f"{known}.")), None)
+        listing.add(allowed)
+        if allowed is None or (asked - LISTING and not name.startswith(("warehouse.maintain", *READS))):
+            wrong[name] = asked
+    assert not wrong
+    assert listing == set(LISTS), "a module that lists nothing any more"
 
 
 @pytest.mark.parametrize("library", DOORS)

@@ -17,6 +17,7 @@ from warehouse.store.run_folder import Warehouse, open_warehouse
 
 vf = pytest.importorskip("verifiers.v1", reason="verifiers: pip install 'rollhouse[verifiers]'")
 
+TASKS = "examples/sources/verifiers.py:tasks?package="
 WORDS = '''
 import asyncio
 import verifiers.v1 as vf
@@ -73,7 +74,7 @@ def write_taskset(folder: Path, monkeypatch: pytest.MonkeyPatch, **differences: 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
     write_taskset(tmp_path, monkeypatch)
-    sources = "verifiers:made-up-words", "more=verifiers:made_up_words:1?words=level"
+    sources = f"{TASKS}made-up-words", f"more={TASKS}made_up_words&count=1&words=level"
     init_run(tmp_path / "run", str(fake_model(tmp_path / "model")), sources, (), None)
     return open_warehouse(tmp_path / "run")
 
@@ -93,7 +94,7 @@ def test_completions_get_the_rewards_of_their_taskset(run: Warehouse) -> None:
     add_rollout(run, [("made_up_words-0", "cba"), ("made_up_words-0", "no"), ("made_up_words-1", "x" * 9000),
                       ("made_up_words-level-0", " level ")])
     assert "reward 0.375  correct 0.500" in scored(run)
-    [scorer] = run.scorers(0, "train")
+    [scorer] = run.state.scorers(0, "train")
     columns = ["reward", "reward_parts", "extra", "correct"]
     got = run.read("samples", columns, iteration=0, purpose="train", scorer=scorer)
     assert got.column("reward").to_pylist() == [1.0, 0.0, -0.5, 1.0]
@@ -114,25 +115,25 @@ def test_a_reward_that_fails_stops_the_stage_and_is_no_zero(run: Warehouse, answ
     ({"more": ", runtime"}, "needs a runtime for its reward is_long"),
     ({"setting": "vf.JudgeConfig = vf.JudgeConfig()"}, "needs a judge model"),
     ({"own": ENVIRONMENT, "exports": "'Two'"}, "needs an environment of its own"),
-    ({"endless": True}, "has tasks without end. Say how many, as in verifiers:made_up_words:500")])
+    ({"endless": True}, "has tasks without end. Say how many, as in &count=500")])
 def test_what_needs_more_than_an_answer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                    differences: dict[str, object], needs: str) -> None:
     write_taskset(tmp_path, monkeypatch, **differences)
     with pytest.raises(StageError, match=needs):
-        read_source(parse_source("verifiers:made_up_words", heldout=False))
+        read_source(parse_source(f"{TASKS}made_up_words", heldout=False))
 
 
 @pytest.mark.parametrize(("source", "sentence"), [
-    ("made_up_words?wods=x", "cannot be loaded: wods: Extra inputs are not permitted"),
+    ("made_up_words&wods=x", "cannot be loaded: wods: Extra inputs are not permitted"),
     ("not-there-at-all", "cannot be loaded: ModuleNotFoundError: .* 'not_there_at_all' not found")])
 def test_what_cannot_be_loaded_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str,
                                        sentence: str) -> None:
     write_taskset(tmp_path, monkeypatch)
     with pytest.raises(StageError, match=sentence):
-        read_source(parse_source(f"verifiers:{source}", heldout=False))
+        read_source(parse_source(f"{TASKS}{source}", heldout=False))
 
 
 def test_another_version_of_the_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warehouse.sources.verifiers.version", lambda package: "0.3.1")
     with pytest.raises(StageError, match=r"needs version 0.4 of its library, and 0.3.1 is installed. Run "):
-        read_source(parse_source("verifiers:made_up_words", heldout=False))
+        read_source(parse_source(f"{TASKS}made_up_words", heldout=False))

@@ -40,7 +40,7 @@ def refuse_adapter_options() -> None:
 def export(run: str, policy: int | None, output: Path, dtype: str | None) -> None:
     """Merge the adapter of a policy into the base and write a plain model."""
     warehouse = open_run(run)
-    version = policy or max(warehouse.policy_versions())
+    version = policy or warehouse.state.newest
     if version == 0:
         raise StageError(f"{run} has no policy but the base. Train one with `train {shell_quote(run)}`.")
     from train.export import export_policy

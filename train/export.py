@@ -10,7 +10,6 @@ from torch import Tensor
 from train.model.loading import DTYPES, load_lora
 from train.model.saving import copy_tokenizer, set_modes
 from warehouse.stages.base_model import check_base
-from warehouse.store.commit import file_names
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -61,14 +60,15 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
 
 def probe_rows(warehouse: Warehouse, version: int, vocabulary_size: int) -> list[Tensor]:
     """Prompts and completions of the rows that the policy was trained on; where they are gone, any tokens."""
-    keys: dict[str, Any] = {"iteration": version - 1, "purpose": warehouse.trained_purpose(version - 1)}
+    keys: dict[str, Any] = {"iteration": version - 1, "purpose": warehouse.state.trained_purpose(version - 1)}
     any_tokens = [torch.arange(64) * 7 % vocabulary_size]
-    if not file_names(warehouse.folder("completions", **keys), "*.parquet"):
+    try:
+        prompts = warehouse.read("prompts", columns=["group_id", "prompt_ids"], **keys)
+        completions = warehouse.read("completions", columns=["group_id", "completion_ids"], **keys)
+    except StageError:
         return any_tokens
-    prompts = warehouse.read("prompts", columns=["group_id", "prompt_ids"], **keys)
     by_group = dict(zip(prompts.column("group_id").to_pylist(), prompts.column("prompt_ids").to_pylist(),
                         strict=True))
-    completions = warehouse.read("completions", columns=["group_id", "completion_ids"], **keys)
     kept = completions.filter(completions.column("completion_ids").is_valid()).slice(0, PROBE_ROWS)
     return [torch.tensor(by_group[row["group_id"]] + row["completion_ids"])
             for row in kept.to_pylist()] or any_tokens

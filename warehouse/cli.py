@@ -12,7 +12,7 @@ import click
 from warehouse.experiments.commands import arms, branch
 from warehouse.inspect.commands import gaps, log_command, results, show, watch
 from warehouse.loop.command import loop
-from warehouse.maintain.commands import compact, discard, prune, repair, rollback, tasks
+from warehouse.maintain.commands import check, compact, discard, prune, repair, rollback, tasks
 from warehouse.options import (
     as_line,
     at_option,
@@ -27,7 +27,7 @@ from warehouse.options import (
 )
 from warehouse.start.commands import demo, doctor
 from warehouse.store.commit import by_address
-from warehouse.store.errors import StageError, counted
+from warehouse.store.errors import StageError
 from warehouse.transfer.commands import export_command, import_command, mirror
 
 # What `warehouse warm` imports beforehand.
@@ -49,16 +49,13 @@ def cli() -> None:
               help="Tasks that are only evaluated, never trained on unless asked by name.")
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
               help="TOML file to copy to RUN/config.toml: options of every stage.")
-@click.option("--gold", default=None, metavar="FILE|sources",
-              help="Judge canonical solutions at once: of a file (lines of task_id and code), or what the "
-                   "sources bring, and name tasks whose tests are passed by programs that solve nothing.")
 @shows_errors
 def init(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...],
-         config: Path | None, gold: str | None) -> None:
+         config: Path | None) -> None:
     """Make the run folder RUN: import tasks, fix the base model."""
     from warehouse.init import init_run
     from warehouse.start.doctor import check_new_model
-    for line in init_run(run, model, tasks, heldout, config, gold, check_new_model):
+    for line in init_run(run, model, tasks, heldout, config, check_new_model):
         click.echo(by_address(line))
 
 
@@ -150,31 +147,6 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
 
 
 @cli.command()
-@run_argument
-@click.option("--quick", is_flag=True, help="Skip checksums and rows: only names, manifests and footers.")
-@json_option
-@shows_errors
-def check(run: Path, quick: bool, as_json: bool) -> None:
-    """Check every invariant of the stored files.
-
-    Exit code 1 with a list when any is broken.
-    """
-    from warehouse.maintain.check import check_run
-    report = check_run(open_run(run), quick=quick)
-    if as_json:
-        click.echo(as_line(report._asdict()))
-        raise SystemExit(bool(report.problems))
-    for note in report.notes:
-        click.echo(f"note: {note}")
-    for problem in report.problems:
-        click.echo(by_address(problem))
-    click.echo(f"{counted(report.num_parts, 'part')}, {counted(report.num_rows, 'row', ',')}, "
-               f"{counted(len(report.problems), 'problem')}")
-    if report.problems:
-        raise SystemExit(1)
-
-
-@cli.command()
 @click.argument("name", required=False)
 @shows_errors
 def schema(name: str | None) -> None:
@@ -199,6 +171,6 @@ def warm(command: tuple[str, ...]) -> None:
     sys.exit(run_warm(command))
 
 
-for command in (arms, branch, compact, demo, discard, doctor, export_command, gaps, import_command,
+for command in (arms, branch, check, compact, demo, discard, doctor, export_command, gaps, import_command,
                 log_command, loop, mirror, prune, repair, results, rollback, show, tasks, watch):
     cli.add_command(command)

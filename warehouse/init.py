@@ -10,7 +10,6 @@ from typing import Any
 from warehouse.ledger.log import FOLDER
 from warehouse.objects.place import sync_copy
 from warehouse.options import check_config
-from warehouse.sources.gold import judge_tasks
 from warehouse.sources.named import read_sources, task_table
 from warehouse.stages.base_model import find_model
 from warehouse.store.checksums import tasks_sha256
@@ -22,7 +21,7 @@ from warehouse.store.schema import SCHEMA_VERSION
 
 
 def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...] = (),
-             config: Path | None = None, gold: str | None = None,
+             config: Path | None = None,
              check_model: Callable[[str, str | None], list[str]] = lambda model, revision: []) -> list[str]:
     """Make the run folder `run` after checking everything; the lines to print come back.
 
@@ -40,8 +39,6 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
         raise StageError("No tasks given. Name a source, for example `--tasks arc-agi-1:training`.")
     base = find_model(model, run, new=True)
     rows = read_sources(tasks, heldout)
-    if gold:
-        judge_tasks([task for _source, task in rows], gold, config)
     counts, num_tasks = Counter(source.split for source, _task in rows), len(rows)
     table = task_table(rows)
     facts = {"schema_version": SCHEMA_VERSION, "model": base.stored_path, "model_sha256": base.sha256,

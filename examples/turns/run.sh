@@ -19,7 +19,7 @@ measure() {  # ITERATION FEEDBACK: the wrong ones of the first 16 are answered, 
   rollout "$run" --eval --label "$2" --iteration "$1" --turn 2 --feedback "$2" --group-size 8 --parents-per-task 2 \
     --from "FROM wrong_completions($1, of_purpose := '$purpose') WHERE sample_index < 16"
   score "$run" --iteration "$1" --purpose "$purpose-turn2"
-  warehouse results "$run" --iteration "$1" --purpose "$purpose" --budget 32 --format markdown
+  PYTHONPATH=$here/../.. python -m examples.turns.budget "$run" 32 --iteration "$1" --purpose "$purpose" --format markdown
 }
 
 warehouse init "$run" --model "${MODEL:?name the base model: MODEL=folder or hub id}" \

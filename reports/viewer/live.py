@@ -42,18 +42,16 @@ def progress(warehouse: Warehouse, stage: Stage) -> dict[str, Any]:
     began = warehouse.state.entries[stage.life.begun].at if stage.life else None
     facts: dict[str, Any] = {"title": stage.title, "rows": "", "share": None, "rate": "", "last": ""}
     table = {"rollout": "completions", "score": "samples"}.get(stage.name)
+    newest = stage.last_write() or began
     if table:
-        files = sorted(stage.folder.glob("part-*.parquet*"))
+        files = stage.written()
         done, tokens = map(sum, zip(*(rows_and_tokens(file, *_state(file)) for file in files), strict=True)
                            ) if files else (0, 0)
         planned = planned_rows(warehouse, keys["iteration"], keys["purpose"])
-        newest = max((file.stat().st_mtime for file in files if file.exists()), default=began)
         facts |= {"rows": f"{done:,} of {planned:,} completions" if planned else f"{done:,} completions",
                   "share": round(100 * min(done / planned, 1)) if planned else None}
         if began and newest and newest > began and tokens:
             facts["rate"] = f"{number(tokens / (newest - began))} tokens/s since it began"
-    else:
-        newest = max((path.stat().st_mtime for path in stage.folder.glob("*")), default=began)
     if newest:
         age = max(0.0, time.time() - newest)
         ended = ": it may have been ended" if age > QUIET else ""

@@ -144,7 +144,7 @@ class Session:
             self._view = None
             raise StageError(f"{self.path} is gone: it was moved or removed. Put it back, or serve the "
                              "folder that it is in now.")
-        version = state_of(self.root)
+        version = version_of(self._view.warehouse if self._view else open_warehouse(self.root))
         if self._view is None or self._view.version != version:
             self._view = open_view(self.root, version)
         took = time.monotonic() - started
@@ -161,7 +161,7 @@ def open_view(root: Path, version: str) -> View:
     return View(warehouse, inventory, connection, version, {}, defaultdict(threading.Lock))
 
 
-def state_of(root: Path) -> str:
+def version_of(warehouse: Warehouse) -> str:
     """Changes where the log or config.toml does."""
-    config = root / "config.toml"
-    return f"{sum(1 for _ in root.glob('_log/*'))}-{config.stat().st_mtime_ns if config.exists() else 0}"
+    config = warehouse.root / "config.toml"
+    return f"{warehouse.state.head}-{config.stat().st_mtime_ns if config.exists() else 0}"

@@ -84,7 +84,7 @@ def _why_none(warehouse: Warehouse, iteration: int, before: str) -> str:
     if not warehouse.stage("rollout", iteration=iteration, purpose=before).is_complete():
         return (f"Iteration {iteration} has no complete rollout of purpose {before} to answer. Run `rollout` "
                 "and `score` for it first, or name other rows with --from.")
-    if not warehouse.scorers(iteration, before):
+    if not warehouse.state.scorers(iteration, before):
         return (f"Iteration {iteration} ({before}) is not scored. Run `score {shell_quote(warehouse.root)} "
                 f"--iteration {iteration}` first.")
     others = ", or other splits with --split" if before.startswith("eval-") else ""

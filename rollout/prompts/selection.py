@@ -48,8 +48,9 @@ def training_visits(warehouse: Warehouse, before: int) -> Counter[str]:
 
     Two columns of each plan are read, their pages verified; hashing whole plans would read the past again.
     """
+    warehouse.stages()                  # which has their manifests here, many brought at once
     plans = {iteration: warehouse.parts("prompts", iteration=iteration, purpose="train")
-             for iteration in warehouse.iterations("completions") if iteration < before}
+             for iteration in warehouse.state.iterations("rollout") if iteration < before}
     ensure_local(part for parts in plans.values() for part in parts)
     visits, carried = Counter[str](), set[str]()
     for iteration, parts in plans.items():

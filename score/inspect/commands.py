@@ -15,7 +15,7 @@ def limits_of_score(context: click.Context, parameter: click.Parameter, value: P
     """Fill the defaults of a command from the table [score] of a config file, else of the run's."""
     from warehouse.objects.place import sync_copy
     from warehouse.store.errors import StageError
-    if value is not None:
+    if value is not None and Path(value).exists():
         try:
             path = value if parameter.name == "config" else sync_copy(value, config_only=True) / "config.toml"
             defaults = config_defaults(context.command, path, "score") if path.parent.is_dir() else {}

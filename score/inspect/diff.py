@@ -45,9 +45,9 @@ def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[st
 def scored_by(warehouse: Warehouse, name: str) -> tuple[pl.DataFrame, str]:
     """Rows of a scorer over all iterations, with advantages (reward minus the group's mean); its identity."""
     tables, scorers, named = [], set(), set()
-    for iteration in warehouse.iterations("samples"):
-        for purpose in warehouse.purposes("samples", iteration):
-            complete = warehouse.scorers(iteration, purpose)
+    for iteration in warehouse.state.iterations("score"):
+        for purpose in warehouse.state.purposes(iteration):
+            complete = warehouse.state.scorers(iteration, purpose)
             scorers |= set(complete)
             if any(is_named(scorer, name) for scorer in complete):
                 scorer, _ = warehouse.choose_scorer(iteration, purpose, name)

@@ -12,8 +12,7 @@ from score.judging.completions import Item
 from score.rewards.from_file import rewards_of
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
-from score.sandbox.outcomes import Outcome
-from score.sandbox.program import Program
+from score.sandbox.program import Outcome, Program
 from score.tasks.measures import Measures
 from warehouse.stages.user_code import UserFunction
 from warehouse.store.schema import CUT_OFF

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from score.protocol.error_classes import ErrorClass
-from score.sandbox.outcomes import Outcome, outcome_of
+from score.sandbox.outcomes import outcome_of
 from score.sandbox.pool import LanePool
-from score.sandbox.program import Program
+from score.sandbox.program import Outcome, Program
 
 CACHED_BYTES = 256 * 2**20      # outcomes kept across the parts of a stage: each is small, they are many
 OVERHEAD_BYTES = 1024

@@ -2,10 +2,10 @@
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from score.protocol.error_classes import CHILD_CLASSES, INFRASTRUCTURE, ErrorClass
+from score.protocol.error_classes import CHILD_CLASSES, ErrorClass
 from score.protocol.frames import (
     BadFrame,
     JobKind,
@@ -17,26 +17,7 @@ from score.protocol.frames import (
 )
 from score.sandbox.flight import Ending
 from score.sandbox.limits import Limits
-from score.sandbox.program import Program
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one program did: `result` when it ran (in the form of its kind of job), else an error class."""
-
-    result: Any = None
-    error_class: ErrorClass | None = None
-    error_name: str | None = None
-    error_message: str | None = None
-    cpu_seconds: float | None = None
-    wall_seconds: float | None = None
-    max_rss_mib: float | None = None
-
-    @property
-    def infrastructure(self) -> bool:
-        """True when this says nothing about the program."""
-        return self.error_class in INFRASTRUCTURE
-
+from score.sandbox.program import Outcome, Program
 
 LOST = Outcome(error_class=ErrorClass.LANE_LOST,
                error_message="the process that runs programs was lost repeatedly")

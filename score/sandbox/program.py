@@ -1,20 +1,35 @@
-"""A program to run: its source, its inputs, and the key by which equal programs are run only once."""
+"""A program to run, by a key under which equal programs are run only once, and what it did."""
 
 from __future__ import annotations
 
 import hashlib
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from score.protocol.allowed_imports import Allowed, mentioned_modules
+from score.protocol.error_classes import INFRASTRUCTURE, ErrorClass
 from score.protocol.frames import Facts, JobKind
 
-if TYPE_CHECKING:
-    from score.sandbox.outcomes import Outcome
-
-
 PASSED = ("datetime", "decimal", "fractions", "inspect")     # modules of what a program and its tests pass on
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one program did: `result` when it ran (in the form of its kind of job), else an error class."""
+
+    result: Any = None
+    error_class: ErrorClass | None = None
+    error_name: str | None = None
+    error_message: str | None = None
+    cpu_seconds: float | None = None
+    wall_seconds: float | None = None
+    max_rss_mib: float | None = None
+
+    @property
+    def infrastructure(self) -> bool:
+        """True when this says nothing about the program."""
+        return self.error_class in INFRASTRUCTURE
 
 
 class FollowUp(Protocol):

@@ -7,8 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from score.protocol.error_classes import ErrorClass
-from score.sandbox.outcomes import Outcome
-from score.sandbox.program import Program
+from score.sandbox.program import Outcome, Program
 from score.tasks.measures import Answer, Measures, digest, texts_of, unit_measures
 
 MAX_DIGITS = 1000

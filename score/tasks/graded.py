@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 from score.protocol import plain_data
 from score.protocol.error_classes import ErrorClass
 from score.protocol.frames import JobKind
-from score.sandbox.outcomes import Outcome
-from score.sandbox.program import Program
+from score.sandbox.program import Outcome, Program
 from score.tasks.measures import Answer, Measures, digest, texts_of, unit_measures
 from warehouse.store.errors import StageError
 from warehouse.tasks.answers import boxed

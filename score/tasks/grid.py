@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from score.protocol.frames import JobKind, encode_grids
-from score.sandbox.outcomes import Outcome
-from score.sandbox.program import Program
+from score.sandbox.program import Outcome, Program
 from score.tasks.measures import NO_CODE, Answer, Measures, SplitScore
 from warehouse.tasks.augmentation import augment, undo
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from score.protocol.error_classes import ErrorClass
-from score.sandbox.outcomes import Outcome
-from score.sandbox.program import Program
+from score.sandbox.program import Outcome, Program
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from score.protocol.error_classes import ErrorClass
-from score.sandbox.outcomes import Outcome
-from score.sandbox.program import Program
+from score.sandbox.program import Outcome, Program
 from score.tasks.measures import Answer, Measures, digest, unit_measures
 
 NOT_A_WORD = r"(?<![A-Za-z0-9]){}(?![A-Za-z0-9])"

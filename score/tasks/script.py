@@ -9,8 +9,7 @@ from typing import Any
 
 from score.protocol import plain_data
 from score.protocol.frames import JobKind
-from score.sandbox.outcomes import Outcome
-from score.sandbox.program import Program
+from score.sandbox.program import Outcome, Program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
 
 

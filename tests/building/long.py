@@ -15,7 +15,7 @@ TABLES = ("prompts", "completions", "samples", "train_samples", "train_steps")
 
 def lengthen(warehouse: Warehouse, iterations: int) -> None:
     """Give a run of one trained iteration as many, each with the rows and the policy of the first."""
-    scorer, = warehouse.scorers(0, "train")
+    scorer, = warehouse.state.scorers(0, "train")
     parts = {table: [warehouse.read(table, **_keys(table, 0, scorer))] for table in TABLES}
     manifests = {stage.name: stage.manifest() or {} for stage in _stages(warehouse, 0, scorer)}
     with without_waiting():

@@ -26,12 +26,13 @@ from click.testing import CliRunner
 from tests.building.long import lengthen
 from tests.building.runs import back_before, begin, change_document
 from tests.building.runs import table as as_table
+from tests.building.sound import check_run
 from tests.building.weather import SCORER, build_run
 from tests.chaos.kills import Step, to_the_end
 from tests.chaos.loop import new_run
 from train.cli import train
 from warehouse.cli import cli
-from warehouse.maintain.check import check_run, folders_that_count
+from warehouse.maintain.check import folders_that_count
 from warehouse.maintain.compact import compact_run
 from warehouse.store.checksums import file_hashes
 from warehouse.store.parts import read_parts
@@ -97,10 +98,6 @@ def damage_compacted(run: Path) -> None:
     torn.write_text("{")
 
 
-def add_foreign(run: Path) -> None:
-    (open_warehouse(run).folder("completions", iteration=0, purpose="train") / "notes.txt").write_text("mine")
-
-
 def lines_to_import(run: Path) -> None:
     """Rows of this run, to be imported as another iteration."""
     path = run.parent / "rows.jsonl"
@@ -135,19 +132,18 @@ CASES = (
     Case("discard eval", "discard {run} --iteration 0 --purpose eval"),
     Case("discard train", "discard {run} --iteration 1 --purpose train", untrain),
     Case("discard training", "discard {run} --iteration 1 --training", begin_training),
-    Case("repair completions", "repair {run} --iteration 0",
+    Case("fix completions", "check {run} --fix --iteration 0",
          damage(f"{COMPLETIONS.format(0)}/*/part-00001.parquet")),
-    Case("repair samples", "repair {run} --yes", damage(f"{SAMPLES}/*/part-00000.parquet")),
-    Case("repair prompts and a foreign file", "repair {run} --yes", lambda run: (
-        damage("prompts/iteration=1/purpose=train/*/part-00000.parquet")(run), add_foreign(run))[0]),
-    Case("repair a training", "repair {run} --yes", damage(f"{TRAIN.format(1)}/*/samples-00000.parquet")),
-    Case("repair lost rows", "repair {run} --yes", damage(f"{TRAIN.format(0)}/*/samples-00000.parquet")),
-    Case("repair merged parts", "repair {run} --yes", damage_compacted),
+    Case("fix samples", "check {run} --fix", damage(f"{SAMPLES}/*/part-00000.parquet")),
+    Case("fix prompts", "check {run} --fix",
+         damage("prompts/iteration=1/purpose=train/*/part-00000.parquet")),
+    Case("fix a training", "check {run} --fix", damage(f"{TRAIN.format(1)}/*/samples-00000.parquet")),
+    Case("fix lost rows", "check {run} --fix", damage(f"{TRAIN.format(0)}/*/samples-00000.parquet")),
+    Case("fix merged parts", "check {run} --fix", damage_compacted),
     Case("tasks replace", "tasks replace {run} {folder}/tasks.jsonl", other_tasks),
     Case("tasks add", "tasks add {run} --tasks more={folder}/tasks.jsonl", new_tasks),
     Case("import", "import {run} {folder}/rows.jsonl --iteration 5 --plain-sampling", lines_to_import),
     Case("export jsonl", "export {run} {folder}/out/rows.jsonl --to jsonl"),
-    Case("export trl", "export {run} {folder}/out --to trl"),
     Case("export hf", "export {run} {folder}/out --to hf"),
     Case("train export", "train export {run} --output {folder}/out", real=True),
     Case("train --keep-policies", "train {run} --iteration 3 --keep-policies 2", real=True),
@@ -242,7 +238,7 @@ def state(folder: Path) -> dict[str, Any]:
     for path in sorted(folder.rglob("*")):
         name = NAMED.sub("generation=NAME", str(path.relative_to(folder)))
         if path.is_dir() or ".tmp-" in name or name.startswith(("run/warehouse.sql", "run/iterations",
-                                                                "run/_log/", "run/broken/")):
+                                                                "run/_log/")):
             continue
         if "generation=" in name and not counting & {*path.parents}:
             continue

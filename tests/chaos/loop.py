@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.building import runs
-from warehouse.maintain.check import TABLES, check_run
+from tests.building.sound import check_run
+from warehouse.maintain.check import TABLES, folders_that_count
 from warehouse.sql.inventory import take_inventory
 from warehouse.store.run_folder import Warehouse
 
@@ -41,18 +42,18 @@ def new_run(folder: Path) -> Warehouse:
 def contents(warehouse: Warehouse) -> dict[str, Any]:
     """What two runs must share: rows by key, rewards, adapters; not times, hosts or measurements of load."""
     found: dict[str, Any] = {}
-    for iteration in warehouse.iterations("completions"):
+    for iteration in warehouse.state.iterations("rollout"):
         keys: dict[str, Any] = {"iteration": iteration, "purpose": "train"}
         columns = ["task_id", "sample_index", "group_id", "completion_ids", "behaviour_logprobs", "seed"]
         found[f"completions {iteration}"] = warehouse.read("completions", columns, **keys).to_pylist()
-        for scorer in warehouse.scorers(iteration, "train"):
+        for scorer in warehouse.state.scorers(iteration, "train"):
             columns = ["task_id", "sample_index", "reward", "correct", "fingerprint", "error_class"]
             rows = warehouse.read("samples", columns, **keys, scorer=scorer)
             found[f"samples {iteration}"] = rows.to_pylist()
         columns = ["task_id", "sample_index", "advantage", "old_logprobs", "optimizer_step", "drop_reason"]
         rows = warehouse.read("train_samples", columns, iteration=iteration)
         found[f"train {iteration}"] = rows.to_pylist()
-    for version in warehouse.policy_versions()[1:]:
+    for version in warehouse.state.versions[1:]:
         weights = warehouse.policy_dir(version) / "adapter_model.safetensors"
         found[f"policy {version}"] = hashlib.sha256(weights.read_bytes()).hexdigest()
     return found
@@ -67,7 +68,9 @@ def page(warehouse: Warehouse) -> bytes:
 def leftovers(warehouse: Warehouse) -> list[str]:
     """Parts that a reader of the folders could pick up although no stage stands behind them."""
     listed = {path for paths in take_inventory(warehouse).parts.values() for path in paths}
-    present = {path for table in TABLES for path in (warehouse.root / table).rglob("*.parquet")}
+    counting = folders_that_count(warehouse)
+    present = {path for table in TABLES for path in (warehouse.root / table).rglob("*.parquet")
+               if path.parent in counting}
     return sorted(str(path) for path in present - listed)
 
 

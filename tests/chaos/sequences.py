@@ -22,14 +22,14 @@ from unittest.mock import patch
 
 from tests.building.plain import sample, score, train
 from tests.building.runs import TURN, arc_file, new_run, without_waiting
+from tests.building.sound import check_run
 from warehouse.ledger.log import Log
 from warehouse.ledger.old_runs import old_entries
 from warehouse.ledger.refusals import Refusal
 from warehouse.maintain import prune
-from warehouse.maintain.check import check_run
 from warehouse.maintain.compact import compact_run
 from warehouse.maintain.discard import discard
-from warehouse.maintain.repair import plan_repair, put_aside
+from warehouse.maintain.fix import fix
 from warehouse.maintain.rollback import roll_back
 from warehouse.maintain.tasks import add_tasks, replace_tasks
 from warehouse.store import commit
@@ -56,10 +56,8 @@ class Step(NamedTuple):
         return f"{self.command}({self.number}){event}"
 
 
-def _repair(warehouse: Warehouse) -> None:
-    moves = plan_repair(warehouse)
-    if any(move.path for move in moves):
-        put_aside(warehouse, moves)
+def _fix(warehouse: Warehouse) -> None:
+    fix(warehouse, check_run(warehouse).changes)
 
 
 def _damage(warehouse: Warehouse, number: int) -> None:
@@ -86,7 +84,7 @@ COMMANDS: dict[str, Callable[[Warehouse, int], object]] = {
     "evaluation": lambda run, number: sample(run, evaluate=True, iteration=number % (run.state.newest + 1)),
     "rollback": lambda run, number: roll_back(run, number % (run.state.newest + 1)),
     "discard": _discard,
-    "repair": lambda run, _: _repair(run),
+    "fix": lambda run, _: _fix(run),
     "damage": _damage,
     "compact": lambda run, _: compact_run(run),
     "prune": lambda run, number: prune.prune_run(run, number % (run.state.newest + 1) + 1, dry_run=False),
@@ -130,7 +128,7 @@ class Sequence:
             assert len(str(error).splitlines()) == 1, f"{error}"
         self.damaged |= "damage" in (step.command, step.event)
         self.look()
-        if step.command == "repair" and not step.event:
+        if step.command == "fix" and not step.event:
             self.damaged = False
 
     @contextmanager
@@ -172,7 +170,7 @@ class Sequence:
 
     def finish(self) -> None:
         """The loop goes on: a policy more than there is."""
-        self.take(Step("repair", 0))
+        self.take(Step("fix", 0))
         wanted, said = open_warehouse(self.root).state.newest + 1, ""
         for _ in range(36):
             state = open_warehouse(self.root).state

@@ -12,8 +12,8 @@ import pytest
 
 from tests.building.runs import small_run, without_waiting
 from tests.building.scripted import ScriptedEngine, sample
+from tests.building.sound import check_run
 from tests.chaos.care import die_at
-from warehouse.maintain.check import check_run
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 RULES = ("0.5", "0.5", None)        # of the iterations; the last finishes what is left

@@ -1,4 +1,4 @@
-"""Files that a disk, a person or another version damaged: found by check, put aside by repair, made again."""
+"""Files that a disk, a person or another version damaged: found by check, left out, made again."""
 
 import shutil
 from collections.abc import Callable
@@ -67,6 +67,11 @@ def older(path: Path) -> None:
     newer(path, OLDEST_VERSION - 1)
 
 
+def fix_all(run: Warehouse) -> None:
+    done = CliRunner().invoke(cli, ["check", str(run.root), "--fix"])
+    assert done.exit_code == 0, done.output
+
+
 def completions(run: Warehouse) -> Path:
     return run.folder("completions", iteration=0, purpose="train")
 
@@ -76,7 +81,7 @@ def prompts(run: Warehouse) -> Path:
 
 
 def samples(run: Warehouse) -> Path:
-    scorer, = run.scorers(0, "train")
+    [scorer] = [str(life.scorer) for life in run.state.scores(0, "train")]
     return run.folder("samples", iteration=0, purpose="train", scorer=scorer)
 
 
@@ -85,20 +90,17 @@ def samples(run: Warehouse) -> Path:
     *(pytest.param(table, damage, marks=pytest.mark.slow("one way to read parts serves every table"))
       for table, damage in (("completions", newer), ("samples", flipped), ("samples", missing),
                             ("samples", newer), ("samples", older)))])
-def test_a_damaged_part_is_found_put_aside_and_made_again(whole: Warehouse, run: Warehouse, damage: Damage,
+def test_a_damaged_part_is_found_left_out_and_made_again(whole: Warehouse, run: Warehouse, damage: Damage,
                                                           where: str) -> None:
     folder = completions(run) if where == "completions" else samples(run)
     damage(folder / "part-00001.parquet")
     assert any("part-00001.parquet" in problem for problem in problems(run))
-    shown = CliRunner().invoke(cli, ["repair", str(run.root)])
-    assert shown.exit_code == 1 and "nothing was moved" in shown.output
-    moved = CliRunner().invoke(cli, ["repair", str(run.root), "--iteration", "0"])
-    assert moved.exit_code == 0, moved.output
-    assert ("policy 1 stays" in moved.output) == (where == "completions")
-    kept = [path for path in run.root.glob("broken/*/**/*") if path.is_file()]
-    assert not folder.exists()
-    assert any(path.name == "repair.json" for path in kept)
-    assert any(path.name == "part-00001.parquet" for path in kept) or damage is missing
+    shown = CliRunner().invoke(cli, ["check", str(run.root)])
+    assert shown.exit_code == 1 and "`warehouse check --fix` would go on without" in shown.output
+    fixed = CliRunner().invoke(cli, ["check", str(run.root), "--fix", "--iteration", "0"])
+    assert fixed.exit_code == 0, fixed.output
+    assert ("policy 1 stays" in fixed.output) == (where == "completions")
+    assert folder.exists() and folder not in (completions(run), samples(run))
     for step in STAGES[:2] if where == "completions" else STAGES[1:2]:
         assert to_the_end(step, run).code == 0
     assert contents(run) == contents(whole)
@@ -111,7 +113,7 @@ def test_damaged_prompts_are_drawn_again_and_their_completions_stay(whole: Wareh
     sampled = {path.name: path.read_bytes() for path in completions(run).glob("part-*")}
     damage(prompts(run) / "part-00000.parquet")
     assert problems(run)
-    assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
+    fix_all(run)
     assert to_the_end(STAGES[0], run).code == 0
     assert {path.name: path.read_bytes() for path in completions(run).glob("part-*")} == sampled
     assert contents(run) == contents(whole)
@@ -126,23 +128,20 @@ def test_a_missing_part_stops_whoever_reads_it(run: Warehouse) -> None:
     assert "Traceback" not in stopped.output
 
 
-def test_foreign_files_and_another_run_s_parts_are_put_aside(run: Warehouse, tmp_path: Path) -> None:
-    (completions(run) / "notes.txt").write_text("mine")
+def test_a_part_beside_those_of_the_manifest_is_left_out(run: Warehouse, tmp_path: Path) -> None:
     shutil.copy(completions(run) / "part-00000.parquet", completions(run) / "part-00007.parquet")
-    assert len(problems(run)) == 2
+    assert len(problems(run)) == 1
     before = contents(run)
-    assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
+    fix_all(run)
     assert contents(run) == before
     assert problems(run) == leftovers(run) == []
-    assert [path.read_text() for path in run.root.glob("broken/*/**/notes.txt")] == ["mine"]
     assert run.stage("rollout", iteration=0, purpose="train").is_complete()
 
 
 def test_a_damaged_document_is_one_sentence_and_made_again(whole: Warehouse, run: Warehouse) -> None:
     torn(completions(run) / "manifest.json")
-    stopped = to_the_end(STAGES[0], run)
-    assert stopped.code == 1 and "is damaged" in stopped.output and "Traceback" not in stopped.output
-    assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
+    assert ["is damaged" in problem for problem in problems(run)] == [True]
+    fix_all(run)
     assert to_the_end(STAGES[0], run).code == 0
     assert contents(run) == contents(whole)
     assert problems(run) == []
@@ -151,8 +150,8 @@ def test_a_damaged_document_is_one_sentence_and_made_again(whole: Warehouse, run
 def test_damage_of_a_policy_that_was_sampled_from_is_not_hidden_by_training_it_again(run: Warehouse) -> None:
     flipped(run.policy_dir(1) / "adapter_model.safetensors")
     assert any("were changed or damaged" in problem for problem in problems(run))
-    done = CliRunner().invoke(cli, ["repair", str(run.root), "--yes"])
-    assert "later rows were sampled from it" in done.output and "nothing to put aside" in done.output
+    done = CliRunner().invoke(cli, ["check", str(run.root), "--fix"])
+    assert "later rows were sampled from it" in done.output and done.exit_code == 1
     assert run.policy_dir(1).exists()
 
 
@@ -168,7 +167,7 @@ def test_each_file_of_a_policy_is_verified_where_it_decides(run: Warehouse, name
     if name == "optimizer.pt":
         stopped = to_the_end(STAGES[5], run)
         assert stopped.code == 1 and "was changed or damaged" in stopped.output, stopped.output
-        assert 2 not in run.policy_versions()
+        assert 2 not in run.state.versions
 
 
 @pytest.mark.slow("an iteration is sampled, scored and trained once more")
@@ -178,8 +177,8 @@ def test_damage_of_a_training_nobody_sampled_from_is_trained_again(whole: Wareho
     flipped(run.policy_dir(1) / "adapter_model.safetensors")
     stopped = to_the_end(STAGES[3], run)
     assert stopped.code == 1 and "were changed or damaged" in stopped.output      # nothing is sampled from it
-    assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
-    assert run.policy_versions() == [0] and run.state.next_stage() == "train"
+    fix_all(run)
+    assert run.state.versions == [0] and run.state.next_stage() == "train"
     for step in STAGES[2:4]:
         assert to_the_end(step, run).code == 0
     assert contents(run) == contents(whole)
@@ -188,7 +187,7 @@ def test_damage_of_a_training_nobody_sampled_from_is_trained_again(whole: Wareho
 
 def test_lost_rows_of_a_training_that_cannot_be_repeated_are_named_for_good(run: Warehouse) -> None:
     torn(run.part_path("train_samples", 0, iteration=0))
-    assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
+    fix_all(run)
     assert (run.stage("train", iteration=0).manifest() or {})["lost"] == ["samples-00000.parquet"]
     assert run.read("train_samples", iteration=0).num_rows == 0
     assert problems(run) == []
@@ -199,7 +198,7 @@ def test_a_compacted_rollout_with_damage_is_sampled_again_whole(
         whole: Warehouse, run: Warehouse, folder: Callable[[Warehouse], Path]) -> None:
     assert to_the_end(Step("compact", 0), run).code == 0
     flipped(folder(run) / "part-00000.parquet")
-    assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
+    fix_all(run)
     for step in STAGES[:2]:
         assert to_the_end(step, run).code == 0
     assert contents(run) == contents(whole)
@@ -210,7 +209,7 @@ def test_a_damaged_manifest_of_merged_parts_comes_back(run: Warehouse) -> None:
     assert to_the_end(Step("compact", 0), run).code == 0
     before = contents(run)
     torn(completions(run) / "manifest.json")
-    assert CliRunner().invoke(cli, ["repair", str(run.root), "--yes"]).exit_code == 0
+    fix_all(run)
     assert contents(run) == before
     assert problems(run) == leftovers(run) == []
 

@@ -139,7 +139,7 @@ def test_a_disk_that_fills_up_while_a_training_runs_stops_it_with_what_it_saved(
         stopped = CliRunner().invoke(train, [str(tight.root), *options])
     assert stopped.exit_code == 1 and re.search(sentence, stopped.output), stopped.output
     assert "Free some space, then run the same command again; what was written" in stopped.output
-    assert tight.policy_versions() == [0] and list(tight.root.glob("train/*/*/checkpoint-[12]"))
+    assert tight.state.versions == [0] and list(tight.root.glob("train/*/*/checkpoint-[12]"))
     for run in (whole, tight):
         assert CliRunner().invoke(train, [str(run.root), *options]).exit_code == 0
     assert whole.policy(1)["sha256"] == tight.policy(1)["sha256"]
@@ -312,6 +312,6 @@ def test_children_killed_for_memory_cost_no_row(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
     if done.returncode:
         assert to_the_end(Step("score", 0), warehouse).code == 0
-    scorer, = open_warehouse(warehouse.root).scorers(0, "train")
+    scorer, = open_warehouse(warehouse.root).state.scorers(0, "train")
     rewards = warehouse.read("samples", ["reward"], iteration=0, purpose="train", scorer=scorer)["reward"]
     assert len(rewards) == 20 and rewards.null_count == 0

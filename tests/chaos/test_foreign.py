@@ -10,9 +10,9 @@ from rollout.engines.engine import Sampling
 from rollout.run import run_rollout
 from tests.building.chatting import ChatService
 from tests.building.runs import without_waiting
+from tests.building.sound import check_run
 from tests.chaos.test_carry import dies
 from tests.rollout.test_api_model import new_run, said
-from warehouse.maintain.check import check_run
 from warehouse.store.run_folder import open_warehouse
 
 

@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.building.runs import back_before, copy_run
+from tests.building.sound import check_run
 from tests.building.weather import build_run
 from tests.chaos.loop import new_run
 from tests.chaos.test_faults import fill, remount, small_disk
 from warehouse.cli import cli
-from warehouse.maintain.check import check_run
 from warehouse.options import shows_errors
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -38,8 +38,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 
 def num_rows(warehouse: Warehouse) -> int:
     return sum(warehouse.read("completions", ["task_id"], iteration=iteration, purpose=purpose).num_rows
-               for iteration in warehouse.iterations("completions")
-               for purpose in warehouse.purposes("completions", iteration))
+               for iteration in warehouse.state.iterations("rollout")
+               for purpose in warehouse.state.purposes(iteration))
 
 
 def run(warehouse: Warehouse, words: list[str]) -> Result:

@@ -110,7 +110,7 @@ def test_a_real_iteration_on_two_machines_is_that_of_one(
     together(start(first, "rollout", address, "--iteration", "1", "--num-tasks", "2", real=True))
     warehouse = opened(address, tmp_path / "reader", monkeypatch)
     warehouse.verify_policy(1)
-    assert warehouse.iterations("completions") == [0, 1] and problems(warehouse) == []
+    assert warehouse.state.iterations("rollout") == [0, 1] and problems(warehouse) == []
     there, alone = contents(warehouse), contents(open_warehouse(tmp_path / "alone"))
     assert there["samples 0"] == alone["samples 0"]
     for row, other in zip(there["completions 0"], alone["completions 0"], strict=True):

@@ -16,13 +16,13 @@ import pytest
 
 from tests.building.plain import SCORER, sample, score, train
 from tests.building.runs import TURN, arc_file, new_run, without_waiting
+from tests.building.sound import check_run
 from warehouse.ledger.log import Log
 from warehouse.ledger.old_runs import old_entries
-from warehouse.maintain.check import check_run
 from warehouse.maintain.compact import compact_run
 from warehouse.maintain.discard import discard
+from warehouse.maintain.fix import fix
 from warehouse.maintain.prune import prune_run
-from warehouse.maintain.repair import plan_repair, put_aside
 from warehouse.maintain.rollback import roll_back
 from warehouse.maintain.tasks import add_tasks, replace_tasks
 from warehouse.store.errors import StageError
@@ -34,14 +34,12 @@ PASSING = {"finished_at", "started_at", "host", "seconds", "wall_seconds", "poli
 Command = Callable[[Warehouse], object]
 # How far the run is that the first command finds: what it changes is there, and nothing of it is done.
 READY = {"rollout": "trained", "score": "sampled", "train": "scored", "evaluation": "scored",
-         "rollback": "scored", "discard": "scored", "repair": "damaged", "compact": "scored",
+         "rollback": "scored", "discard": "scored", "fix": "damaged", "compact": "scored",
          "prune": "scored", "tasks add": "scored", "tasks replace": "scored"}
 
 
-def repair(warehouse: Warehouse) -> None:
-    moves = plan_repair(warehouse)
-    if any(move.path for move in moves):
-        put_aside(warehouse, moves)
+def fix_all(warehouse: Warehouse) -> None:
+    fix(warehouse, check_run(warehouse).changes)
 
 
 COMMANDS: dict[str, Command] = {
@@ -49,7 +47,7 @@ COMMANDS: dict[str, Command] = {
     "evaluation": lambda warehouse: sample(warehouse, evaluate=True),
     "rollback": lambda warehouse: roll_back(warehouse, 0),
     "discard": lambda warehouse: discard(warehouse, 1, "train"),
-    "repair": repair, "compact": compact_run,
+    "fix": fix_all, "compact": compact_run,
     "prune": lambda warehouse: prune_run(warehouse, 1, dry_run=False),
     "tasks add": lambda warehouse: add_tasks(warehouse, (f"more={_source('more.json')}",), ()),
     "tasks replace": lambda warehouse: replace_tasks(warehouse, (_source("other.json"),)),
@@ -179,7 +177,7 @@ def check_pair(first: str, second: str, folder: Path) -> None:
         ended = summary(root)
         assert ended in allowed, f"{title}: {[_difference(ended, order) for order in allowed]}"
         if "damaged" in start:
-            run("repair", root)
+            run("fix", root)
         assert check_run(open_warehouse(root)).problems == [], title
         fresh = Log(root, lambda root=root: old_entries(root))          # the log folds to the same state
         assert fresh.state().lives == open_warehouse(root).state.lives

@@ -103,7 +103,7 @@ def test_a_killed_score_takes_its_lanes_with_it(sampled: Warehouse, tmp_path: Pa
 
 def test_two_scores_at_once_write_the_rewards_of_one(sampled: Warehouse) -> None:
     together(Step("score", 0), sampled)
-    scorer, = sampled.scorers(0, "train")
+    scorer, = sampled.state.scorers(0, "train")
     rewards = sampled.read("samples", ["reward"], iteration=0, purpose="train", scorer=scorer)["reward"]
     assert len(rewards) == 20 and rewards.null_count == 0
     assert leftovers(sampled) == problems(sampled) == []
@@ -116,7 +116,7 @@ def test_of_two_trainings_at_once_one_wins_and_the_other_says_so(sampled: Wareho
     assert sum("wrote policy 1 (" in text for text in printed) == 1, printed
     assert sum("another process wrote policy 1 first" in text or "is trained already" in text
                or "had written policy 1 already" in text for text in printed) == 1, printed
-    assert sampled.policy_versions() == [0, 1]
+    assert sampled.state.versions == [0, 1]
     assert sampled.stage("train", iteration=0).is_complete()
     assert leftovers(sampled) == problems(sampled) == []
     assert not list(sampled.root.glob(".tmp-*"))

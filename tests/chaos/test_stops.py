@@ -119,7 +119,7 @@ def test_score_finishes_the_part_in_hand_within_the_grace_or_drops_it(
     assert f"SIGTERM was received, with {kept} of 2 parts scored{dropped}. Run" in stopped.output
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert run_score(completed).exit_code == 0
-    scorer, = completed.scorers(0, "train")
+    scorer, = completed.state.scorers(0, "train")
     rewards = completed.read("samples", ["reward"], iteration=0, purpose="train", scorer=scorer)["reward"]
     assert len(rewards) == 6 and rewards.null_count == 0
 
@@ -135,7 +135,7 @@ def test_after_ctrl_c_a_script_does_not_go_on_because_nothing_was_left_to_stop(
         return write(warehouse, table, part, *rest, **keys)
     monkeypatch.setattr(Warehouse, "write_part", signalled)
     done = run_score(completed)
-    assert done.exit_code == code and completed.scorers(0, "train"), done.output
+    assert done.exit_code == code and completed.state.scorers(0, "train"), done.output
     assert ("SIGINT was received; nothing is left to do." in done.output) == (code == 75)
     assert run_score(completed).exit_code == 0
 

@@ -24,7 +24,7 @@ STAGES = {"score": (("score", "{run}", "--purpose", "eval"), "samples/iteration=
           "rollout": (("rollout", "{run}", *EVAL, "--label", "more"),
                       "completions/iteration=1/purpose=eval-more/part-*")}
 OTHERS = (("warehouse summary {run}",), ("warehouse watch {run}",), ("reports build {run}",),
-          ("warehouse repair {run} --yes", "warehouse check {run}", "score {run}", "train {run}"),
+          ("warehouse check {run} --fix", "warehouse check {run}", "score {run}", "train {run}"),
           ("warehouse compact {run}", "warehouse check {run}"),
           ("warehouse export {run} {run}/../rows.jsonl --to jsonl",),
           ("warehouse prune {run} --before 1 --yes", "warehouse check {run}"),

@@ -94,7 +94,7 @@ class Inputs:
         words = draw.choice(self.commands)
         command = _find(words)
         options = [parameter for parameter in command.params if isinstance(parameter, click.Option)
-                   and parameter.name not in ("every", "on_fire", "help", "version")]
+                   and parameter.name not in ("every", "help", "version")]
         given = [*words, *_arguments(command, draw)]
         for option in draw.sample(options, min(len(options), draw.randint(1, 2))):
             given += [option.opts[0], *([] if option.is_flag else [draw.choice(WORDS)])]

@@ -146,7 +146,7 @@ BACK = Advice(["Stop here, or go back"], 1, back=1)
 
 def test_each_iteration_is_sampled_scored_trained_and_told_once(world: World) -> None:
     assert world.loop() == 0
-    assert world.warehouse.policy_versions() == [0, 1, 2, 3]
+    assert world.warehouse.state.versions == [0, 1, 2, 3]
     assert [world.calls(name) for name in ("rollout", "score", "train")] == [
         [f"{name} --iteration {number}" for number in range(3)] for name in ("rollout", "score", "train")]
     assert world.told("iteration") == [{"iteration": number} for number in range(3)]

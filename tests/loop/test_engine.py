@@ -58,13 +58,13 @@ def looped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Warehouse, str]:
 @pytest.mark.engine
 def test_two_iterations_write_rows_rewards_and_policies(looped: tuple[Warehouse, str]) -> None:
     warehouse, printed = looped
-    assert warehouse.policy_versions() == [0, 1, 2]
+    assert warehouse.state.versions == [0, 1, 2]
     assert (warehouse.policy_dir(2) / "adapter_model.safetensors").exists()
     for iteration in (0, 1):
         completions = warehouse.read("completions", iteration=iteration, purpose="train").to_pylist()
         assert len(completions) == 48
         assert {row["policy_version"] for row in completions} == {iteration}
-        scorer, = warehouse.scorers(iteration, "train")
+        scorer, = warehouse.state.scorers(iteration, "train")
         rewards = warehouse.read("samples", ["reward"], iteration=iteration, purpose="train",
                                  scorer=scorer)["reward"].to_pylist()
         assert len(rewards) == 48 and None not in rewards and len(set(rewards)) > 1

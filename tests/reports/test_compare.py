@@ -1,12 +1,14 @@
 """The page that compares runs: what differs in settings, what is beyond chance, and what no curve can say."""
 
 import html
+import json
 import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from docs.generate import JSON_KEYS
 from reports.cli import cli
 from reports.compare import paired_tasks
 from reports.differences import differing_settings, gain_sentence
@@ -40,6 +42,18 @@ def test_the_page_begins_with_what_differs(runs: list[Warehouse], tmp_path: Path
     assert places == sorted(places)
     cells = re.findall(r"<td[^>]*>(.*?)</td>", text[text.index("What differs"):text.index("Beyond chance")])
     assert cells == ["train", "", "learning_rate", "0.0001", "0.0001 (0), 0.0005 (1..2)"]
+
+
+def test_programs_get_the_same_as_one_object(runs: list[Warehouse], tmp_path: Path) -> None:
+    change_settings(runs[1], "train", 2, learning_rate=5e-4)
+    told = CliRunner().invoke(cli, ["compare", str(runs[0].root), str(runs[1].root), "--json"])
+    facts = json.loads(told.stdout)
+    assert (told.exit_code, facts["runs"]) == (0, ["a", "b"])
+    assert {row["key"] for row in facts["settings"]} == {"learning_rate"}
+    assert [(row["run"], row["other"], row["iteration"], row["purpose"], row["num_tasks"])
+            for row in facts["gains"] if row["purpose"] == "eval"] == [("a", "b", 0, "eval", 6)]
+    assert all(row["low"] <= row["gain"] <= row["high"] for row in facts["gains"])
+    assert facts.keys() == JSON_KEYS["reports compare RUN OTHER.. --json"].keys()
 
 
 def test_runs_that_differ_in_nothing_say_so(runs: list[Warehouse], tmp_path: Path) -> None:

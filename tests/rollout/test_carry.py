@@ -21,13 +21,14 @@ from score.cli import score
 from tests.building import runs, scripted
 from tests.building.runs import small_run, without_waiting
 from tests.building.scripted import ScriptedEngine
+from tests.building.sound import check_run
 from tests.building.stored import weights
 from train.inputs.groups import load_groups
-from warehouse.maintain.check import check_run
+from warehouse.ledger.state import RunState
 from warehouse.maintain.compact import compact_run
 from warehouse.maintain.discard import discard
+from warehouse.maintain.fix import fix
 from warehouse.maintain.prune import prune_run
-from warehouse.maintain.repair import plan_repair, put_aside
 from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import connect
 from warehouse.stages.due import rollouts_to_score
@@ -274,7 +275,7 @@ def score_ends(run: Warehouse, iteration: int) -> str:
     path.write_text("def ends(completions, **_):\n    return [1.0] * len(completions)\n")
     done = CliRunner().invoke(score, [str(run.root), "--reward-file", f"{path}:ends"])
     assert done.exit_code == 0, done.output
-    scorer, = run.scorers(iteration, "train")
+    scorer, = run.state.scorers(iteration, "train")
     return scorer
 
 
@@ -340,7 +341,7 @@ def test_what_was_pruned_is_begun_again_where_a_repair_asks_for_it(run: Warehous
     keys = [(row["group_id"], row["sample_index"]) for row in rows(run, iteration=1)]
     prune_run(run, 1, dry_run=False)
     (run.folder("completions", iteration=1, purpose="train") / "part-00000.parquet").unlink()
-    put_aside(run, plan_repair(run, 1))
+    fix(run, check_run(run, 1).changes)
     sample(run, 1)
     assert [(row["group_id"], row["sample_index"]) for row in rows(run, iteration=1)] == keys
     assert all(row["completion_ids"] for row in rows(run, iteration=1)) and check_run(run).problems == []
@@ -349,12 +350,12 @@ def test_what_was_pruned_is_begun_again_where_a_repair_asks_for_it(run: Warehous
 def test_visits_are_counted_in_one_pass(run: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """A group counts where it was begun; the folder of iterations is listed once, however many there are."""
     sample(run, 1)
-    listed, iterations = [], Warehouse.iterations
-    monkeypatch.setattr(Warehouse, "iterations",
-                        lambda self, table: listed.append(table) or iterations(self, table))
+    listed, iterations = [], RunState.iterations
+    monkeypatch.setattr(RunState, "iterations",
+                        lambda self, stage: listed.append(stage) or iterations(self, stage))
     visits = training_visits(run, 9)
     begun = {row["group_id"]: row["task_id"] for number in (0, 1) for row in rows(run, "prompts", number)}
-    assert visits.total() == len(begun) and set(visits) == set(begun.values()) and listed == ["completions"]
+    assert visits.total() == len(begun) and set(visits) == set(begun.values()) and listed == ["rollout"]
 
 
 def test_what_is_missing_of_a_pruned_rollout_is_not_sampled_without_its_prompts(run: Warehouse) -> None:
@@ -363,7 +364,7 @@ def test_what_is_missing_of_a_pruned_rollout_is_not_sampled_without_its_prompts(
     folder = run.folder("completions", iteration=0, purpose="train")
     for name in ("manifest.json", run.parts("completions", iteration=0, purpose="train")[0].name):
         (folder / name).unlink()
-    put_aside(run, plan_repair(run))
+    fix(run, check_run(run).changes)
     with pytest.raises(StageError, match=r"The tokens of rollout of iteration 0 \(train\) were pruned"):
         sample(run, 0, carry_over="0.4", policy_version=0)
 
@@ -388,7 +389,7 @@ def test_groups_of_a_trained_iteration_do_not_wait_while_it_is_repaired(run: War
     before = drawn(run, 2)
     add_policy(run, 2)
     (run.folder("completions", iteration=1, purpose="train") / "part-00000.parquet").unlink()
-    put_aside(run, plan_repair(run))
+    fix(run, check_run(run).changes)
     sample(run, 2)
     sample(run, 1)
     assert drawn(run, 2) == before and set(drawn(run, 3).values()) == {1}
@@ -404,7 +405,7 @@ def test_repair_neither_doubles_nor_loses_a_group(run: Warehouse, damaged: str, 
     path.chmod(0o644)
     path.write_bytes(path.read_bytes()[:-20] + bytes(20))
     assert check_run(run).problems
-    put_aside(run, plan_repair(run, 0))
+    fix(run, check_run(run, 0).changes)
     sample(run, 0, carry_over="1", accept_change=("carry_over",), policy_version=0)
     if not taken:
         sample(run, 1)
@@ -423,7 +424,7 @@ def test_groups_that_were_carried_over_are_none_that_an_iteration_may_end_with(r
     sample(run, 1)
     whole = {row["group_id"] for row in rows(run)}
     (run.folder("completions", iteration=0, purpose="train") / "carried-00000.parquet").unlink()
-    put_aside(run, plan_repair(run, 0))
+    fix(run, check_run(run, 0).changes)
     sample(run, 0, carry_over="0.4", policy_version=0)
     assert {row["group_id"] for row in rows(run)} == whole and len(whole) == 1
 

@@ -163,7 +163,7 @@ def test_every_split_is_an_evaluation_of_its_own_by_one_engine(tmp_path: Path) -
     assert sample(warehouse, evaluate=True, num_tasks=2).started == []
     sample(warehouse, evaluate=True, splits=("train",))
     sample(warehouse, evaluate=True, label="all")
-    assert warehouse.purposes("completions", 0) == ["eval-all", "eval-hard", "eval-train", "eval-x_turn2"]
+    assert warehouse.state.purposes(0) == ["eval-all", "eval-hard", "eval-train", "eval-x_turn2"]
     assert {row["task_id"] for row in rows(warehouse, purpose="eval-all")} == {"c", "d", "e", "f"}
 
 
@@ -194,14 +194,14 @@ def test_the_curve_of_the_first_split_goes_on_when_another_is_added(tmp_path: Pa
         engine = sample(warehouse, evaluate=True, num_tasks=2)
         assert len(engine.served) == 4, "what is complete stays so"
         assert {row["task_id"] for row in rows(warehouse, purpose=f"eval-{name}")} == {name}
-        stages = warehouse.purposes("completions", 0)
+        stages = warehouse.state.purposes(0)
         assert stages == ["eval", "eval-new", "eval-newer"][:number + 2]
     assert {row["task_id"] for row in rows(warehouse, purpose="eval")} == {"h0", "h1"}
     for query, purpose in (("SELECT 'h1' AS task_id", "eval"), ("SELECT 'new' AS task_id", "eval-new")):
         sample(warehouse, evaluate=True, iteration=1, policy_version=0, tasks_sql=query)
         assert len(rows(warehouse, 1, purpose)) == 4
     sample(warehouse, evaluate=True, iteration=2, policy_version=0, splits=("heldout", "newer"))
-    assert warehouse.purposes("completions", 2) == ["eval", "eval-newer"]
+    assert warehouse.state.purposes(2) == ["eval", "eval-newer"]
 
 
 def test_a_split_is_the_same_evaluation_named_and_unnamed(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_split_is_the_same_evaluation_named_and_unnamed(tmp_path: Path) -> Non
         for again in ((), ("heldout",), ("new",), ("new", "heldout")):
             assert not sample(warehouse, evaluate=True, iteration=iteration, policy_version=0,
                               splits=again).served
-        assert warehouse.purposes("completions", iteration) == ["eval", "eval-new"]
+        assert warehouse.state.purposes(iteration) == ["eval", "eval-new"]
 
 
 def test_evaluations_that_are_done_stay_done_whatever_the_query_names_by_now(tmp_path: Path) -> None:
@@ -246,10 +246,10 @@ def test_an_evaluation_that_was_begun_of_several_splits_at_once_goes_on_as_one(
         earlier.setattr("rollout.run.find_jobs", lambda *given: [find_job(*given)])
         sample(warehouse, evaluate=True, shard=Shard(0, 3))
     assert 0 < len(sample(warehouse, evaluate=True).served) < 20
-    assert warehouse.purposes("completions", 0) == ["eval"] and len(rows(warehouse, purpose="eval")) == 20
+    assert warehouse.state.purposes(0) == ["eval"] and len(rows(warehouse, purpose="eval")) == 20
     assert sample(warehouse, evaluate=True).started == []
     sample(warehouse, evaluate=True, splits=("hard",))
-    assert warehouse.purposes("completions", 0) == ["eval", "eval-hard"]
+    assert warehouse.state.purposes(0) == ["eval", "eval-hard"]
 
 
 def test_iterations_visit_every_task_before_any_twice(tmp_path: Path) -> None:

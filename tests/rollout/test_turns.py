@@ -9,7 +9,7 @@ import pytest
 
 from tests.building.runs import finish, replace_rows, sample_row, small_run, write_rows
 from tests.building.scripted import ScriptedEngine, sample
-from warehouse.maintain.check import check_run
+from tests.building.sound import check_run
 from warehouse.maintain.discard import discard
 from warehouse.store.errors import StageError
 from warehouse.store.parts import read_parts
@@ -99,7 +99,7 @@ def test_a_third_turn_follows_the_second_and_a_resumed_wave_is_the_undisturbed_o
         assert (row["turn"], row["parent_purpose"]) == (3, "train-turn2")
         assert [each["kind"] for each in row["segments"]].count("policy") == 2
         assert sum(each["length"] for each in row["segments"]) == row["num_prompt_tokens"]
-    assert run.turns(0) == ["train", "train-turn2", "train-turn3"]
+    assert run.state.turns(0) == ["train", "train-turn2", "train-turn3"]
 
 
 @pytest.mark.parametrize(("values", "words"), [

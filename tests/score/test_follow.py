@@ -71,7 +71,7 @@ def beside(warehouse: Warehouse, meanwhile: Callable[[], object]) -> Result:
 
 
 def rows_of(warehouse: Warehouse) -> list[dict[str, Any]]:
-    scorer, = warehouse.scorers(0, "train")
+    scorer, = warehouse.state.scorers(0, "train")
     return [{name: value for name, value in row.items() if name not in MEASURED}
             for row in warehouse.read("samples", **KEYS, scorer=scorer).to_pylist()]
 

@@ -1,4 +1,4 @@
-"""Canonical solutions and cheats, judged by `score gold` and by `warehouse init --gold`."""
+"""Canonical solutions and cheats, judged by `score gold`: those of a file, and those that a source brings."""
 
 import gzip
 import json
@@ -39,16 +39,13 @@ def files(tmp_path):
     return tmp_path
 
 
-def test_init_and_score_judge_gold_and_cheats_alike(files):
-    arguments = ["init", str(files / "run"), "--model", str(MODEL), "--tasks", str(files / "tasks.jsonl"),
-                 "--gold", str(files / "gold.jsonl")]
-    made = CliRunner().invoke(cli, arguments)
+def test_gold_and_cheats_are_judged_of_a_run_and_of_a_source_alike(files):
+    made = CliRunner().invoke(cli, ["init", str(files / "run"), "--model", str(MODEL), "--tasks",
+                                    str(files / "tasks.jsonl")])
     assert made.exit_code == 0, made.output
-    assert made.output.splitlines()[:5] == TOLD
-    again = CliRunner().invoke(cli, arguments)
-    assert again.exit_code == 0 and "nothing to do" in again.output
-    judged = CliRunner().invoke(score, ["gold", str(files / "run"), str(files / "gold.jsonl")])
-    assert judged.output.splitlines() == TOLD
+    for where in ("run", "tasks.jsonl"):
+        judged = CliRunner().invoke(score, ["gold", str(files / where), str(files / "gold.jsonl")])
+        assert judged.output.splitlines() == TOLD
 
 
 @pytest.mark.parametrize(("kind", "payload", "paid"), [
@@ -74,22 +71,20 @@ def test_tests_that_pay_a_cheat_are_named(files, kind, payload, paid):
     assert lines[2:] == (["1 of 1 task pay programs that solve nothing", f"  weak: {paid}"] if paid else [])
 
 
-def test_the_solutions_that_sources_bring_are_judged(files):
+def test_the_solutions_that_a_source_brings_are_judged(files):
     rows = [json.loads(line) for line in (files / "tasks.jsonl").read_text().splitlines()]
     solved = [{**row, "solution": "It is 12." if row["kind"] == "answer" else HELPER} for row in rows]
     (files / "solved.jsonl").write_text("".join(json.dumps(row) + "\n" for row in solved))
-    start = ["init", str(files / "run"), "--model", str(MODEL), "--gold", "sources", "--tasks"]
-    made = CliRunner().invoke(cli, [*start, str(files / "solved.jsonl")])
-    assert made.exit_code == 0 and made.output.startswith("3 of 5 canonical solutions"), made.output
-    refused = CliRunner().invoke(cli, [*start, str(files / "tasks.jsonl")])
-    assert refused.exit_code == 1 and "None of the sources brings solutions" in refused.output
+    judged = CliRunner().invoke(score, ["gold", str(files / "solved.jsonl")])
+    assert judged.exit_code == 0 and judged.output.startswith("3 of 5 canonical solutions"), judged.output
+    refused = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl")])
+    assert refused.exit_code == 1 and "brings no solutions. Name a file of them" in refused.output
 
 
 def test_a_file_of_solutions_may_be_packed(files):
     (files / "gold.jsonl.gz").write_bytes(gzip.compress((files / "gold.jsonl").read_bytes()))
-    made = CliRunner().invoke(cli, ["init", str(files / "run"), "--model", str(MODEL), "--tasks",
-                                    str(files / "tasks.jsonl"), "--gold", str(files / "gold.jsonl.gz")])
-    assert made.output.splitlines()[:5] == TOLD, made.exception
+    judged = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl"), str(files / "gold.jsonl.gz")])
+    assert judged.output.splitlines() == TOLD, judged.exception
 
 
 def test_limits_that_a_solution_needs_are_named(files):
@@ -118,10 +113,9 @@ def test_programs_of_livecodebench_find_what_its_harness_imports(files):
         (files / "gold.jsonl").write_text("".join(
             json.dumps({"task_id": f"livecodebench-{name}", "code": code}) + "\n"
             for name, code in solutions.items()))
-        made = CliRunner().invoke(cli, ["init", str(files / told), "--model", str(MODEL), "--tasks",
-                                        f"livecodebench:{files / 'lcb.jsonl'}", "--gold",
-                                        str(files / "gold.jsonl")])
-        assert made.output.startswith(f"{told} canonical solutions are judged right"), made.output
+        tasks = f"examples/sources/livecodebench.py:tasks?file={files / 'lcb.jsonl'}"
+        judged = CliRunner().invoke(score, ["gold", tasks, str(files / "gold.jsonl")])
+        assert judged.output.startswith(f"{told} canonical solutions are judged right"), judged.output
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -133,26 +127,12 @@ def test_a_file_of_other_lines_is_refused(files, text, message):
     assert found.exit_code == 1 and message in found.output
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    (None, "nofile.jsonl cannot be read"), ("[1]", "nofile.jsonl, line 1 is no object with task_id and code"),
-    ('{"task_id": "x", "code": ""}', "nofile.jsonl has no solution of any task in the sources")])
-def test_init_names_the_file_of_solutions_that_it_was_given(files, text, message):
-    gold = files / "nofile.jsonl"
-    if text:
-        gold.write_text(text)
-    refused = CliRunner().invoke(cli, ["init", str(files / "run"), "--model", str(MODEL), "--gold", str(gold),
-                                       "--tasks", str(files / "tasks.jsonl")])
-    assert refused.exit_code == 1 and message in refused.output and "Traceback" not in refused.output
-    assert not isinstance(refused.exception, OSError) and not (files / "run").exists()
-
-
 def test_solutions_of_a_file_go_before_those_of_the_sources(files):
     rows = [json.loads(line) for line in (files / "tasks.jsonl").read_text().splitlines()]
     solved = [{**row, "solution": "It is 3."} for row in rows if row["kind"] == "answer"]
     (files / "solved.jsonl").write_text("".join(json.dumps(row) + "\n" for row in solved))
-    made = CliRunner().invoke(cli, ["init", str(files / "run"), "--model", str(MODEL), "--gold",
-                                    str(files / "gold.jsonl"), "--tasks", str(files / "solved.jsonl")])
-    assert made.exit_code == 0 and made.output.startswith("1 of 2 canonical solutions"), made.output
+    judged = CliRunner().invoke(score, ["gold", str(files / "solved.jsonl"), str(files / "gold.jsonl")])
+    assert judged.exit_code == 0 and judged.output.startswith("1 of 2 canonical solutions"), judged.output
 
 
 def test_a_missing_grader_is_named_with_its_installation(files, monkeypatch):

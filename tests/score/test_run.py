@@ -25,7 +25,7 @@ def invoke(*arguments: object):
 
 
 def rows(warehouse, reward="arc-v1", iteration=0):
-    scorer = next(name for name in warehouse.scorers(iteration, "train") if name.startswith(reward))
+    scorer = next(name for name in warehouse.state.scorers(iteration, "train") if name.startswith(reward))
     return warehouse.read("samples", iteration=iteration, purpose="train", scorer=scorer).to_pylist()
 
 
@@ -104,13 +104,13 @@ def test_what_was_pruned_is_left_out_and_said(warehouse):
     result = invoke(warehouse.root)
     assert result.exit_code == 0 and said in result.output and rows(warehouse, iteration=1)[0]["correct"]
     again = invoke(warehouse.root)
-    assert again.exit_code == 0 and said in again.output and not warehouse.scorers(0, "train")
+    assert again.exit_code == 0 and said in again.output and not warehouse.state.scorers(0, "train")
 
 
 def test_a_killed_run_keeps_its_parts_and_finishes(warehouse):
     add_rollout(warehouse, [("turn", fenced(FLIP))] * 6, part_size=2)
     assert invoke(warehouse.root).exit_code == 0
-    scorer = warehouse.scorers(0, "train")[0]
+    scorer = warehouse.state.scorers(0, "train")[0]
     folder = warehouse.folder("samples", iteration=0, purpose="train", scorer=scorer)
     kept = (folder / "part-00001.parquet").read_bytes()
     for name in ("part-00000.parquet", "part-00002.parquet"):
@@ -127,12 +127,12 @@ def test_every_complete_rollout_that_is_due_is_scored(warehouse):
     add_rollout(warehouse, [("turn", fenced(FLIP))], iteration=1, purpose="eval")
     add_rollout(warehouse, [("turn", fenced(FLIP))], iteration=2, complete=False)
     assert invoke(warehouse.root, "--iteration", "1").exit_code == 0
-    assert not warehouse.scorers(0, "train")
-    assert warehouse.scorers(1, "eval") and warehouse.scorers(1, "train")
+    assert not warehouse.state.scorers(0, "train")
+    assert warehouse.state.scorers(1, "eval") and warehouse.state.scorers(1, "train")
     under_way = invoke(warehouse.root)
     assert under_way.exit_code == 75
     assert "The rollout of iteration 2 (train) is still under way" in under_way.output
-    assert warehouse.scorers(0, "train") and not warehouse.scorers(2, "train")
+    assert warehouse.state.scorers(0, "train") and not warehouse.state.scorers(2, "train")
 
 
 def test_the_parts_of_a_rollout_under_way_are_scored_and_the_rest_later(warehouse):
@@ -144,12 +144,12 @@ def test_the_parts_of_a_rollout_under_way_are_scored_and_the_rest_later(warehous
     assert invoke(warehouse.root, "--iteration", "0").exit_code == 75
     folder, = warehouse.root.glob("samples/*/*/*/*")
     assert [path.name for path in sorted(folder.glob("part-*"))] == ["part-00000.parquet"]
-    assert not warehouse.scorers(0, "train")
+    assert not warehouse.state.scorers(0, "train")
     last.write_bytes(written)
     assert invoke(warehouse.root, "--iteration", "0").exit_code == 75          # all parts, no manifest yet
     warehouse.stage("rollout", iteration=0, purpose="train").complete({}, range(2))
     assert invoke(warehouse.root, "--iteration", "0").exit_code == 0
-    assert len(rows(warehouse)) == 4 and warehouse.scorers(0, "train")
+    assert len(rows(warehouse)) == 4 and warehouse.state.scorers(0, "train")
 
 
 def test_on_a_signal_the_part_in_hand_is_written_and_the_command_asks_for_a_requeue(warehouse, monkeypatch):
@@ -171,7 +171,7 @@ def test_on_a_signal_the_part_in_hand_is_written_and_the_command_asks_for_a_requ
 def test_samples_of_completions_that_are_gone_stop_the_stage(warehouse):
     add_rollout(warehouse, [("turn", fenced(FLIP))] * 4, part_size=2)
     assert invoke(warehouse.root).exit_code == 0
-    scorer, = warehouse.scorers(0, "train")
+    scorer, = warehouse.state.scorers(0, "train")
     folder = warehouse.folder("samples", iteration=0, purpose="train", scorer=scorer)
     back_before(warehouse, "score", complete=True, iteration=0, purpose="train", scorer=scorer)
     (folder / "part-00001.parquet").rename(folder / "part-00009.parquet")
@@ -250,7 +250,7 @@ def test_the_purpose_eval_is_every_evaluation(tmp_path):
     for purpose in ("train", "eval-mbpp", "eval-humaneval"):
         add_rollout(warehouse, [("turn", fenced(FLIP))], purpose=purpose)
     assert invoke(warehouse.root, "--iteration", "0", "--purpose", "eval").exit_code == 0
-    assert [bool(warehouse.scorers(0, purpose)) for purpose in ("train", "eval-mbpp", "eval-humaneval")] == [
-        False, True, True]
+    purposes = ("train", "eval-mbpp", "eval-humaneval")
+    assert [bool(warehouse.state.scorers(0, purpose)) for purpose in purposes] == [False, True, True]
     told = CliRunner().invoke(cli, ["summary", str(warehouse.root), "--line", "--purpose", "eval"])
     assert [line.split("  ")[1] for line in told.output.splitlines()] == ["eval-humaneval", "eval-mbpp"]

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from tests.building.runs import completion_row, finish, prompt_row, sample_row, write_rows
 from tests.building.sampled import END, OPTIONS, SCORER, load_policy, tiny_run
+from tests.building.sound import check_run
 from train.cli import train
 from train.inputs.inputs import mismatch_floor
-from warehouse.maintain.check import check_run
 from warehouse.maintain.discard import discard
 from warehouse.sql.database import connect
 from warehouse.store.errors import StageError
@@ -125,4 +125,4 @@ def test_what_cannot_be_trained_is_one_sentence(warehouse: Warehouse, options: t
                                                 sentence: str) -> None:
     done = invoke(warehouse, *options)
     assert done.exit_code == 1 and sentence in done.output, done.output
-    assert warehouse.policy_versions() == [0]
+    assert warehouse.state.versions == [0]

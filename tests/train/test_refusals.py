@@ -235,7 +235,7 @@ def test_an_absurd_learning_rate_says_how_to_start_afresh(run):
     result = run_train(run, "--learning-rate", "1e30")
     assert result.exit_code == 1, result.output
     assert "warehouse discard" in result.stderr and "--iteration 0 --training" in result.stderr
-    assert 1 not in run.policy_versions()
+    assert 1 not in run.state.versions
 
 
 def test_a_complete_training_that_is_asked_with_other_options_names_the_branch(trained):

@@ -222,7 +222,7 @@ def test_rows_of_another_adapter_stop_the_stage_before_the_first_gradient(run):
     result = run_train(run)
     assert result.exit_code == 3
     assert "disagree at staleness 0" in result.stderr and "--max-mismatch" in result.stderr
-    assert 2 not in run.policy_versions()
+    assert 2 not in run.state.versions
     assert run_train(run, "--max-mismatch", "1").exit_code == 0
 
 

@@ -95,11 +95,11 @@ def test_every_turn_is_a_row_of_its_own_purpose_and_advantages_are_among_sibling
 
 def test_advantages_of_the_examples_credit_a_turn_with_what_follows_from_it(run, tmp_path):
     own = {}
-    for purpose in run.turns(0):
+    for purpose in run.state.turns(0):
         for row in run.read("samples", iteration=0, purpose=purpose, scorer=SCORER).to_pylist():
             own[purpose, row["task_id"], row["sample_index"]] = row["reward"]
     children = {key: [] for key in own}
-    for purpose in run.turns(0)[1:]:
+    for purpose in run.state.turns(0)[1:]:
         keys = {"iteration": 0, "purpose": purpose}
         prompts = {row["group_id"]: row for row in run.read("prompts", **keys).to_pylist()}
         for row in run.read("completions", **keys).to_pylist():

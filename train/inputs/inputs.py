@@ -35,7 +35,7 @@ class Inputs(NamedTuple):
 def due_iteration(warehouse: Warehouse, purpose: str = "train") -> int | None:
     """The lowest untrained iteration, None if its rollout has not begun; StageError if it is not scored."""
     iteration = warehouse.state.train_due()
-    if warehouse.scorers(iteration, purpose):
+    if warehouse.state.scorers(iteration, purpose):
         return iteration
     if iteration > 0 and not warehouse.parts("completions", iteration=iteration, purpose=purpose):
         return None
@@ -45,7 +45,7 @@ def due_iteration(warehouse: Warehouse, purpose: str = "train") -> int | None:
 def nothing_due(warehouse: Warehouse, purpose: str) -> str:
     """What is said where `due_iteration` is None: what has to be there first, and what is there instead."""
     iteration = warehouse.state.train_due()
-    others = [name for name in warehouse.purposes("completions", iteration)
+    others = [name for name in warehouse.state.purposes(iteration)
               if name == "train" or f"{name}-".startswith("distil-")]
     instead = f", but rows of purpose {' and '.join(others)}, which --purpose names" if others else ""
     of = "" if purpose == "train" else f" of purpose {purpose}"
@@ -55,7 +55,7 @@ def nothing_due(warehouse: Warehouse, purpose: str) -> str:
 
 def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None, purpose: str = "train") -> str:
     """Identity of the scorer whose rewards are used; StageError where only the latest could be guessed."""
-    complete = warehouse.scorers(iteration, purpose)
+    complete = warehouse.state.scorers(iteration, purpose)
     if not complete:
         raise _unscored(warehouse, iteration, purpose)
     scorer, reason = warehouse.state.choose_scorer(iteration, purpose,
@@ -78,7 +78,7 @@ def change_of_scorer(warehouse: Warehouse, iteration: int, scorer: str) -> str:
 def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions) -> Inputs:
     """Read and check the rows and the parent policy; nothing is written."""
     parent, before = warehouse.policy(iteration), warehouse.state
-    if not warehouse.is_pruned(iteration):
+    if not warehouse.state.policies[iteration].dropped:
         warehouse.verify_policy(iteration)
     check_base(warehouse)
     _check_parent(warehouse, parent, settings)
@@ -126,8 +126,8 @@ def stage_settings(inputs: Inputs, settings: TrainOptions) -> dict[str, Any]:
 
 def mismatch_floor(warehouse: Warehouse, iteration: int) -> float | None:
     """Mean k3 KL of iteration 0, where no adapter can be mixed up: what rounding makes; None if unknown."""
-    manifest = warehouse.stage("train", iteration=0).manifest() if iteration else None
-    lines = manifest["facts"].get("mismatch", []) if manifest else []
+    facts = warehouse.stage("train", iteration=0).facts() if iteration else None
+    lines = facts.get("mismatch", []) if facts else []
     fresh = [line["mismatch_kl"] for line in lines if line["staleness"] == 0 and line["num_tokens"]]
     return fresh[0] if fresh else None
 
@@ -215,7 +215,7 @@ def _check_policies_of(group: Group, warehouse: Warehouse, iteration: int) -> No
         if version > iteration:
             raise StageError(f"Group {group.group_id} was sampled by policy {version}, later than policy "
                              f"{iteration} that this stage starts from. Train the iteration that follows it.")
-        if version not in warehouse.policy_versions():
+        if version not in warehouse.state.versions:
             continue    # pruned: only rows of the policy that is trained can be checked then
         expected = warehouse.policy(version)["sha256"]
         if sha256 != expected:

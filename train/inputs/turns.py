@@ -16,11 +16,11 @@ def load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: Trai
                base: str = "train") -> list[Group]:
     """Groups of all turns of an iteration that are trained."""
     groups = []
-    for purpose in warehouse.turns(iteration, base) or [base]:
+    for purpose in warehouse.state.turns(iteration, base) or [base]:
         turn = turn_of(purpose)
         if settings.turns and turn not in settings.turns:
             continue
-        if scorer not in warehouse.scorers(iteration, purpose):
+        if scorer not in warehouse.state.scorers(iteration, purpose):
             what = (f"are not scored by {scorer}: run `score {shell_quote(warehouse.root)} "
                     f"--iteration {iteration}`"
                     if warehouse.stage("rollout", iteration=iteration, purpose=purpose).is_complete() else

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from train.model.policy import Policy
 from train.steps.accelerator import Processes
 from warehouse.stages.space import check_space, checkpoint_bytes
-from warehouse.store.commit import commit_directory, ensure_local, remove_folder
+from warehouse.store.commit import commit_directory, ensure_local, file_names, remove_folder
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
@@ -114,9 +114,10 @@ class Checkpoints:
         return self._stage.folder / f"checkpoint-{number}"
 
     def _numbers(self) -> list[int]:
-        names = [path.parent.name.removeprefix("checkpoint-")
-                 for path in self._stage.folder.glob(f"checkpoint-*/{STATE}")]     # version 0.2.0 had others
-        return sorted(int(name) for name in names if name.isdigit())
+        folder = self._stage.folder
+        names = {name.partition("/")[0] for name in file_names(folder, "checkpoint-*")}
+        return sorted(int(name.removeprefix("checkpoint-")) for name in names       # version 0.2.0 had others
+                      if name.removeprefix("checkpoint-").isdigit() and (folder / name / STATE).exists())
 
 
 @contextlib.contextmanager

@@ -95,41 +95,27 @@ def in_effect(command: click.Command, settings: Mapping[str, Any]) -> dict[str, 
 
 
 def with_settings(text: str, settings: Mapping[str, Any], table: str = "train") -> str:
-    """The text of a config file in which a table has these settings; all else stays as it is.
+    """The text of a config file in which a table has these settings; its other tables stay as they are.
 
-    StageError where a value that is to be replaced goes over several lines.
+    StageError where the table does not begin with a line [table].
     """
-    lines: list[str] = []
-    current, added = "", False
-    mine = [f"{key} = {_text(value)}" for key, value in settings.items()]
+    tables, lines, current = tomllib.loads(text), list[str](), ""
     for line in text.splitlines():
-        heading = HEADING.match(line)
-        if heading:
+        if heading := HEADING.match(line):
             current = heading[1].strip("\"' ")
-        key = line.partition("=")[0].strip(" \t\"'").replace("_", "-")
-        if heading or current != table or key not in settings:
+        if current != table:
             lines.append(line)
-        if heading and current == table:
-            lines += mine
-            added = True
-    if not added and mine:
-        lines += [f"[{table}]", *mine]
+    wanted = {**_dashed(tables.get(table, {})), **settings}
+    lines += [f"[{table}]", *(f"{key} = {_text(value)}" for key, value in wanted.items())]
     made = "".join(f"{line}\n" for line in lines)
-    wanted = _normal(tomllib.loads(text), table)
-    wanted[table] |= settings
     try:
-        found = _normal(tomllib.loads(made), table)
+        same = tomllib.loads(made) == {**tables, table: wanted}
     except tomllib.TOMLDecodeError:
-        found = {}
-    if found != wanted:
-        raise StageError(f"config.toml has a value of [{table}] that an arm replaces and that cannot be "
-                         f"replaced where it stands. Write [{table}] as a table with a value on each line.")
+        same = False
+    if not same:
+        raise StageError(f"config.toml has a table [{table}] that no arm can add to. Write it below a line "
+                         f"[{table}], with a value on each line.")
     return made
-
-
-def _normal(tables: dict[str, Any], table: str) -> dict[str, Any]:
-    """The tables, one of them with dashes in its keys, also where it is missing."""
-    return {**tables, table: _dashed(tables.get(table, {}))}
 
 
 def _text(value: Any) -> str:

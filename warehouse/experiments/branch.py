@@ -116,7 +116,7 @@ def _share_files(warehouse: Warehouse, branch: Warehouse, head: int, share: Shar
                     with contextlib.suppress(FileNotFoundError):        # seen below, if it was needed
                         share(source / name, folder / name)
         for needed in [*(stage.folder / "manifest.json" for stage in branch.stages()),
-                       *(branch.policy_dir(version) / "policy.json" for version in branch.policy_versions())]:
+                       *(branch.policy_dir(version) / "policy.json" for version in branch.state.versions)]:
             os.stat(needed)
     except FileNotFoundError as error:
         if open_warehouse(warehouse.root).state.head > head:
@@ -124,7 +124,7 @@ def _share_files(warehouse: Warehouse, branch: Warehouse, head: int, share: Shar
                              "run the same command again.") from error
         gone = warehouse.root / Path(error.filename).relative_to(branch.root)
         raise StageError(f"{gone} is missing. Restore it from a copy, or see what `warehouse "
-                         f"repair {shell_quote(warehouse.root)}` can do; then branch.") from error
+                         f"check {shell_quote(warehouse.root)} --fix` can do; then branch.") from error
     model = Path(warehouse.model)
     if model.is_relative_to(warehouse.root):
         for file in model.rglob("*"):

@@ -2,17 +2,15 @@
 
 import json
 import shutil
-import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 import warehouse
 from warehouse.options import (
-    FiniteRange,
     as_line,
     json_option,
     open_run,
@@ -34,44 +32,23 @@ from warehouse.store.errors import StageError, printable
 @click.option("--by", multiple=True, type=click.Choice(["iteration", "purpose", "split", "policy", "task"]),
               help="One row per value of these; iteration and purpose by default.")
 @click.option("--pool", is_flag=True, help="One row: all kept completions of a task together.")
-@click.option("--budget", type=click.IntRange(min=2), default=None,
-              help="So many completions per task: all first turns, against equal shares of every turn.")
 @click.option("--format", "style", type=click.Choice(["table", "markdown", "csv"]), default="table",
               show_default=True, help="How the rows are written.")
-@click.option("--submission", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
-              help="Score this submission.json with the solutions instead.")
 @shows_errors
 @click.pass_context
-def results(context: click.Context, run: Path, iteration: tuple[int, ...], purpose: tuple[str, ...],
-            split: tuple[str, ...], policy: tuple[int, ...], by: tuple[str, ...], pool: bool,
-            budget: int | None, style: str, submission: Path | None) -> None:
+def results(context: click.Context, run: Path, by: tuple[str, ...], pool: bool, style: str,
+            **chosen: tuple[Any, ...]) -> None:
     """Print results in the table of published ARC runs.
 
     Shares per task, means over tasks.
     """
     from warehouse.inspect.render import WRITERS
-    from warehouse.inspect.results import budget_table, result_table
-    from warehouse.inspect.submission import submission_table
-    chosen = {"iteration": iteration, "purpose": purpose, "split": split, "policy": policy}
-    typed = [name for name in (*chosen, "by", "pool", "budget")     # not what config.toml says
-             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    if submission is not None:
-        if typed:
-            raise StageError(f"--submission scores a file, of which --{typed[0]} says nothing. Leave one of "
-                             "them out.")
-        click.echo(WRITERS[style](*submission_table(warehouse.open(run), submission)))
-        return
-    if budget is not None:
-        if {"by", "pool"} & {*typed}:
-            raise StageError("--budget has rows of its own. Leave out --by and --pool.")
-        names, rows, lines = budget_table(warehouse.open(run), budget, **chosen)
-        click.echo("\n".join([WRITERS[style](names, rows), *lines]))
-        return
-    if {"by", "pool"} <= {*typed}:
+    from warehouse.inspect.results import result_table
+    typed = context.get_parameter_source("by") is ParameterSource.COMMANDLINE     # not what config.toml says
+    if pool and typed and context.get_parameter_source("pool") is ParameterSource.COMMANDLINE:
         raise StageError("--pool is one row for everything. Leave out --by.")
-    keys = () if pool and "by" not in typed else by or ("iteration", "purpose")
-    names, rows = result_table(warehouse.open(run), by=keys, **chosen)
-    click.echo(WRITERS[style](names, rows))
+    keys = () if pool and not typed else by or ("iteration", "purpose")
+    click.echo(WRITERS[style](*result_table(warehouse.open(run), by=keys, **chosen)))
 
 
 @click.command("log")
@@ -109,19 +86,15 @@ def show(run: Path, completion: str, prompt: bool, color: bool | None) -> None:
 
 @click.command()
 @run_argument
-@click.option("--every", type=FiniteRange(min=1), default=None,
-              help="Look again every so many seconds until an alarm fires; once by default.")
 @click.option("--since", type=click.IntRange(min=0), default=None,
               help="Alarms raised at this iteration or later; since the last rollback by default.")
 @click.option("--ignore", multiple=True, metavar="SIGNAL", help="Signals not to act on.")
 @click.option("--raised", is_flag=True, help="Exit with 3 also for what was raised once.")
-@click.option("--on-fire", metavar="COMMAND", default=None,
-              help="Shell command to run when an alarm fires; it reads the alarms on its standard input.")
 @json_option
 @strict_option
 @shows_errors
-def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, ...], raised: bool,
-          on_fire: str | None, as_json: bool, strict: bool) -> None:
+def watch(run: Path, since: int | None, ignore: tuple[str, ...], raised: bool, as_json: bool,
+          strict: bool) -> None:
     """Evaluate the alarms; exit code 3 when any fires."""
     from warehouse.inspect import alarms as look
     from warehouse.inspect.advice import advise, alarm_lines
@@ -129,26 +102,16 @@ def watch(run: Path, every: float | None, since: int | None, ignore: tuple[str, 
     from warehouse.sql.rollup import keep_rolled_up
     warehouse = open_run(run)
     look.check_signals(ignore)
-    while True:
-        start = look.last_rollback(warehouse) if since is None else since
-        connection = connect(warehouse, strict=strict, inventory=keep_rolled_up(warehouse))
-        alarms = look.raised_alarms(connection, since=start, ignored=ignore)
-        firing = any(alarm.fired or raised for alarm in alarms)
-        if firing or every is None:
-            break
-        state = f"{len(alarms)} raised once" if alarms else "nothing is raised"
-        click.echo(f"{time.strftime('%H:%M:%S')}  {state}; looking again in {every:g} s", err=True)
-        time.sleep(every)
+    start = look.last_rollback(warehouse) if since is None else since
+    connection = connect(warehouse, strict=strict, inventory=keep_rolled_up(warehouse))
+    alarms = look.raised_alarms(connection, since=start, ignored=ignore)
+    firing = any(alarm.fired or raised for alarm in alarms)
     if as_json:
         advice = advise(warehouse, connection, alarms)
-        text = as_line({"fired": firing, "since": start, "back": advice.back, "mend": advice.mend,
-                        "alarms": [alarm._asdict() for alarm in alarms]})
+        click.echo(as_line({"fired": firing, "since": start, "back": advice.back, "mend": advice.mend,
+                            "alarms": [alarm._asdict() for alarm in alarms]}))
     else:
-        text = "\n".join(alarm_lines(warehouse, connection, alarms, start))
-    click.echo(text)
-    if firing and on_fire:
-        code = subprocess.run(on_fire, shell=True, input=f"{text}\n", text=True, check=False).returncode
-        click.echo(f"{on_fire}: exit code {code}", err=True)
+        click.echo("\n".join(alarm_lines(warehouse, connection, alarms, start)))
     if firing:
         raise SystemExit(look.ALARM_EXIT_CODE)
 

@@ -5,9 +5,7 @@ from typing import Any
 from warehouse.inspect.advice import advice_lines
 from warehouse.inspect.alarms import alarm_count_lines, last_rollback, raised_alarms
 from warehouse.inspect.render import mean, short_share, stretches
-from warehouse.inspect.story import cost_lines, story_lines
-from warehouse.ledger.entries import RolledBack
-from warehouse.ledger.state import RunState
+from warehouse.inspect.story import story_lines
 from warehouse.sql.database import Connection, rows_of
 from warehouse.sql.inventory import Inventory, table_of
 from warehouse.store.errors import StageError, counted, shell_quote
@@ -39,7 +37,7 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     train = [row for row in rows if row["purpose"] == "train"]
     evaluations = [row for row in rows if row["purpose"] != "train"]
     alarms = raised_alarms(connection, since=last_rollback(warehouse), examples=False)
-    lines = [_title(warehouse, connection, inventory), *_went_back(warehouse.state),
+    lines = [_title(warehouse, connection, inventory),
              *story_lines(warehouse, connection, alarms), *advice_lines(warehouse, connection, alarms)]
     if train:
         lines += ["", *_trends(train, rows_of(connection, REACH)), ""] if len(train) > 1 else [""]
@@ -48,8 +46,7 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
             lines.append(f"({counted(len(train) - last, 'earlier iteration')}: --last {len(train)})")
     if evaluations:
         lines += ["", *_table(evaluations[-last:], "evaluation")]
-    spent = cost_lines(warehouse, connection)
-    lines += [*_costs(connection, inventory), *(["", *spent] if spent else []), *_remarks(rows, inventory)]
+    lines += [*_costs(connection, inventory), *_remarks(rows, inventory)]
     due = f"Next: {warehouse.state.next_stage()} {shell_quote(warehouse.root)}"
     lines += ["", due if rows else f"Nothing is scored yet. {due}"]
     return [*lines, *alarm_count_lines(warehouse, alarms)]
@@ -133,7 +130,7 @@ def _title(warehouse: Warehouse, connection: Connection, inventory: Inventory) -
                if facts or part.exists())
     return (f"{warehouse.root}  base {warehouse.base_name}  {counted(row['num_tasks'], 'task', ',')}  "
             f"{counted(num_completions, 'completion', ',')}  {size / 1e6:,.1f} MB  "
-            f"policies 0..{max(warehouse.policy_versions(), default=0)}{_rollbacks(connection)}")
+            f"policies 0..{warehouse.state.newest}{_rollbacks(connection)}")
 
 
 def _rollbacks(connection: Connection) -> str:
@@ -142,20 +139,6 @@ def _rollbacks(connection: Connection) -> str:
                                "WHERE rolled_back_to IS NOT NULL ORDER BY ALL")
     again = [f"{row['policy_version']} is {row['rolled_back_to']} again" for row in rows]
     return f" ({', '.join(again)})" if again else ""
-
-
-def _went_back(state: RunState) -> list[str]:
-    """Why the run went back, and how large its steps are since, where whoever went back said why."""
-    lines, back = [], [(number, entry.what) for number, entry in sorted(state.entries.items())
-                       if isinstance(entry.what, RolledBack) and entry.what.why]
-    for number, what in back:
-        later = [life for life in state.of_stage("train") if life.begun > number]
-        factor = later[0].settings.get("lr_after_rollback") if later else None
-        rate = (later[0].settings["learning_rate"] * factor ** state.num_rollbacks(later[0].iteration)
-                if factor else None)
-        lines.append(f"Went back to policy {what.to}: {what.why}" + (
-            f"; learning rate {rate:g} from iteration {later[0].iteration} on" if rate else ""))
-    return lines
 
 
 def _costs(connection: Connection, inventory: Inventory) -> list[str]:

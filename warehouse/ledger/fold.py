@@ -74,7 +74,7 @@ class Fold:
                 self._roll_back(what, entry.number)
             case Rewritten():
                 for begun, facts in what.generations.items():
-                    self._rewrite(int(begun), facts, entry.number)
+                    self._rewrite(int(begun), facts, entry.number, what.why == "compacted")
             case TasksChanged():
                 self._tasks = what.folder, what.sha256
                 self._task_changes += (what.change,)
@@ -99,7 +99,7 @@ class Fold:
         life = self._lives[what.generation]
         self._change(what.generation, completed=number, version=number, facts=what.facts,
                      reads=life.reads | {*what.reads}, lost=tuple(what.facts.get("lost", ())),
-                     pruned=bool(what.facts.get("pruned")))
+                     pruned=bool(what.facts.get("pruned")), compacted=bool(what.facts.get("compacted")))
         if life.stage == "train" and "policy" in what.facts:
             version = life.iteration + 1
             self._policies[version] = Policy(version, what.facts["policy"], life.begun,
@@ -138,10 +138,12 @@ class Fold:
         self._policies[version] = replace(chosen, version=version, rolled_back_to=to,
                                           global_step=what.global_step)
 
-    def _rewrite(self, begun: int, facts: dict[str, Any], number: int) -> None:
+    def _rewrite(self, begun: int, facts: dict[str, Any], number: int, compacted: bool) -> None:
         life = self._lives[begun]
+        compacted = (compacted or life.compacted) and not facts.get("open")
         lost = tuple(facts.get("lost", life.lost))
-        self._change(begun, folder=facts["folder"], pruned=facts.get("pruned", life.pruned), lost=lost)
+        self._change(begun, folder=facts["folder"], pruned=facts.get("pruned", life.pruned), lost=lost,
+                     compacted=compacted)
         if facts.get("open"):
             self._change(begun, completed=None)
         if facts.get("open") or lost != life.lost:

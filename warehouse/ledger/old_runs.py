@@ -1,23 +1,18 @@
 """Runs of schema 2 and 3, which have no log: their files become the entries that stand for them."""
 
-import contextlib
-import json
-import os
 import re
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from warehouse.ledger.entries import Begun, Changed, Completed, Entry, OldPolicy, TasksChanged, Transition
 from warehouse.ledger.state import Key
-from warehouse.store.commit import ensure_local, file_names, flush, replace_bytes, saying_why, twin_of
+from warehouse.store.commit import ensure_local, file_names, replace_bytes, twin_of
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import json_bytes, read_json
 from warehouse.store.names import base_purpose, turn_of, turn_purpose
 
 FIRST = -10**9          # number of the first of these entries; those of a log begin at 0
-INTENT = "intent.json"
 STAGE_FOLDER = re.compile(r"(?P<table>completions|samples|train)/iteration=(?P<iteration>\d+)"
                           r"(?:/purpose=(?P<purpose>[^/]+))?(?:/scorer=(?P<scorer>[^/]+))?")
 STAGES = {"completions": "rollout", "samples": "score", "train": "train"}
@@ -101,6 +96,7 @@ class _Found:
         if key[0] == "train" and "scorer" in (manifest.get("settings") or {}):
             kept.setdefault("scorer", manifest["settings"]["scorer"])
         kept |= {name: manifest[name] for name in ("pruned", "lost") if manifest.get(name)}
+        kept |= {"compacted": True} if "compacted_at" in manifest else {}
         if any(part["name"].startswith("carried-") for part in manifest.get("parts", [])):
             kept["carried"] = self._groups("carried", key)
         return kept
@@ -129,10 +125,12 @@ class _Found:
 def upgrade(root: Path, facts: dict[str, Any], version: int) -> dict[str, Any]:
     """Make warehouse.json say a schema version that software without a log refuses; the facts after that.
 
-    Before it what a command of an old version was stopped in is finished. Either software opens a run that
-    is killed in between.
+    Either software opens a run that is killed in between. StageError where a command of an old version was
+    stopped amid changes: that version has to finish them.
     """
-    finish_intent(root)
+    if intent := read_json(root / "intent.json", command=str):
+        raise StageError(f"`{intent['command']}` of an earlier version was stopped amid its changes. "
+                         "Open the run once with that version (`warehouse summary` finishes them).")
     facts = read_json(root / "warehouse.json", run_id=str) or facts
     if facts["schema_version"] < version:
         facts = upgraded(facts, version)
@@ -147,55 +145,6 @@ def upgraded(facts: dict[str, Any], version: int) -> dict[str, Any]:
     if facts["schema_version"] >= version:
         return facts
     return {"oldest_part": facts["schema_version"], **facts, "schema_version": version}
-
-
-def finish_intent(root: Path) -> None:
-    """Make the changes that a command of an old version had written down in RUN/intent.json.
-
-    StageError for a change that leads out of the run, and for one in an object store, which that version
-    has to finish itself.
-    """
-    intent = read_json(root / INTENT, command=str, steps=list)
-    if intent is None:
-        return
-    if twin_of(root):
-        raise StageError(f"`{intent['command']}` of an earlier version was stopped amid its changes. "
-                         "Open the run once with that version (`warehouse summary` finishes them).")
-    for step in intent["steps"]:
-        if not _is_own_step(root, step):
-            raise StageError(f"{root / INTENT} names a change that no command of ours writes: "
-                             f"{json.dumps(step)[:100]}. Look where it comes from, then remove it.")
-    with saying_why(root / INTENT):
-        for action, name, other in intent["steps"]:
-            _make(action, root / name, root / other if action in ("move", "replace") else other)
-            if (root / name).parent.exists():
-                flush((root / name).parent)
-        (root / INTENT).unlink(missing_ok=True)
-
-
-def _make(action: str, path: Path, other: Any) -> None:
-    """One change; made already, it does nothing."""
-    if action == "write":
-        replace_bytes(path, other.encode())
-    elif action == "remove":
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-    elif action == "replace":
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(other, path)
-    elif not other.exists():            # a move
-        other.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError, FileExistsError):
-            os.rename(path, other)
-
-
-def _is_own_step(root: Path, step: object) -> bool:
-    if not (isinstance(step, list) and len(step) == 3 and all(isinstance(word, str) for word in step)
-            and step[0] in ("move", "replace", "write", "remove")):
-        return False
-    paths = [root / text for text in step[1:3 if step[0] in ("move", "replace") else 2]]
-    inside = root.resolve()
-    return all(".." not in path.parts and path != root and path.parent.resolve().is_relative_to(inside)
-               for path in paths)
 
 
 def _readable(path: Path) -> dict[str, Any] | None:

@@ -33,6 +33,7 @@ class Life:
     version: int = 0                                # of the entry that last changed its rows
     facts: Mapping[str, Any] = field(default_factory=dict)
     pruned: bool = False
+    compacted: bool = False                         # its parts were merged, so the plan does not name them
     lost: tuple[str, ...] = ()
     ended: int | None = None                        # number of the entry that ended it
 
@@ -133,6 +134,14 @@ class RunState:
         """Purposes of an iteration's rollouts: 'train' first, then evaluations, each before its turns."""
         return [str(life.purpose) for life in self.of_stage("rollout", iteration)]
 
+    def iterations(self, stage: str) -> list[int]:
+        """Iterations in which a kind of stage has begun, in order."""
+        return sorted({life.iteration for life in self.of_stage(stage)})
+
+    def turns(self, iteration: int, base: str = TRAIN) -> list[str]:
+        """The purposes of all turns of a base purpose in one iteration, first turns first."""
+        return [purpose for purpose in self.purposes(iteration) if base_purpose(purpose) == base]
+
     def scores(self, iteration: int, purpose: str) -> list[Life]:
         """Every score of a rollout, under way or complete."""
         return [life for life in self.of_stage("score", iteration) if life.purpose == purpose]
@@ -196,6 +205,11 @@ class RunState:
     @property
     def newest(self) -> int:
         return max(self.policies)
+
+    @property
+    def versions(self) -> list[int]:
+        """Versions of the run's policies, in order."""
+        return sorted(self.policies)
 
     def trained_purpose(self, iteration: int) -> str:
         """The purpose whose rows the training of an iteration takes: 'train', or a distillation set."""
@@ -400,6 +414,24 @@ class RunState:
         written = [version for version, each in self.policies.items() if each.trained == training.begun]
         return (written == [training.iteration + 1] == [self.newest] and not self.is_sampled(self.newest)
                 and not self.policies[training.iteration].dropped)
+
+    def has_weights(self, rollout: Life) -> bool:
+        """Whether the policy that a rollout sampled could sample again."""
+        policy = self.policies.get(rollout.settings.get("policy_version") or 0)
+        return policy is None or not policy.dropped
+
+    def why_not_again(self, life: Life) -> str:
+        """Why no command could make rows of a rollout or a score as they were; '' where one could."""
+        if life.stage == "score":
+            rollout = self.life("rollout", life.iteration, life.purpose)
+            if rollout and rollout.pruned:
+                return "its completions were pruned, so it cannot be scored again"
+            same = life.settings.get("replaced", {}) == self.replaced_payloads
+            return "" if same else "tasks were replaced since, so it cannot be scored again"
+        if life.stage == "rollout" and ((life.pruned and not life.settings.get("model"))    # behind an API
+                                        or not self.has_weights(life)):
+            return "its tokens or its policy were pruned, so it cannot be sampled again"
+        return ""
 
     def check_rollback(self, to: int) -> None:
         """Refusal if the run cannot go back to a policy."""

@@ -198,12 +198,12 @@ class Loop:
         """Give the stage that takes longer another GPU, by the seconds of the last of each."""
         if not (self.crew.is_split and iteration):
             return
-        sampled = self.warehouse.stage("rollout", iteration=iteration, purpose="train").manifest()
-        trained = self.warehouse.stage("train", iteration=iteration - 1).manifest()
+        sampled = self.warehouse.stage("rollout", iteration=iteration, purpose="train").facts()
+        trained = self.warehouse.stage("train", iteration=iteration - 1).facts()
         if not (sampled and trained):       # after a rollback
             return
-        seconds = [sum(spent for phase, spent in manifest["facts"]["seconds"].items()
-                       if phase not in ("import", "start")) for manifest in (sampled, trained)]
+        seconds = [sum(spent for phase, spent in facts["seconds"].items() if phase not in ("import", "start"))
+                   for facts in (sampled, trained)]
         if self.crew.adapt(*seconds):
             self.tell("split", {"engines": len(self.crew.engines()), "trainers": len(self.crew.trainers()),
                                 "sampling": seconds[0], "training": seconds[1]},

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from warehouse.maintain.check_rows import row_problems
-from warehouse.maintain.part_findings import Consequence, Finding, Footers, find_damaged_parts
+from warehouse.maintain.fix import Change, changes_for
+from warehouse.maintain.part_findings import Consequence, Finding, Seen, find_damaged_parts, footer_problems
 from warehouse.sql.inventory import UNFINISHED, is_built_upon
 from warehouse.sql.verified import forget_verified
 from warehouse.store.commit import TEMPORARY_MARK, file_names, twin_of
 from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.parts import part_number, spills_of
-from warehouse.store.run_folder import STEMS, TRAIN_TABLES, Warehouse
+from warehouse.store.run_folder import TRAIN_TABLES, Warehouse
 from warehouse.store.stage import Stage, readable_manifest
 
 EXPECTED = re.compile(r"(part|carried|samples|tokens|steps)-\d{5,}\.parquet|"
@@ -22,48 +22,45 @@ TABLES = ("tasks", "prompts", "completions", "samples", "train")
 
 
 class Report(NamedTuple):
-    """What is wrong: `problems` break an invariant, `notes` are only worth knowing; and how much there is."""
+    """What is wrong: `problems` break an invariant, `notes` are only worth knowing; and how much there is.
+
+    `changes` are what --fix does about the problems, or did.
+    """
 
     problems: list[str]
     notes: list[str]
     num_parts: int
     num_rows: int
+    changes: list[Change]
 
 
-def check_run(warehouse: Warehouse, *, quick: bool = False) -> Report:
-    """Check names, manifests, checksums and footers, then (unless `quick`) the rows of every part."""
-    footers = Footers(warehouse)
-    found = list(find_damage(warehouse, quick=quick, footers=footers))
-    problems = [finding.text for finding in found if finding.consequence != "note"]
-    if problems:
-        forget_verified(warehouse)
-    else:
-        footers.remember()
-    return Report(problems, [finding.text for finding in found if finding.consequence == "note"],
-                  len(footers.seen), sum(rows for *_, rows in footers.seen.values()))
-
-
-def find_damage(warehouse: Warehouse, iteration: int | None = None, *, quick: bool = False,
-                rows: bool = True, footers: Footers | None = None) -> Iterator[Finding]:
-    """Names, tasks, policies, then stage by stage: documents, parts and, unless `quick`, checksums and rows.
+def check_run(warehouse: Warehouse, iteration: int | None = None, *, quick: bool = False) -> Report:
+    """Check names, manifests and footers, and unless `quick` checksums.
 
     With an iteration named, its stages and the policy that it wrote alone.
     """
+    seen: Seen = {}
+    found = list(find_damage(warehouse, iteration, seen, quick=quick))
+    problems = [finding for finding in found if finding.consequence != "note"]
+    if problems:
+        forget_verified(warehouse)
+    return Report([finding.text for finding in problems],
+                  [finding.text for finding in found if finding.consequence == "note"],
+                  len(seen), sum(seen.values()), changes_for(warehouse, problems))
+
+
+def find_damage(warehouse: Warehouse, iteration: int | None, seen: Seen, *, quick: bool) -> Iterator[Finding]:
+    """Names, tasks, policies, then by stage documents and parts, unless `quick` with their checksums."""
     from tqdm import tqdm
     if twin := twin_of(warehouse.root):
         twin.bring_all()
-    footers = footers or Footers(warehouse)
     if iteration is None:
         yield from _foreign_files(warehouse)
-        yield from _tasks(warehouse, footers, quick=quick)
+        yield from _tasks(warehouse, seen, quick=quick)
     yield from _policies(warehouse, iteration, quick=quick)
-    stages, wrong = warehouse.stages(iteration), list[Finding]()
+    stages = warehouse.stages(iteration)
     for stage in tqdm(stages, desc="stages", unit="stage", leave=False, disable=None):
-        found = list(_stage(warehouse, stage, footers, quick=quick))
-        yield from found
-        wrong += found
-        if rows and not quick:
-            yield from _rows(warehouse, stage, wrong)
+        yield from _stage(warehouse, stage, seen, quick=quick)
 
 
 def _foreign_files(warehouse: Warehouse) -> Iterator[Finding]:
@@ -86,7 +83,7 @@ def _foreign_files(warehouse: Warehouse) -> Iterator[Finding]:
                 yield Finding.of(path, "is left from a killed process; remove it when nothing runs.", "note")
             else:
                 words = "was not written by any stage. Move it out of the run folder."
-                yield Finding.of(path, words, "aside")
+                yield Finding.of(path, words, "restore")
     if ended:
         yield Finding(warehouse.root,
                       f"{counted(len(ended), 'generation')} that were ended or never used take "
@@ -102,7 +99,7 @@ def folders_that_count(warehouse: Warehouse) -> set[Path]:
         if stage.name == "train" and stage.life:
             folders.add(warehouse.root / "policies" / str(stage.identity["iteration"] + 1)
                         / f"generation={stage.life.folder}")
-    return folders | {warehouse.policy_dir(version) for version in warehouse.policy_versions()}
+    return folders | {warehouse.policy_dir(version) for version in warehouse.state.versions}
 
 
 def _is_gone_on_with(path: Path) -> bool:
@@ -111,15 +108,19 @@ def _is_gone_on_with(path: Path) -> bool:
     return not part.exists() and path in spills_of(part)
 
 
-def _tasks(warehouse: Warehouse, footers: Footers, *, quick: bool) -> Iterator[Finding]:
+def _tasks(warehouse: Warehouse, seen: Seen, *, quick: bool) -> Iterator[Finding]:
     """The tasks are there and are those that the run was made with."""
     folder, parts = warehouse.folder("tasks"), warehouse.parts("tasks")
     if not parts:
         yield Finding.of(folder, "holds no tasks. Restore it from a copy of the run.", "restore")
-    wrong = [Finding(part, text, "restore") for part in parts for text in footers.problems("tasks", {}, part)]
-    for finding in wrong:
-        yield Finding.of(finding.path, f"{finding.why}. Restore it from a copy of the run.", "restore")
-    if wrong or not parts or quick:
+    sound = bool(parts)
+    for part in parts:
+        wrong, seen[part] = footer_problems(warehouse, "tasks", {}, part)
+        sound &= not wrong
+        for text in wrong:
+            why = Finding(part, text, "restore").why
+            yield Finding.of(part, f"{why}. Restore it from a copy of the run.", "restore")
+    if quick or not sound:
         return
     try:
         warehouse.verify("tasks")
@@ -129,7 +130,7 @@ def _tasks(warehouse: Warehouse, footers: Footers, *, quick: bool) -> Iterator[F
 
 def _policies(warehouse: Warehouse, iteration: int | None, *, quick: bool) -> Iterator[Finding]:
     """Each policy's files are those that its policy.json names, and its parent is there."""
-    versions = warehouse.policy_versions()
+    versions = warehouse.state.versions
     for version in versions:
         folder = warehouse.policy_dir(version)
         if iteration not in (None, version - 1):
@@ -137,13 +138,13 @@ def _policies(warehouse: Warehouse, iteration: int | None, *, quick: bool) -> It
         stage = warehouse.stage("train", iteration=version - 1)
         consequence: Consequence = "again" if version else "restore"
         if not (folder / "policy.json").exists():
-            way_out = f", or let `warehouse repair` open {stage.title} again" if version else ""
+            way_out = f", or let `warehouse check --fix` open {stage.title} again" if version else ""
             yield Finding.of(folder, f"has no policy.json: policy {version} is missing. Restore it from a "
                              f"copy of the run{way_out}.", consequence, stage)
             continue
         try:
             parent = warehouse.policy(version).get("parent")
-            if not quick and not warehouse.is_pruned(version):
+            if not quick and not warehouse.state.policies[version].dropped:
                 warehouse.verify_policy(version)
         except StageError as error:
             yield Finding(folder, str(error), consequence, stage)
@@ -153,7 +154,7 @@ def _policies(warehouse: Warehouse, iteration: int | None, *, quick: bool) -> It
                           "exist. Restore it from a copy.", "restore")
 
 
-def _stage(warehouse: Warehouse, stage: Stage, footers: Footers, *, quick: bool) -> Iterator[Finding]:
+def _stage(warehouse: Warehouse, stage: Stage, seen: Seen, *, quick: bool) -> Iterator[Finding]:
     """Documents and parts of one stage, and what it says of others."""
     manifest = None
     if stage.is_complete() and not file_names(stage.folder, "*"):
@@ -168,10 +169,11 @@ def _stage(warehouse: Warehouse, stage: Stage, footers: Footers, *, quick: bool)
         words = UNFINISHED if gone else "is not complete; run it again to finish it."
         yield Finding(stage.folder, f"{stage.title} {words}", "restore" if gone else "note")
     for table, keys, folder in _tables(stage):
-        yield from find_damaged_parts(footers, stage, table, keys, folder, manifest, quick=quick)
+        yield from find_damaged_parts(warehouse, stage, table, keys, folder, manifest, seen,
+                                      quick=quick)
     if manifest and "prompts" not in manifest and stage.prompts and not any(stage.prompts.glob("part-*")):
         yield Finding.of(stage.prompts, f"holds no prompts, though {stage.title} is complete. Restore them, "
-                         "or let `warehouse repair` open the stage again.", "again", stage)
+                         "or let `warehouse check --fix` open the stage again.", "again", stage)
     if stage.name == "score":
         yield from _scored_parts(warehouse, stage, manifest)
 
@@ -181,8 +183,8 @@ def _gone(warehouse: Warehouse, stage: Stage) -> Finding:
     assert stage.life is not None
     what = f"is gone, though {stage.title} is complete. Restore it from a copy of the run"
     if stage.name == "score":
-        return Finding(stage.folder / "manifest.json", f"{stage.folder} {what}, or let `warehouse repair` "
-                       "open the stage again.", "aside", stage)
+        return Finding(stage.folder / "manifest.json", f"{stage.folder} {what}, or let `warehouse "
+                       "check --fix` open the stage again.", "aside", stage)
     read = stage.name == "train" or warehouse.state.readers(stage.life.begun)
     way_out = "; no stage can make the same rows again" if read else f", or {stage.way_to_discard()}"
     return Finding.of(stage.folder, f"{what}{way_out}.", "restore")
@@ -215,20 +217,5 @@ def _scored_parts(warehouse: Warehouse, stage: Stage, manifest: dict[str, Any] |
                       "again.", "restore")
     for path in present if sampled else []:
         if part_number(path) not in sampled:
-            yield Finding.of(path, "scores completions that are gone. `warehouse repair` puts it aside.",
+            yield Finding.of(path, "scores completions that are gone. `warehouse check --fix` leaves it out.",
                              "again", stage)
-
-
-def _rows(warehouse: Warehouse, stage: Stage, wrong: list[Finding]) -> Iterator[Finding]:
-    """The rows of every part of a stage that can be read; what was found `wrong` is not said again."""
-    for table, keys, folder in _tables(stage):
-        for part in sorted(folder.glob(f"{STEMS.get(table, 'part')}-*.parquet")):
-            if any(finding.path == part for finding in wrong):
-                continue
-            try:
-                problems = row_problems(warehouse, table, keys, part)
-            except StageError as error:
-                problems = [str(error)]
-            for problem in problems:
-                if not any(problem in finding.text for finding in wrong):
-                    yield Finding(part, f"{part}: {problem}", "restore")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from warehouse.options import open_run, run_argument, run_folder, shows_errors
+from warehouse.options import as_line, json_option, open_run, run_argument, run_folder, shows_errors
 from warehouse.store.commit import by_address
 from warehouse.store.errors import counted, printable
 
@@ -50,30 +50,46 @@ def discard(run: Path, iteration: int, purpose: str | None, scorer: str | None, 
 @click.command()
 @run_argument
 @only_iteration
-@click.option("--yes", is_flag=True, help="Put aside whatever is damaged in the whole run.")
+@click.option("--quick", is_flag=True, help="Skip checksums: only names, manifests and footers.")
+@click.option("--fix", "fixes", is_flag=True,
+              help="Go on without what is damaged: stages that can make it again are open then.")
+@json_option
 @shows_errors
-def repair(run: Path, iteration: int | None, yes: bool) -> None:
-    """Put damaged files aside, and what was made from them.
+def check(run: Path, iteration: int | None, quick: bool, fixes: bool, as_json: bool) -> None:
+    """Check every invariant of the stored files.
 
-    The stages can make them again then. Files move to RUN/broken, none is deleted. Without --iteration or
-    --yes it only says what it would move; the exit code is then 1 if there is something. Stop the run's
-    stages first.
+    Exit code 1 with a list when any is broken. With --fix no file is moved or deleted: what is damaged
+    counts no more, nor what was made from it, and `warehouse prune --ended` removes it. Exit code 1 is then
+    of what only a copy mends.
     """
-    from warehouse.maintain.repair import plan_repair, put_aside
+    from warehouse.maintain.check import check_run
+    from warehouse.maintain.fix import fix
     warehouse = open_run(run)
-    moves = plan_repair(warehouse, iteration)
-    for move in moves:
-        about = move.path.relative_to(warehouse.root) if move.path else "note"
-        click.echo(by_address(f"{about}: {move.why}"))
-    files = [move for move in moves if move.path]
-    if not files:
-        click.echo("nothing to put aside")
-    elif yes or iteration is not None:
-        folder = put_aside(warehouse, moves)
-        click.echo(by_address(f"moved to {folder}; run the stages of these iterations again"))
-    else:
-        click.echo("nothing was moved: name an iteration with --iteration, or give --yes")
+    report = check_run(warehouse, iteration, quick=quick)
+    left, to_do = report.problems, list[str]()
+    if fixes and fix(warehouse, report.changes):
+        after = check_run(warehouse, iteration, quick=quick).problems
+        left = [problem for problem in after if problem in report.problems]
+        to_do = [problem for problem in after if problem not in left]
+    if as_json:
+        click.echo(as_line({**report._asdict(), "changes": [str(change) for change in report.changes],
+                            "left": left}))
+        raise SystemExit(bool(left))
+    would = "Fixed:" if fixes else "`warehouse check --fix` would go on without:"
+    lines = [*(f"note: {note}" for note in report.notes), *report.problems,
+             *([would, *map(str, report.changes)] if report.changes else []), *to_do]
+    click.echo(by_address("".join(f"{line}\n" for line in lines)), nl=False)
+    click.echo(f"{counted(report.num_parts, 'part')}, {counted(report.num_rows, 'row', ',')}, "
+               f"{counted(len(report.problems), 'problem')}" + (f", {len(left)} left" if fixes else ""))
+    if left:
         raise SystemExit(1)
+
+
+@click.command(hidden=True, context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def repair(words: tuple[str, ...]) -> None:
+    """Say what took its place."""
+    raise click.ClickException("repair is check --fix now.")
 
 
 @click.command()
@@ -110,12 +126,13 @@ def prune(run: Path, before: int | None, ended: bool, yes: bool) -> None:
     if not done.num_parts:
         click.echo(f"There is nothing to prune before iteration {before}.")
         return
-    sizes = f"{done.bytes_before / 1e6:.1f} MB to {done.bytes_after / 1e6:.1f} MB"
+    size = f"{done.bytes_before / 1e6:.1f} MB"
     if yes:
-        click.echo(f"{counted(done.num_parts, 'part')} pruned, {sizes}")
+        click.echo(f"{counted(done.num_parts, 'part')} pruned, {size} to {done.bytes_after / 1e6:.1f} MB")
     else:
-        click.echo(f"{counted(done.num_parts, 'part')} of {counted(len(done.iterations), 'iteration')} would "
-                   f"shrink from {sizes}, and could not be trained on again. Run it with --yes to do it.")
+        click.echo(f"{counted(done.num_parts, 'part')} of {counted(len(done.iterations), 'iteration')}, "
+                   f"{size}, would lose their tokens, and could not be trained on again. Run it with --yes "
+                   "to do it.")
 
 
 @click.group()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,14 +17,13 @@ import pyarrow.parquet as pq
 from warehouse.ledger.refusals import Refusal
 from warehouse.maintain.rewrite import NewGeneration, point_to
 from warehouse.sql.database import refresh_sql
-from warehouse.stages.space import sweep
 from warehouse.store.commit import commit_file, commit_json, ensure_local
 from warehouse.store.errors import StageError
 from warehouse.store.names import is_training
 from warehouse.store.parts import as_stored, part_number, part_writer, read_groups, row_group_size
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import arrow_schema
-from warehouse.store.stage import Stage, read_manifest
+from warehouse.store.stage import read_manifest
 
 Merged = dict[int, list[int]]  # number of the merged part -> numbers of the parts in it, in order
 MIB = 2**20
@@ -34,69 +34,52 @@ def compact_run(warehouse: Warehouse, iteration: int | None = None, part_mib: in
 
     StageError if the one named has a stage under way.
     """
-    lines = []
-    for number in warehouse.iterations("completions") if iteration is None else [iteration]:
-        for purpose in warehouse.purposes("completions", number):
-            lines += _compact_finished(warehouse, number, purpose, part_mib, named=iteration is not None)
+    lines = list[str]()
+    for rollout in warehouse.state.of_stage("rollout", iteration):
+        while (done := _compact(warehouse, rollout.identity, part_mib, iteration is not None)) is None:
+            continue                    # another command changed it meanwhile
+        lines += done
     refresh_sql(warehouse)
-    sweep(warehouse)
     return lines or ["nothing to merge: no finished iteration has several small parts"]
 
 
-def _compact_finished(warehouse: Warehouse, iteration: int, purpose: str, part_mib: int, *,
-                      named: bool) -> list[str]:
-    """Compact a rollout with its scores, anew where another command changed them meanwhile."""
-    while True:
-        unfinished = [stage.title for stage in _stages(warehouse, iteration, purpose)
-                      if not stage.is_complete() and stage.settings() is not None]
-        if unfinished and named:
-            raise StageError(f"{unfinished[0]} is not complete. Run it to its end, then compact.")
-        lines = [] if unfinished else _compact_rollout(warehouse, iteration, purpose, part_mib)
-        if lines is not None:
-            return lines
-
-
-def _stages(warehouse: Warehouse, iteration: int, purpose: str) -> list[Stage]:
-    """Stages that read or wrote the rows of one rollout: the rollout, its scores, the training on it."""
-    stages = [warehouse.stage("rollout", iteration=iteration, purpose=purpose),
-              *warehouse.scores(iteration, purpose)]
-    return stages + ([warehouse.stage("train", iteration=iteration)] if is_training(purpose) else [])
-
-
-def _compact_rollout(warehouse: Warehouse, iteration: int, purpose: str, part_mib: int) -> list[str] | None:
+def _compact(warehouse: Warehouse, keys: dict[str, Any], part_mib: int, named: bool) -> list[str] | None:
     """Merge completions and samples alike, so that part i of samples still scores part i of completions.
 
     None where another command changed them meanwhile.
     """
-    rollout, *others = _stages(warehouse, iteration, purpose)
-    if not rollout.is_complete():
+    state = warehouse.state
+    lives = [life for life in (state.life("rollout", **keys), *state.scores(**keys)) if life]
+    training = state.life("train", keys["iteration"]) if is_training(keys["purpose"]) else None
+    unfinished = [life.title for life in (*lives, training) if life and not life.is_complete]
+    if unfinished and named:
+        raise StageError(f"{unfinished[0]} is not complete. Run it to its end, then compact.")
+    if unfinished or not lives:
         return []
-    stages = [rollout, *(stage for stage in others if stage.name == "score" and stage.is_complete())]
-    parts = warehouse.parts("completions", iteration=iteration, purpose=purpose)
-    lost = {part_number(Path(name)) for stage in stages for name in (stage.manifest() or {}).get("lost", [])}
+    title = f"iteration {keys['iteration']} ({keys['purpose']})"
+    parts = warehouse.parts("completions", **keys)
+    lost = {part_number(Path(name)) for life in lives for name in life.lost}
     if lost & {part_number(part) for part in parts}:    # a merged part would have no twin
-        return [f"iteration {iteration} ({purpose}): stays in its parts, as a part of its scores is lost"]
+        return [f"{title}: stays in its parts, as a part of its scores is lost"]
     ensure_local(parts)
     plan = _plan(parts, part_mib)
     if not plan:
         return []
-    new = [NewGeneration.of(warehouse, stage, "compacted") for stage in stages]
+    new = [NewGeneration.of(warehouse, warehouse.stage_of(life), "compacted") for life in lives]
     try:
         for generation in new:
             _merge(generation, plan)
         point_to(warehouse, "compacted", new)
-    except Refusal:
-        return None
-    except (StageError, FileNotFoundError):
+    except (StageError, FileNotFoundError) as error:
         for generation in new:
             generation.remove()
-        if parts == warehouse.parts("completions", iteration=iteration, purpose=purpose):
+        if not isinstance(error, Refusal) and parts == warehouse.parts("completions", **keys):
             raise
         return None
-    num_old = sum(len(stage_parts) for stage_parts in plan.values()) * len(new)
     for generation in new:
         generation.remove_former()
-    return [f"iteration {iteration} ({purpose}): {num_old} files merged into {len(plan) * len(new)}"]
+    num_old = sum(map(len, plan.values())) * len(new)
+    return [f"{title}: {num_old} files merged into {len(plan) * len(new)}"]
 
 
 def _plan(parts: list[Path], part_mib: int) -> Merged:

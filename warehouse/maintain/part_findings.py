@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from warehouse.sql.rollup_files import FOLDER
-from warehouse.sql.verified import state_of
 from warehouse.store.checksums import part_damage
-from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError
-from warehouse.store.json_files import read_json
-from warehouse.store.parts import footer_facts, part_metadata, read_part
+from warehouse.store.parts import footer_facts, read_part
 from warehouse.store.run_folder import STEMS, Warehouse
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION, later_columns, stored_names
 from warehouse.store.stage import Stage
 
-# What follows: nothing; the file goes aside alone; it goes, and its stage runs again; only a copy helps.
+# What --fix does: nothing, or to leave the file out, and to have its stage run again. Else only a copy helps.
 Consequence = Literal["note", "aside", "again", "restore"]
-RESTORE_OR_OPEN = "Restore it, or let `warehouse repair` open the stage again."
+RESTORE_OR_OPEN = "Restore it, or let `warehouse check --fix` open the stage again."
+Seen = dict[Path, int]      # rows of each part that was looked at
 
 
 class Finding(NamedTuple):
@@ -45,8 +40,8 @@ class Finding(NamedTuple):
         return self.text.removeprefix(f"{self.path} ").split(". ")[0]
 
 
-def find_damaged_parts(footers: Footers, stage: Stage, table: str, keys: dict[str, Any], folder: Path,
-                       manifest: dict[str, Any] | None, *, quick: bool) -> Iterator[Finding]:
+def find_damaged_parts(warehouse: Warehouse, stage: Stage, table: str, keys: dict[str, Any], folder: Path,
+                       manifest: dict[str, Any] | None, seen: Seen, *, quick: bool) -> Iterator[Finding]:
     """The parts of one table against the manifest, by size and checksum, and by their footers."""
     pattern = f"{STEMS.get(table, 'part')}-*.parquet"
     facts = (manifest or {}).get("prompts" if table == "prompts" else "parts")
@@ -59,7 +54,7 @@ def find_damaged_parts(footers: Footers, stage: Stage, table: str, keys: dict[st
                              f"{RESTORE_OR_OPEN}", "again", stage)
         elif facts is not None and name not in listed:
             words = f"is not in the manifest of {stage.title}. Move it out of the run."
-            yield Finding.of(path, words, "aside")
+            yield Finding.of(path, words, "aside", stage)
         elif path.exists() and not path.is_file():          # a pipe would be waited for
             yield Finding.of(path, f"is no file. {RESTORE_OR_OPEN}", "again", stage)
         elif not os.access(path, os.R_OK):
@@ -67,15 +62,14 @@ def find_damaged_parts(footers: Footers, stage: Stage, table: str, keys: dict[st
                 "is a link to nothing. Have what it leads to there again.")
             yield Finding.of(path, words, "restore")
         else:
-            for text in _file_problems(footers, table, keys, path, listed.get(name), quick=quick):
+            wrong, seen[path] = footer_problems(warehouse, table, keys, path)
+            for text in (*wrong, *_content_problems(path, listed.get(name), bool(wrong), quick=quick)):
                 yield Finding(path, text, "again", stage)
 
 
-def _file_problems(footers: Footers, table: str, keys: dict[str, Any], path: Path,
-                   listed: dict[str, Any] | None, *, quick: bool) -> Iterator[str]:
-    """What is wrong with the file of a part: with its footer, and with its content."""
-    wrong = footers.problems(table, keys, path)
-    yield from wrong
+def _content_problems(path: Path, listed: dict[str, Any] | None, wrong: bool, *,
+                      quick: bool) -> Iterator[str]:
+    """What is wrong with the content of a part, which is not asked twice where the footer is `wrong`."""
     if listed and (why := part_damage(path, listed, quick=quick)):
         yield f"{path} {why}. {RESTORE_OR_OPEN}"
     elif not listed and not quick and not wrong:
@@ -83,33 +77,6 @@ def _file_problems(footers: Footers, table: str, keys: dict[str, Any], path: Pat
             read_part(path)
         except StageError as error:
             yield str(error)
-
-
-class Footers:
-    """What footers say; one that fitted is read again only when size, time or inode of its file changed."""
-
-    def __init__(self, warehouse: Warehouse) -> None:
-        self._warehouse, self._notes = warehouse, warehouse.root / FOLDER / "footers.json"
-        self._known: dict[str, list[int]] = {}
-        with contextlib.suppress(StageError):   # damaged: made again
-            self._known = (read_json(self._notes) or {}).get(warehouse.run_id, {})
-        self.seen: dict[str, list[int]] = {}    # size, time, inode and rows of each part
-
-    def problems(self, table: str, keys: dict[str, Any], part: Path) -> list[str]:
-        """What is wrong with a part by its footer: it does not open, or is of another table, run, folder."""
-        name, now = str(part).removeprefix(f"{self._warehouse.root}/"), state_of(part)
-        if self._known.get(name, [])[:-1] == now:
-            self.seen[name] = self._known[name]
-            return []
-        problems, num_rows = footer_problems(self._warehouse, table, keys, part)
-        self.seen[name] = [*now, num_rows]
-        return problems
-
-    def remember(self) -> None:
-        """Note what was seen in RUN/iterations/footers.json, which may be removed: nothing was wrong."""
-        if self.seen != self._known:
-            with contextlib.suppress(OSError, StageError):  # a read-only run
-                replace_bytes(self._notes, json.dumps({self._warehouse.run_id: self.seen}).encode())
 
 
 def footer_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part: Path
@@ -121,12 +88,13 @@ def footer_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part
         footer = pq.read_metadata(part)
     except (pa.ArrowInvalid, OSError) as error:
         why = str(error).splitlines()[0].partition(". ")[0]
-        return [f"{part} is torn or not Parquet ({why}). `warehouse repair` puts it aside."], 0
+        return [f"{part} is torn or not Parquet ({why}). Restore it, or let `warehouse check "
+                "--fix` leave it out."], 0
     metadata = footer_facts(footer.metadata)
     version = metadata.get("schema_version", str(SCHEMA_VERSION))
     if version not in map(str, range(OLDEST_VERSION, SCHEMA_VERSION + 1)):
         return [f"{part} has schema version {version}, which this Rollhouse (version {SCHEMA_VERSION}) does "
-                "not read. Use the Rollhouse that wrote it, or let `warehouse repair` put it aside."], 0
+                "not read. Use the Rollhouse that wrote it, or let `warehouse check --fix` leave it out."], 0
     later = later_columns(table, int(version))
     names = [stored for name, stored in stored_names(table).items() if name not in later]
     if footer.schema.to_arrow_schema().names != names:
@@ -151,15 +119,3 @@ def _bounds(group: Any, column: str) -> tuple[Any, Any]:
                   if group.column(index).path_in_schema == column), None)
     statistics = None if index is None else group.column(index).statistics
     return (statistics.min, statistics.max) if statistics and statistics.has_min_max else (None, None)
-
-
-def is_compacted(stage: Stage) -> bool:
-    """True if the stage's parts were merged."""
-    return any(_is_merged(path) for path in stage.folder.glob("part-*.parquet"))
-
-
-def _is_merged(path: Path) -> bool:
-    try:
-        return path.is_file() and "merged" in part_metadata(path)
-    except StageError:
-        return False

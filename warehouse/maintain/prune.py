@@ -11,7 +11,7 @@ from warehouse.ledger.state import RunState
 from warehouse.maintain.rewrite import NewGeneration, point_to
 from warehouse.store.commit import ensure_local, file_names, remove_file, remove_folder
 from warehouse.store.errors import counted
-from warehouse.store.parts import part_metadata, read_parts, write_part
+from warehouse.store.parts import part_metadata, read_parts, stored_bytes, write_part
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
@@ -22,7 +22,7 @@ DROPPED = {"completions": ("completion_ids", "behaviour_logprobs", "support_ids"
 
 
 class Pruned(NamedTuple):
-    """What was pruned, or would be: iterations, parts, bytes before and after."""
+    """What was pruned, or would be: iterations, parts, and their bytes, before and after if it was done."""
 
     iterations: list[int]
     num_parts: int
@@ -38,23 +38,17 @@ def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> Pruned:
     """
     from tqdm import tqdm
     warehouse.state.check_prune(before)
-    iterations = [number for number in warehouse.iterations("completions") if number < before]
+    iterations = [number for number in warehouse.state.iterations("rollout") if number < before]
     num_parts = size = after = 0
     for number in tqdm(iterations, desc="prune", unit="iteration", leave=False, disable=None):
-        work = [(stage, table, part) for stage in _stages(warehouse, number)
-                for table, part in _parts(warehouse, stage) if _tokens(table, part)[0]]
+        work = [(stage, table, part) for stage in warehouse.stages(number)
+                if stage.name != "score" and stage.life and stage.life.is_complete and not stage.life.pruned
+                for table, part in _parts(warehouse, stage)]
         num_parts += len(work)
-        size += sum(part.stat().st_size for _, _, part in work)
-        if dry_run:
-            after += sum(part.stat().st_size - _tokens(table, part)[1] for _, table, part in work)
-        elif work:
+        size += stored_bytes(part for _, _, part in work)
+        if work and not dry_run:
             after += _prune(warehouse, work)
     return Pruned(iterations, num_parts, size, after)
-
-
-def _stages(warehouse: Warehouse, iteration: int) -> list[Stage]:
-    """Stages that wrote tokens of an iteration."""
-    return [stage for stage in warehouse.stages(iteration) if stage.name != "score" and stage.is_complete()]
 
 
 def _parts(warehouse: Warehouse, stage: Stage) -> Iterator[tuple[str, Path]]:
@@ -97,31 +91,20 @@ def _write_without_tokens(warehouse: Warehouse, table: str, part: Path, path: Pa
     write_part(path, table, rows, {"run_id": warehouse.run_id, "part_uuid": uuid.uuid4().hex, **merged})
 
 
-def _tokens(table: str, part: Path) -> tuple[int, int]:
-    """How many tokens the dropped columns of a part hold, and in how many bytes, from its footer."""
-    import pyarrow.parquet as pq
-    part_metadata(part)                                # which says what is wrong with a damaged part
-    metadata = pq.read_metadata(part)
-    count = num_bytes = 0
-    for group in range(metadata.num_row_groups):
-        for index in range(metadata.num_columns):
-            chunk = metadata.row_group(group).column(index)
-            if chunk.path_in_schema.split(".")[0] in DROPPED[table]:
-                held = chunk.statistics
-                count += held.num_values if held is not None else chunk.num_values
-                num_bytes += chunk.total_compressed_size
-    return count, num_bytes
-
-
 def prune_ended(warehouse: Warehouse, *, dry_run: bool) -> str:
     """Remove the folders of generations that count no more, of at least an hour's age; the line to print."""
     from warehouse.maintain.check import folders_that_count
     counts = folders_that_count(warehouse)
     folders = [folder for folder in warehouse.root.rglob("generation=*") if folder not in counts
                and time.time() - folder.stat().st_mtime > UNDER_WAY_SECONDS]
-    size = sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
+    files = [path for folder in counts if folder.name.startswith("generation=") and "=" in folder.parent.name
+             for path in folder.parent.glob("*") if path.is_file()]         # of an old run, which had none
+    size = sum(path.stat().st_size for place in folders for path in place.rglob("*") if path.is_file())
+    size += sum(path.stat().st_size for path in files)
     for folder in folders if not dry_run else []:
         remove_folder(folder)
+    for path in files if not dry_run else []:
+        remove_file(path)
     what = f"{counted(len(folders), 'generation')} that count no more, {size / 1e6:.1f} MB"
     return f"{what}: removed" if not dry_run else f"{what}, would go. Run it with --yes to do it."
 

@@ -28,7 +28,7 @@ def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
         said[:] = [f"policy {version} now has the weights of policy {to}; {how}"]
         return RolledBack(to, warehouse.policy(newest).get("global_step"), why)
 
-    if to in warehouse.policy_versions() and to != warehouse.state.newest:
+    if to in warehouse.state.versions and to != warehouse.state.newest:
         warehouse.verify_policy(to)
     warehouse.append(go_back)
     return [*said, f"next: rollout {shell_quote(warehouse.root)} --iteration {warehouse.state.newest}"]

@@ -56,6 +56,15 @@ class ObjectState(NamedTuple):
     mark: int   # 0 to 999,999, from its e-tag: another content has another mark
 
 
+class StoreError(StageError):
+    """What a store refuses, and `why`, in the words of REASONS where these know it."""
+
+    def __init__(self, address: str, why: str, way_out: str) -> None:
+        self.why = why
+        super().__init__(f"{address} cannot be used: {why}. {way_out}, then run the same command again; what "
+                         "was written before is kept.")
+
+
 class Bucket:
     """The objects below an address; keys are relative to it. Every error is a StageError."""
 
@@ -87,14 +96,13 @@ class Bucket:
                     answer = work()
                 self._reached = True
                 return answer
-            except StageError as error:
+            except StoreError as error:
                 passing = (OVERLOADED, BROKEN, UNREACHED) if self._reached else (OVERLOADED, BROKEN)
-                why = next((why for why in passing if why in str(error)), None)
-                if why is None or attempt == ATTEMPTS - 1:
+                if error.why not in passing or attempt == ATTEMPTS - 1:
                     raise
-                if why == UNREACHED:
-                    print(f"{why}: {self.address} is asked again ..", file=sys.stderr)
-                time.sleep((3 if why == UNREACHED else 0.1) * 2**attempt)
+                if error.why == UNREACHED:
+                    print(f"{error.why}: {self.address} is asked again ..", file=sys.stderr)
+                time.sleep((3 if error.why == UNREACHED else 0.1) * 2**attempt)
         raise AssertionError
 
     def create(self, key: str, content: Path | bytes) -> ObjectState | None:
@@ -146,11 +154,12 @@ class Bucket:
         meta = self._unless_gone(lambda: self._api.head(self._store, key))
         return meta and _state(meta["size"], meta["e_tag"])
 
-    def list(self, prefix: str) -> list[tuple[str, ObjectState]]:
-        """Every object below a folder, a thousand per request."""
+    def list(self, prefix: str, after: str | None = None) -> list[tuple[str, ObjectState]]:
+        """Every object below a folder, or those with a key after that one, a thousand per request."""
         return self._ask(lambda: [
             (str(meta["path"]), _state(meta["size"], meta["e_tag"]))
-            for page in self._api.list(self._store, prefix=prefix, chunk_size=1000) for meta in page])
+            for page in self._api.list(self._store, prefix=prefix, offset=after, chunk_size=1000)
+            for meta in page])
 
     def list_top(self) -> dict[str, ObjectState]:
         """The objects that lie directly below the address."""
@@ -213,8 +222,7 @@ class Bucket:
             if why is None:
                 why, way_out = text.partition("\n")[0][:300].rstrip("."), "See what that says"
             way_out = way_out.format(credentials=CREDENTIALS[self.scheme])
-            raise StageError(f"{self.address} cannot be used: {why}. {way_out}, then run the same command "
-                             "again; what was written before is kept.") from error
+            raise StoreError(self.address, why, way_out) from error
 
 
 def is_address(path: str | Path) -> bool:

@@ -56,8 +56,9 @@ def mirror_run(run: str, to: str) -> str:
         for rank in range(5):           # a mirror that is killed lists nothing that it has not
             of_rank = sorted((key, path) for key, path in wanted.items() if _rank(key) == rank)
             if rank == 3:               # entry after entry: a gap would be written into
-                for item in of_rank:
+                for number, item in enumerate(of_rank, start=len(_entries(listed))):
                     put(item)
+                    target.pack_log(number)
             else:
                 in_parallel(put, of_rank)
     target.bucket.delete(_gone(listed, files))

@@ -1,16 +1,18 @@
 """The local folder in which the stages work on a run of an object store, as on any other run folder.
 
 A file is put into the store before it appears here under its final name, and the store decides who was first:
-so what lies here under its final name stands in the store. Documents (settings, manifests, policy.json) are
-brought when the run is opened, parts and weights when somebody reads them. Spills, rollups and temporary
-files are this machine's alone.
+so what lies here under its final name stands in the store. The log is brought when the run is opened, other
+files when somebody reads them. Spills, rollups and temporary files are this machine's alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import os
 import re
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,12 @@ from typing import Any
 from warehouse.objects.bucket import Bucket, ObjectState
 from warehouse.objects.fetch import bar, fetch, fits, in_parallel, stamp
 from warehouse.objects.keys import DOCUMENT, OWN, TABLES, TOP_FILES, WHOLE, document_of, files_of, key_of
-from warehouse.store.commit import COPY_MARKER, reached, replace_bytes
+from warehouse.store.commit import COPY_MARKER, beside, reached, replace_bytes
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import json_bytes, read_json
 
 WORTH_A_BAR = 1 << 24           # bytes to put
+LOG, PACKS, PACKED = "_log", "_log-packs", 8
 
 
 class WorkingCopy:
@@ -34,19 +37,60 @@ class WorkingCopy:
         self.address = self.bucket.address
 
     def sync(self) -> None:
-        """Bring documents that are new or changed; drop files that the store holds no more, or otherwise."""
-        listed = self.listing()
+        """Bring what says what the run is: warehouse.json, config.toml and new entries of the log.
+
+        Other files are brought when they are read: none ever changes under its name. Of a run without a log
+        all documents are brought.
+        """
+        listed = {key: state for key, state in self.bucket.list_top().items() if key in TOP_FILES}
         self._check_same_run(listed)
         self.bring_documents(listed)
-        files = [path for table in TABLES for path in (self.root / table).rglob("*")
-                 if path.is_file() and self.holds(path)]
-        files += [self.root / name for name in TOP_FILES if (self.root / name).is_file()]
-        doubtful = [path for path in files if not fits(path, listed.get(self.key_of(path)))]
-        # A file that another process committed after the listing is not in it: hence each is asked for again.
-        now = in_parallel(lambda path: self.bucket.head(self.key_of(path)), doubtful)
-        for path, state in zip(doubtful, now, strict=True):
-            if not fits(path, state):
-                self._drop(path)
+        for name in {*TOP_FILES} - listed.keys():
+            if (self.root / name).exists() and not self.bucket.head(name):
+                (self.root / name).unlink()
+        for document in (self.root / "train").glob("*/*/checkpoint-*/checkpoint.json"):
+            if not self.bucket.head(self.key_of(document)):     # gigabytes that another machine went on from
+                shutil.rmtree(document.parent)
+        self._bring_log()
+        if not self._entry(0).exists():
+            self.bring_documents(self.listing())
+
+    def _bring_log(self) -> None:
+        """Bring the entries that are not here, many at once where they lie packed."""
+        number = next(each for each in itertools.count() if not self._entry(each).exists())
+        packs, last, wanted = dict[int, tuple[int, str]](), number, list[int]()
+        for key, _ in self.bucket.list(PACKS, after=f"{PACKS}/{number:08d}"):
+            first, size = map(int, key.rpartition("/")[2].removesuffix(".json").split("-"))
+            packs[first], last = max(packs.get(first, (0, "")), (size, key)), max(last, first + size)
+        while number < last:
+            pack = self.bucket.get(packs[number][1]) if number in packs else None
+            texts = json.loads(pack[0]) if pack else []
+            for place, text in enumerate(texts, start=number):
+                with beside(self._entry(place)) as temporary:
+                    temporary.write_text(text, encoding="utf-8")
+                    temporary.chmod(0o444)
+                    os.replace(temporary, self._entry(place))
+            wanted += [] if texts else [number]
+            number += len(texts) or 1
+        behind = self.bucket.list(LOG, after=f"{LOG}/{number - 1:08d}.json" if number else None)
+        keys = [*(self.key_of(self._entry(each)) for each in wanted), *(key for key, _ in behind)]
+        fetch(self.bucket, {key: self.root / key for key in keys})
+
+    def pack_log(self, last: int) -> None:
+        """Put the last entries together once they are 8, 64, 512 ..: a new machine asks for few objects.
+
+        Where that fails they are brought one by one.
+        """
+        size = PACKED
+        with contextlib.suppress(StageError):
+            while (last + 1) % size == 0:
+                first = last + 1 - size
+                texts = [self._entry(each).read_text(encoding="utf-8") for each in range(first, last + 1)]
+                self.bucket.put(f"{PACKS}/{first:08d}-{size:08d}.json", json.dumps(texts).encode())
+                size *= PACKED
+
+    def _entry(self, number: int) -> Path:
+        return self.root / LOG / f"{number:08d}.json"
 
     def bring_config(self) -> None:
         """Have config.toml here as it is now: commands read it before they open the run.
@@ -131,8 +175,10 @@ class WorkingCopy:
         """
         wanted: dict[str, Path] = {}
         for path in paths:
-            document = document_of(path)
-            if document.exists() and WHOLE.fullmatch(path.relative_to(self.root).as_posix()):
+            document, inside = document_of(path), WHOLE.fullmatch(path.relative_to(self.root).as_posix())
+            if inside and not inside[2] and not document.exists():
+                fetch(self.bucket, {self.key_of(document): document})
+            if document.exists() and inside:
                 place = f"{self.key_of(path)}/{files_of(document)}/"
                 listed = [key for key, _ in self.bucket.list(place)]
                 wanted |= {key: path / key.removeprefix(place) for key in listed}
@@ -145,6 +191,7 @@ class WorkingCopy:
     def bring_all(self) -> None:
         """Have every part and every policy here."""
         listed = self.listing()
+        self.bring_documents(listed)
         self.ensure_local([*(self.root / key for key in listed if key.endswith(".parquet")),
                     *(self.root / key.rpartition("/")[0] for key in listed
                       if re.fullmatch(r"policies/\d+(/generation=[^/]+)?/policy\.json", key))])

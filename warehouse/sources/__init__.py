@@ -1,1 +1,1 @@
-"""Where tasks come from: what --tasks may name, published data sets row by row; imports tasks and store."""
+"""Where tasks come from: what --tasks may name; imports tasks, stages and store."""

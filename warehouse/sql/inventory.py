@@ -162,7 +162,8 @@ def _parts_of(stage: Stage, manifest: dict[str, Any] | None) -> Listed:
 def _policies(warehouse: Warehouse, left_out: list[str]) -> list[tuple[Path, dict[str, Any]]]:
     """policy.json of every policy whose is sound, as the run has it: an alias under its version."""
     documents = []
-    for version in warehouse.policy_versions():
+    ensure_local(warehouse.policy_dir(version) / "policy.json" for version in warehouse.state.versions)
+    for version in warehouse.state.versions:
         try:
             documents.append((warehouse.policy_dir(version) / "policy.json", warehouse.policy(version)))
         except StageError as error:

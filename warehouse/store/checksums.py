@@ -68,7 +68,7 @@ def check_tasks(parts: tuple[tuple[Path, int, int], ...], folder: Path, wanted: 
 
 def check_policy_files(folder: Path, stored: dict[str, Any], unread: Sequence[str] = ()) -> None:
     """StageError if files of a policy, those `unread` aside, are not as its policy.json, `stored`, says."""
-    way_out = "Restore the folder from a copy, or see what `warehouse repair` can do."
+    way_out = "Restore the folder from a copy, or see what `warehouse check --fix` can do."
     try:
         hashes = file_hashes(folder, unread)
         actual = weights_sha256(folder, hashes)

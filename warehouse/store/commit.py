@@ -10,22 +10,39 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import json_bytes
-
-if TYPE_CHECKING:
-    from warehouse.objects.working_copy import WorkingCopy
 
 COPY_MARKER = "object-store.json"  # in the working copy of a run in an object store: its address
 TEMPORARY_MARK = ".tmp-"  # in the middle, so that no glob for *.parquet or *.json matches a temporary file
 
 
-TWINS: dict[Path, WorkingCopy] = {}  # of the runs in object stores that this process opened, by their folders
+class Twin(Protocol):
+    """The objects that a run folder is the working copy of: `warehouse.objects.working_copy.WorkingCopy`."""
+
+    root: Path
+    address: str
+    bucket: Any
+
+    def create(self, path: Path, temporary: Path) -> bool: ...
+    def create_folder(self, folder: Path, final: Path) -> bool: ...
+    def file_names(self, folder: Path) -> list[str]: ...
+    def ensure_local(self, paths: Iterable[Path]) -> None: ...
+    def bring_all(self) -> None: ...
+    def adopt(self, path: Path, to: Path) -> None: ...
+    def remove(self, path: Path) -> None: ...
+    def filesystem(self) -> Any: ...
+    def sync(self) -> None: ...
+    def bring_config(self) -> None: ...
+    def pack_log(self, last: int) -> None: ...
 
 
-def twin_of(path: Path) -> WorkingCopy | None:
+TWINS: dict[Path, Twin] = {}  # of the runs in object stores that this process opened, by their folders
+
+
+def twin_of(path: Path) -> Twin | None:
     """The objects of the run that a path lies in; None for a run that is a folder and nothing else."""
     return next((twin for root, twin in TWINS.items() if path.is_relative_to(root)), None) if TWINS else None
 
@@ -172,15 +189,6 @@ def beside(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):  # the error before it counts; what stays is swept later
             temporary.unlink()
-
-
-def move_aside(path: Path, to: Path) -> None:
-    """Move a file or folder that is nobody's to another place of the run; gone already, nothing is done."""
-    to.parent.mkdir(parents=True, exist_ok=True)
-    if twin := twin_of(path):
-        twin.remove(path)
-    with contextlib.suppress(FileNotFoundError):
-        os.rename(path, to)
 
 
 def remove_file(path: Path) -> None:

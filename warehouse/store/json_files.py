@@ -54,7 +54,7 @@ def damaged(path: Path, why: str) -> StageError:
     """The error for a file of the run that is not what was written."""
     ways_out = {"warehouse.json": "Restore it from a copy of the run",       # nothing else says it
                 "object-store.json": "Remove it, and name the run by its address in the store"}
-    way_out = ways_out.get(path.name, "Run `warehouse repair` on the run, or restore the file from a copy")
+    way_out = ways_out.get(path.name, "Run `warehouse check --fix`, or restore the file from a copy")
     return StageError(f"{path} is damaged ({why}). {way_out}.")
 
 

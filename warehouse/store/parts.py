@@ -183,8 +183,8 @@ def check_parts(paths: list[Path], owners: Sequence[str], numbers: Iterable[int]
     wanted = set(numbers)
     present = {part_number(path): path for path in paths if not path.name.startswith("carried-")}
     for number in sorted(present.keys() - wanted):
-        raise StageError(f"{present[number]} is no part of this stage, which has {len(wanted)}. Run "
-                         "`warehouse repair` to put it aside, then run the stage again.")
+        raise StageError(f"{present[number]} is no part of this stage, which has {len(wanted)}. Move "
+                         "it out of the run folder, then run the stage again.")
     for number in sorted(wanted - present.keys()):
         where = paths[0].parent if paths else "its folder"
         raise StageError(f"Part {number} of this stage vanished from {where}. Run the stage again.")
@@ -224,11 +224,11 @@ def part_version(path: Path) -> int:
 
 
 def _missing(path: Path) -> StageError:
-    return StageError(f"{path} is missing. Restore it from a copy, or let `warehouse repair` open its stage "
-                      "again.")
+    return StageError(f"{path} is missing. Restore it from a copy, or let `warehouse check --fix` open its "
+                      "stage again.")
 
 
 def _damaged(path: Path, error: Exception | str) -> StageError:
     why = first_line(error) if isinstance(error, Exception) else error
     return StageError(f"{path} cannot be read ({why}). Run `warehouse check` to see what is damaged, and "
-                      "`warehouse repair` to put it aside so that its stage can make it again.")
+                      "`warehouse check --fix` to open its stage again.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from warehouse.ledger.entries import Transition
 from warehouse.ledger.log import Log
 from warehouse.ledger.old_runs import old_entries, upgrade
+from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import Key, Life, RunState
 from warehouse.objects.place import sync_copy
 from warehouse.store.checksums import check_policy_files, check_tasks, part_damage
@@ -18,7 +19,7 @@ from warehouse.store.commit import TEMPORARY_MARK, commit_directory, ensure_loca
 from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.json_files import damaged, read_json
-from warehouse.store.names import SCORER, base_purpose, check_name
+from warehouse.store.names import SCORER, check_name
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
 from warehouse.store.stage import Stage
 
@@ -158,7 +159,7 @@ class Warehouse:
         for part in self._parts_in_manifest(table, **keys) or []:
             if folder / part["name"] in parts and (why := part_damage(folder / part["name"], part)):
                 raise StageError(f"{folder / part['name']} {why}. Restore it from a copy, or run `warehouse "
-                                 "repair` and then its stage again.")
+                                 "check --fix` and then its stage again.")
 
     def _parts_in_manifest(self, table: str, **keys: Any) -> list[dict[str, Any]] | None:
         """How the manifest lists the parts of a table; None if there is none or it does not say."""
@@ -211,33 +212,16 @@ class Warehouse:
         """The stage of a life."""
         return Stage(life.stage, life.identity, self)
 
-    def iterations(self, table: str) -> list[int]:
-        """Iterations whose stage that writes `table` has begun, in order."""
-        return sorted({life.iteration for life in self.state.of_stage(STAGE_OF[table])})
-
-    def purposes(self, table: str, iteration: int) -> list[str]:
-        """Purposes of `table` in one iteration: 'train' first, then evaluations, each before its turns."""
-        return list(dict.fromkeys(str(life.purpose)
-                                  for life in self.state.of_stage(STAGE_OF[table], iteration)))
-
-    def turns(self, iteration: int, base: str = "train") -> list[str]:
-        """The purposes of all turns of a base purpose in one iteration, first turns first."""
-        return [purpose for purpose in self.purposes("completions", iteration)
-                if base_purpose(purpose) == base]
-
     def scores(self, iteration: int, purpose: str) -> list[Stage]:
         """Every score of one rollout, finished or not."""
         return [self.stage_of(life) for life in self.state.scores(iteration, purpose)]
 
-    def scorers(self, iteration: int, purpose: str) -> list[str]:
-        """Scorers that completed the iteration."""
-        return self.state.scorers(iteration, purpose)
-
     def stages(self, iteration: int | None = None) -> list[Stage]:
         """Rollouts, then scores, then trainings, finished or not; of one iteration or of all."""
-        state = self.state
-        return [self.stage_of(life) for name in ("rollout", "score", "train")
-                for life in state.of_stage(name, iteration)]
+        stages = [self.stage_of(life) for name in ("rollout", "score", "train")
+                  for life in self.state.of_stage(name, iteration)]
+        ensure_local(stage.folder / "manifest.json" for stage in stages if stage.is_complete())
+        return stages
 
     def choose_scorer(self, iteration: int, purpose: str, name: str | None = None) -> tuple[str, str]:
         """The scorer of a rollout whose rows count, and why: `name`, or as config.toml and the state say.
@@ -245,10 +229,6 @@ class Warehouse:
         Refusal if nothing is scored, or not by a scorer of that name.
         """
         return self.state.choose_scorer(iteration, purpose, name, named_scorer(self.root))
-
-    def trained_purpose(self, iteration: int) -> str:
-        """The purpose whose rows the training of an iteration takes: 'train', or a distillation set."""
-        return self.state.trained_purpose(iteration)
 
     def policy_dir(self, version: int) -> Path:
         """Folder of a policy's files, also where a rollback gave it another version; 0 is the base."""
@@ -264,9 +244,10 @@ class Warehouse:
         """policy.json of a version; StageError if that policy does not exist."""
         known = self.state.policies.get(version)
         folder = self.policy_dir(version)
+        ensure_local([folder / "policy.json"])
         policy = read_json(folder / "policy.json", sha256=str) if known else None
         if policy is None or known is None:
-            raise StageError(f"{self.root} has no policy {version}; it has {self.policy_versions()}. "
+            raise StageError(f"{self.root} has no policy {version}; it has {self.state.versions}. "
                              f"`train {shell_quote(self.root)} --iteration {version - 1}` would write it.")
         for key, kind in POLICY_TYPES.items():
             if policy.get(key) is not None and not isinstance(policy[key], kind):
@@ -277,24 +258,15 @@ class Warehouse:
             policy |= {} if known.global_step is None else {"global_step": known.global_step}
         return policy
 
-    def is_pruned(self, version: int) -> bool:
-        """True for the base, and for a policy of which policy.json alone was kept."""
-        ensure_local([self.policy_dir(version)])
-        return [path.name for path in self.policy_dir(version).iterdir()] == ["policy.json"]
-
     def verify_policy(self, version: int, unread: Sequence[str] = ()) -> None:
         """StageError if files in a policy's folder, those `unread` aside, are not as its policy.json says."""
         folder, stored = self.policy_dir(version), self.policy(version)
         if stored.get("kind", "base") == "base":
             return
-        if self.is_pruned(version):
-            raise StageError(f"{folder} holds no weights any more. Restore it from a copy, or name another "
-                             "policy.")
+        if self.state.policies[version].dropped:
+            raise Refusal("weights_gone", to=version)
+        ensure_local([folder])
         check_policy_files(folder, stored, unread)
-
-    def policy_versions(self) -> list[int]:
-        """Versions of the run's policies, in order."""
-        return sorted(self.state.policies)
 
     def commit_policy(self, iteration: int, folder: Path) -> bool:
         """Put a prepared folder (from `scratch`) where the training of an iteration has its policy.

@@ -6,23 +6,48 @@ import json
 import platform
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from warehouse.ledger.entries import Begun, Changed, Completed
+from warehouse.ledger.entries import Begun, Changed, Completed, Transition
+from warehouse.ledger.log import Log
 from warehouse.ledger.state import Key, Life, RunState
 from warehouse.store.checksums import part_facts, sha256_of
-from warehouse.store.commit import commit_json, ensure_local, file_names
+from warehouse.store.commit import TEMPORARY_MARK, commit_json, ensure_local, file_names
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.json_files import damaged, read_json, shorten
 from warehouse.store.parts import check_parts
 
 if TYPE_CHECKING:
-    from warehouse.store.run_folder import Warehouse
+    import pyarrow as pa
 
 TABLES = {"rollout": "completions", "score": "samples", "train": "train_steps"}
+
+
+class Run(Protocol):
+    """What a stage needs of its run folder: `warehouse.store.run_folder.Warehouse`."""
+
+    @property
+    def root(self) -> Path: ...
+    @property
+    def log(self) -> Log: ...
+    @property
+    def state(self) -> RunState: ...
+    @property
+    def joined(self) -> dict[Key, int]: ...
+    @property
+    def owners(self) -> tuple[str, ...]: ...
+
+    def append(self, ask: Callable[[RunState], Transition | None]) -> int | None: ...
+    def check_live(self, stage: str, **identity: Any) -> Life: ...
+    def folder(self, table: str, *, iteration: int | None = None, purpose: str | None = None,
+               scorer: str | None = None) -> Path: ...
+    def folder_of(self, table: str, life: Life | None, *, iteration: int | None = None,
+                  purpose: str | None = None, scorer: str | None = None) -> Path: ...
+    def new_policy_dir(self, iteration: int) -> Path: ...
+    def read(self, table: str, columns: list[str] | None = None, **keys: Any) -> pa.Table: ...
 
 
 @dataclass(frozen=True)
@@ -31,7 +56,7 @@ class Stage:
 
     name: str
     identity: dict[str, Any]
-    warehouse: Warehouse = field(compare=False)
+    warehouse: Run = field(compare=False)
 
     @property
     def life(self) -> Life | None:
@@ -63,6 +88,20 @@ class Stage:
         if manifest is None and self.is_complete():
             raise damaged(self.folder / "manifest.json", "it is missing")
         return manifest
+
+    def facts(self) -> dict[str, Any] | None:
+        """What the stage counted and measured; None while it is not complete."""
+        manifest = self.manifest()
+        return manifest["facts"] if manifest else None
+
+    def written(self) -> list[Path]:
+        """Parts of a stage under way, and what is saved of open ones, as far as this machine has them."""
+        found = sorted(self.folder.glob("part-*.parquet*"))
+        return [path for path in found if TEMPORARY_MARK not in path.name]
+
+    def last_write(self) -> float | None:
+        """When this machine last wrote something of it, in seconds since 1970; None if nothing is here."""
+        return max((path.stat().st_mtime for path in self.folder.glob("*") if path.exists()), default=None)
 
     def is_complete(self) -> bool:
         """True once the log says so."""
@@ -202,6 +241,7 @@ class Stage:
 def read_manifest(folder: Path, name: str = "manifest.json") -> dict[str, Any] | None:
     """What the stage in this folder wrote; None while it is not complete; StageError if it is damaged."""
     path = folder / name
+    ensure_local([path])
     manifest = read_json(path, facts=dict, parts=list)
     for part in [*manifest["parts"], *manifest.get("prompts", [])] if manifest else []:
         if not isinstance(part, dict) or not {"name", "bytes", "sha256"} <= part.keys():

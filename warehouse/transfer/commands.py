@@ -13,36 +13,18 @@ from warehouse.store.errors import StageError, counted, shell_quote
 @click.command("export")
 @run_argument
 @click.argument("output", type=click.Path(path_type=Path))
-@click.option("--to", "kind", type=click.Choice(["jsonl", "trl", "hf", "arc-submission"]), required=True,
-              help="jsonl: one file (.jsonl or .jsonl.zst); trl, hf: a folder; arc-submission: a file.")
+@click.option("--to", "kind", type=click.Choice(["jsonl", "hf"]), required=True,
+              help="jsonl: one file (.jsonl or .jsonl.zst); hf: a folder.")
 @click.option("--iteration", multiple=True, type=click.IntRange(min=0), help="Iterations; all by default.")
 @click.option("--purpose", default=None, help="One purpose, or eval for every evaluation; all by default.")
-@click.option("--vote", type=click.Choice(["solved", "share", "all"]), default=None,
-              help="Of a submission, who votes first: completions that solve all train pairs, all by their "
-                   "share of train pairs, or all alike. [default: solved]")
-@click.option("--challenges", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
-              help="Of a submission: Kaggle's file with the tasks that it has to hold.")
 @shows_errors
-def export_command(run: Path, output: Path, kind: str, iteration: tuple[int, ...], purpose: str | None,
-                   vote: str | None, challenges: Path | None) -> None:
-    """Write completions for other tools, or an ARC Prize submission.
-
-    Completions come with their tokens and rewards. A submission holds two attempts per test input, those that
-    most completions give; `warehouse results RUN --submission OUTPUT` scores it with the run's solutions.
-    """
-    from warehouse.transfer.arc_submission import export_submission
+def export_command(run: Path, output: Path, kind: str, iteration: tuple[int, ...],
+                   purpose: str | None) -> None:
+    """Write completions for other tools, with their tokens and rewards."""
     from warehouse.transfer.export_rows import export_rows
-    if kind != "arc-submission" and (vote or challenges):
-        raise StageError(f"--vote and --challenges are of --to arc-submission; --to {kind} has no use for "
-                         "them. Leave them out.")
-    if kind in ("jsonl", "arc-submission") and not output.name:
+    if kind == "jsonl" and not output.name:
         raise StageError(f"{output} is a folder, and --to {kind} writes a file. Name one.")
     connection = warehouse.open(run, strict=True)
-    if kind == "arc-submission":
-        lines = export_submission(connection, output, vote=vote or "solved", challenges=challenges,
-                                  iterations=iteration, purpose=purpose)
-        click.echo("\n".join(lines))
-        return
     for path in export_rows(connection, output, kind, iterations=iteration, purpose=purpose):
         click.echo(path)
 

@@ -1,8 +1,8 @@
-"""Rows for other tools: JSON lines, the completions files of TRL, a folder for Hugging Face datasets."""
+"""Rows for other tools: JSON lines, a folder for Hugging Face datasets."""
 
 from pathlib import Path
 
-from warehouse.sql.catalog import condition, of_purposes, quoted, quoted_name
+from warehouse.sql.catalog import condition, of_purposes, quoted
 from warehouse.sql.database import Connection, explain_errors, rows_of
 from warehouse.store.commit import replace_file, saying_why
 from warehouse.store.errors import StageError
@@ -28,11 +28,6 @@ LEFT JOIN (SELECT iteration, purpose, task_id, sample_index, advantage, old_logp
            WHERE iteration = trained_iteration AND {where}) AS trained
     USING (iteration, purpose, task_id, sample_index)
 ORDER BY completions.iteration, completions.purpose, completions.task_id, completions.sample_index
-"""
-TRL = """
-SELECT iteration AS step, prompt, completion, reward AS {reward}, advantage, prompt_ids, completion_ids,
-       behaviour_logprobs
-FROM ({rows})
 """
 CARD = """\
 ---
@@ -60,19 +55,6 @@ def export_rows(connection: Connection, output: Path, kind: str, *,
     if kind == "jsonl":
         compression = "zstd" if output.suffix == ".zst" else "uncompressed"
         return [_copy(connection, rows, output, f"FORMAT json, COMPRESSION {compression}")]
-    if kind == "trl":
-        files = []
-        for iteration, purpose in sorted({(row["iteration"], row["purpose"]) for row in held}):
-            # TRL writes one file per step of training; evaluations go beside, or they would be mixed in.
-            folder = output if purpose == "train" else output / purpose
-            step = f"iteration = {iteration} AND purpose = {quoted(purpose)}"
-            [named] = rows_of(connection, f"SELECT any_value(scorer) AS scorer FROM samples WHERE {step}")
-            reward = quoted_name((named["scorer"] or "reward-").rpartition("-")[0])
-            of_step = ROWS.format(where=step)
-            files.append(_copy(connection, TRL.format(rows=of_step, reward=reward),
-                               folder / f"completions_{iteration:05d}.parquet",
-                               "FORMAT parquet, COMPRESSION zstd"))
-        return files
     names = sorted({row["purpose"].replace("-", "_") for row in held})      # datasets takes no "-" in a name
     files = [_copy(connection, f"SELECT * FROM ({rows}) WHERE replace(purpose, '-', '_') = {quoted(name)}",
                    output / "data" / f"{name}-00000-of-00001.parquet",

@@ -38,8 +38,8 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
     stage, content = warehouse.stage("rollout", **keys), source.read_bytes()
     settings = _settings(stage, {"imported_from": source.name, "plain_sampling": plain_sampling,
                                  "sha256": hashlib.sha256(content).hexdigest()})
-    if manifest := stage.manifest():
-        return manifest["facts"]["num_completions"]
+    if facts := stage.facts():
+        return facts["num_completions"]
     tasks = warehouse.read("tasks", ["task_id", "split", "heldout"]).to_pylist()
     splits = {row["task_id"]: row["split"] for row in tasks}
     rows = read_lines(content, source, splits, plain_sampling, purpose)

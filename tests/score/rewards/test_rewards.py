@@ -28,7 +28,7 @@ def warehouse(tmp_path):
 
 
 def rows(warehouse, scorer_name: str) -> list[dict]:
-    scorer = next(name for name in warehouse.scorers(0, "train") if name.startswith(scorer_name))
+    scorer = next(name for name in warehouse.state.scorers(0, "train") if name.startswith(scorer_name))
     return warehouse.read("samples", iteration=0, purpose="train", scorer=scorer).to_pylist()
 
 
@@ -38,7 +38,7 @@ def test_what_was_cut_off_earns_nothing(warehouse):
     for options in ((), ("--truncated-zero",)):
         assert invoke(warehouse.root, "--reward", "arc-v1", *options).exit_code == 0
     found = [warehouse.read("samples", iteration=0, purpose="train", scorer=scorer).to_pylist()[0]
-             for scorer in warehouse.scorers(0, "train")]
+             for scorer in warehouse.state.scorers(0, "train")]
     cut, kept = sorted(found, key=lambda row: row["reward"])
     parts = json.loads(kept["reward_parts"])
     assert (cut["reward"], kept["reward"]) == (0.0, 10.0)
@@ -93,7 +93,7 @@ def test_the_config_file_takes_the_options_by_their_names(warehouse):
         'allow-import = ["csv"]\ntruncated-zero = true\ncpu-seconds = 0.5\n')
     assert invoke(warehouse.root).exit_code == 0
     assert rows(warehouse, "arc-exact-shaped")[0]["reward"] == 1.0
-    [identity] = warehouse.scorers(0, "train")
+    [identity] = warehouse.state.scorers(0, "train")
     settings = warehouse.stage("score", iteration=0, purpose="train", scorer=identity).settings()
     assert settings["limits"]["cpu_seconds"] == 0.5 and settings["imports"] == ["csv"]
     assert settings["parameters"] == {"shaping": 0.5, "invalid": -0.1}
@@ -115,12 +115,12 @@ def test_a_reward_of_the_users_own(warehouse, user_file):
     assert found[0]["reward"] == 1 / found[0]["num_completion_tokens"] and found[0]["correct"]
     assert found[2]["correct"] is False and found[2]["error_class"] is None
     assert rows(warehouse, "later-")[3]["reward"] == len("nothing")
-    before = set(warehouse.scorers(0, "train"))
+    before = set(warehouse.state.scorers(0, "train"))
     former = invoke(warehouse.root, "--scorer", f"{user_file}:brevity")        # what the option was called
     assert former.output.startswith("Nothing to score: brevity-")
     user_file.write_text(USER + "# another version\n")
     assert invoke(warehouse.root, "--reward-file", f"{user_file}:brevity").exit_code == 0
-    assert len(warehouse.scorers(0, "train")) == len(before) + 1       # other code is another scorer
+    assert len(warehouse.state.scorers(0, "train")) == len(before) + 1       # other code is another scorer
 
 
 @pytest.mark.parametrize(("name", "message"), [
@@ -145,7 +145,7 @@ def test_a_user_reward_that_cannot_be_found(warehouse, text, message):
 def test_a_reward_that_is_typed_takes_the_place_of_a_file_in_the_config(warehouse, user_file):
     (warehouse.root / "config.toml").write_text(f'[score]\nreward-file = "{user_file}:brevity"\n')
     assert invoke(warehouse.root, "--reward", "exact").exit_code == 0
-    assert [identity.rpartition("-")[0] for identity in warehouse.scorers(0, "train")] == ["exact"]
+    assert [identity.rpartition("-")[0] for identity in warehouse.state.scorers(0, "train")] == ["exact"]
     result = invoke(warehouse.root, "--reward", "exact", "--reward-file", f"{user_file}:brevity")
     assert result.exit_code == 1 and "Leave one of them out" in result.output
 
@@ -153,7 +153,7 @@ def test_a_reward_that_is_typed_takes_the_place_of_a_file_in_the_config(warehous
 def test_diff_counts_changed_rewards_correctness_and_signs(warehouse):
     assert invoke(warehouse.root).exit_code == 0
     assert invoke(warehouse.root, "--reward", "arc-exact-shaped", "--parameter", "invalid=0.9").exit_code == 0
-    against = " against ".join(sorted(warehouse.scorers(0, "train"), reverse=True))
+    against = " against ".join(sorted(warehouse.state.scorers(0, "train"), reverse=True))
     result = invoke("diff", warehouse.root, "arc-v1", "arc-exact-shaped", "--examples", 1)
     assert result.exit_code == 0, result.output
     assert result.output.splitlines()[:5] == [
@@ -168,7 +168,7 @@ def test_diff_has_the_means_of_completions_that_both_measured(warehouse, user_fi
     assert invoke(warehouse.root, "--reward-file", f"{user_file}:brevity").exit_code == 0
     first, second = ({row["sample_index"]: row["reward"] for row in warehouse.read(
         "samples", iteration=0, purpose="train", scorer=scorer).to_pylist()}
-        for scorer in sorted(warehouse.scorers(0, "train")))
+        for scorer in sorted(warehouse.state.scorers(0, "train")))
     both = [index for index, reward in second.items() if reward is not None]
     means = [sum(rewards[index] for index in both) / 2 for rewards in (first, second)]
     result = invoke("diff", warehouse.root, "arc-v1", "brevity")
@@ -179,10 +179,10 @@ def test_diff_has_the_means_of_completions_that_both_measured(warehouse, user_fi
 
 def test_a_score_beside_the_one_that_was_trained_on_says_which_counts(warehouse):
     assert invoke(warehouse.root).exit_code == 0
-    trained, = warehouse.scorers(0, "train")
+    trained, = warehouse.state.scorers(0, "train")
     finish(warehouse, "train", {"scorer": trained}, {"scorer": trained}, iteration=0)
     output = invoke(warehouse.root, "--reward", "exact").output
-    exact, = {*warehouse.scorers(0, "train")} - {trained}
+    exact, = {*warehouse.state.scorers(0, "train")} - {trained}
     assert (f"SQL, summary and reports go on with {trained}: its rewards were trained on; "
             f"`score diff {warehouse.root} {trained} {exact}` compares") in output
 
@@ -263,7 +263,7 @@ def test_shards_share_the_parts(tmp_path):
     first = invoke(warehouse.root, "--shard", "0/2")
     assert first.exit_code == 0
     assert "shard 0/2 of iteration 0 train is done; left to the other shards: 1 part\n" in first.output
-    assert not warehouse.scorers(0, "train")
+    assert not warehouse.state.scorers(0, "train")
     assert invoke(warehouse.root, "--shard", "1/2").exit_code == 0
     assert len(rows(warehouse, "arc-v1")) == 6
     assert "is not INDEX/COUNT" in invoke(warehouse.root, "--shard", "2/2").output

@@ -19,8 +19,8 @@ from score.protocol.error_classes import ErrorClass
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
-from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import LanePool
+from score.sandbox.program import Outcome
 from score.tasks.kinds import KINDS
 from score.tasks.measures import Answer, Measures
 from tests.building.runs import TURN, new_run

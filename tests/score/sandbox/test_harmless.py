@@ -6,7 +6,7 @@ import time
 import pytest
 
 from score.protocol.frames import BadFrame, decode_json
-from score.sandbox.outcomes import Outcome
+from score.sandbox.program import Outcome
 from score.tasks.answer import AnswerKind, given_answer
 from score.tasks.function import FunctionKind
 from score.tasks.measures import Answer, Measures

@@ -14,9 +14,9 @@ from score.sandbox.canaries import BODIES, reached_effects
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
-from score.sandbox.outcomes import LOST, Outcome, outcome_of
+from score.sandbox.outcomes import LOST, outcome_of
 from score.sandbox.pool import LanePool
-from score.sandbox.program import Program
+from score.sandbox.program import Outcome, Program
 from score.sandbox.tiers import TIERS, missing_for
 from tests.hostile.attack import CONTAINED, MARKER, REACHED, Attack
 from tests.hostile.corpus import ATTACKS

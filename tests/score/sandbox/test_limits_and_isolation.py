@@ -33,9 +33,9 @@ from score.sandbox import lane_handle
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
-from score.sandbox.outcomes import Outcome, outcome_of
+from score.sandbox.outcomes import outcome_of
 from score.sandbox.pool import LanePool, usable_cores
-from score.sandbox.program import Program
+from score.sandbox.program import Outcome, Program
 from tests.building.runs import new_run
 from tests.building.texts import FLIP, add_rollout, fenced
 
@@ -444,7 +444,7 @@ def test_a_killed_scorer_leaves_no_process_and_resumes(tmp_path):
     ]
     assert subprocess.run(quick, capture_output=True, timeout=300).returncode == 0
     rows = warehouse.read(
-        "samples", iteration=0, purpose="train", scorer=warehouse.scorers(0, "train")[0]
+        "samples", iteration=0, purpose="train", scorer=warehouse.state.scorers(0, "train")[0]
     ).to_pylist()
     assert [row["sample_index"] for row in rows] == list(range(12))
 
@@ -467,7 +467,7 @@ def test_a_second_scoring_gives_the_same_rows_but_for_times(tmp_path):
 
         assert CliRunner().invoke(score, [str(warehouse.root)]).exit_code == 0
         rows = warehouse.read(
-            "samples", iteration=0, purpose="train", scorer=warehouse.scorers(0, "train")[0]
+            "samples", iteration=0, purpose="train", scorer=warehouse.state.scorers(0, "train")[0]
         ).to_pylist()
         seen.append(
             [

@@ -8,8 +8,8 @@ from score.isolation.lockdown import Layer
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
-from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import LanePool
+from score.sandbox.program import Outcome
 from score.tasks.kinds import KINDS
 from score.tasks.measures import Answer, Measures
 

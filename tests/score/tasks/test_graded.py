@@ -40,6 +40,8 @@ def grade(text, letter):
     return text.count(letter) / len(text), text
 """
 
+QUESTIONS = "examples/sources/reasoning_gym.py:tasks"
+
 
 def judged(executor: Executor, kind: GradedKind, *answers: tuple[dict[str, Any], str]) -> list[Measures]:
     """The measures of each text under its payload."""
@@ -154,15 +156,6 @@ def test_what_stands_between_the_last_tags_is_the_answer() -> None:
     assert tagged_or_end("<answer>never closed") == "<answer>never closed"
 
 
-@pytest.mark.parametrize(("source", "sentence"), [
-    ("reasoning-gym:zebra_puzzles", "is not reasoning-gym:NAME:COUNT"),
-    ("reasoning-gym:countdown:5", "'countdown' is not among the generators"),
-])
-def test_what_is_no_generator_of_the_list_is_refused(source: str, sentence: str) -> None:
-    with pytest.raises(StageError, match=sentence):
-        read_source(parse_source(source, heldout=False))
-
-
 @pytest.mark.parametrize("name", ["countdown", "spiral_matrix", "propositional_logic", "composite"])
 def test_a_task_file_names_no_other_generators_than_the_source(tmp_path: Path, name: str) -> None:
     task = {"task_id": "t", "kind": "reasoning-gym", "messages": [{"role": "user", "content": "?"}],
@@ -170,6 +163,8 @@ def test_a_task_file_names_no_other_generators_than_the_source(tmp_path: Path, n
     (tmp_path / "tasks.jsonl").write_text(json.dumps(task))
     with pytest.raises(StageError, match=f"'{name}' is not among the generators"):
         read_source(parse_source(str(tmp_path / "tasks.jsonl"), heldout=False))
+    with pytest.raises(StageError, match=f"'{name}' is not among the generators"):
+        read_source(parse_source(f"{QUESTIONS}?name={name}&count=5", heldout=False))
     with pytest.raises(StageError, match=f"'{name}' is not among the generators"):
         load_task("t", "reasoning-gym", task["payload"])
 
@@ -179,8 +174,9 @@ def test_questions_are_drawn_once_and_graded_by_the_library() -> None:
         version("reasoning-gym")
     except PackageNotFoundError:
         pytest.skip("reasoning-gym is not installed")
-    names = ("zebra_puzzles:3:7?num_people=3", "lcm:3:1", "mini_sudoku:2", "word_sorting:3:5")
-    sources = [parse_source(f"reasoning-gym:{name}", heldout=False) for name in names]
+    names = ("zebra_puzzles&count=3&seed=7&num_people=3", "lcm&count=3&seed=1", "mini_sudoku&count=2",
+             "word_sorting&count=3&seed=5")
+    sources = [parse_source(f"{QUESTIONS}?name={name}", heldout=False) for name in names]
     tasks = [task for source in sources for task in read_source(source)]
     assert tasks[:3] == read_source(sources[0])
     payloads = [json.loads(task.payload) for task in tasks]

@@ -15,8 +15,8 @@ from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
-from score.sandbox.outcomes import Outcome
 from score.sandbox.pool import LanePool
+from score.sandbox.program import Outcome
 from score.tasks.answer import given_answer, is_same
 from score.tasks.kinds import KINDS, load_task
 from score.tasks.measures import Answer, Measures

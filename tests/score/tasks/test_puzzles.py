@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from score.sandbox.outcomes import Outcome
+from score.sandbox.program import Outcome
 from score.tasks.kinds import load_task
 from score.tasks.measures import Answer, Measures
 from warehouse.store.errors import StageError

@@ -105,6 +105,6 @@ def test_the_code_of_a_taskset_is_part_of_the_identity(tmp_path: Path,
 
 
 def test_a_name_that_is_none_is_refused() -> None:
-    for place in ("a b:3", "a.b:3"):
-        with pytest.raises(StageError, match=rf"{place} is not verifiers:PACKAGE\[:COUNT\].* has no dots"):
-            read_source(parse_source(f"verifiers:{place}", heldout=False))
+    for name in ("a b", "a.b"):
+        with pytest.raises(StageError, match=f"package={name} has a sign that no top-level package has"):
+            read_source(parse_source(f"examples/sources/verifiers.py:tasks?package={name}", heldout=False))

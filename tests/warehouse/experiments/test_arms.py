@@ -11,13 +11,13 @@ from click.testing import CliRunner, Result
 
 from tests.building import plain
 from tests.building.runs import TURN, add_policy, begin, new_run, small_run, without_waiting
+from tests.building.sound import check_run
 from tests.building.stored import weights
 from tests.warehouse.experiments.test_branch import files
 from warehouse.cli import cli
 from warehouse.experiments.arms import Plan, run_arms
 from warehouse.experiments.arms_file import Arm, read_arms, with_settings
 from warehouse.experiments.arms_table import flip_test, holm, table_of
-from warehouse.maintain.check import check_run
 from warehouse.options import room_command
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
@@ -242,7 +242,7 @@ def test_settings_are_put_into_the_text_of_a_config_file() -> None:
     made = with_settings(text, {"learning-rate": 1e-5, "rslora": True, "advantages": 'a "b".py:c'})
     assert tomllib.loads(made) == {"rollout": {"seed": 1}, "train": {
         "learning-rate": 1e-5, "rslora": True, "advantages": 'a "b".py:c', "loss": "grpo"}}
-    assert made.startswith("# mine\n[rollout]\nseed = 1\n[train] # rates\n")
+    assert made.startswith("# mine\n[rollout]\nseed = 1\n[train]\n")
     assert with_settings(made, {"learning-rate": 1e-5}).count("learning-rate") == 1
     assert tomllib.loads(with_settings("", {"seed": 3})) == {"train": {"seed": 3}}
     with pytest.raises(StageError, match="a value on each line"):

@@ -13,12 +13,12 @@ from click.testing import CliRunner, Result
 import warehouse as rollhouse
 from tests.building.runs import add_policy, begin, copy_run, small_run
 from tests.building.sampled import run_train, sample_rows, tiny_run
+from tests.building.sound import check_run
 from tests.building.stored import weights
 from tests.building.texts import SAME, add_rollout, fenced
 from warehouse.cli import cli
 from warehouse.experiments.branch import make_branch
 from warehouse.ledger.refusals import Refusal
-from warehouse.maintain.check import check_run
 from warehouse.maintain.rollback import roll_back
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -86,11 +86,11 @@ def test_nothing_done_to_a_branch_reaches_its_parent(run: Warehouse, tmp_path: P
         config.write("[train]\nseed = 5\n")
     branch = open_warehouse(new)
     assert run_train(branch, "--iteration", "2", "--keep-policies", "2").exit_code == 0
-    assert branch.is_pruned(1) and not run.is_pruned(1)
+    assert branch.state.policies[1].dropped and not run.state.policies[1].dropped
     damaged = branch.parts("samples", iteration=2, purpose="train", scorer="toy-1")[0]
     damaged.unlink()
     damaged.write_bytes(b"damaged")
-    for words in (("check",), ("compact",), ("repair", "--yes"), ("prune", "--before", "2", "--yes"),
+    for words in (("check", "--fix"), ("compact",), ("prune", "--before", "2", "--yes"),
                   ("rollback", "--to", "2"), ("discard", "--iteration", "3", "--purpose", "train"),
                   ("prune", "--ended", "--yes"), ("sql", "SELECT count(*) FROM samples"), ("summary",),
                   ("log",), ("tasks", "list")):
@@ -176,7 +176,7 @@ def test_an_old_run_is_branched_and_stays_old(tmp_path: Path) -> None:
     branch = open_warehouse(tmp_path / "new")
     old = open_warehouse(tmp_path / "old")
     assert branch.state.newest == old.state.newest == 1
-    assert branch.scorers(1, "train") == old.scorers(1, "train") != []
+    assert branch.state.scorers(1, "train") == old.state.scorers(1, "train") != []
     assert check_run(branch).problems == check_run(old).problems
 
 

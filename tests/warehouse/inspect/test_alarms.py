@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from benchmarks.collapse_drill import BROKEN, judge, learning
 from benchmarks.collapse_drill import ONSET as DRILL_ONSET
 from tests.building.runs import back_before, completion_row, prompt_row, write_rows
+from tests.building.sound import check_run
 from tests.building.weather import (
     SAMPLING,
     SCORER,
@@ -27,7 +28,6 @@ from tests.building.weather import (
 from warehouse.cli import cli
 from warehouse.inspect.advice import _paid, advice_lines, alarm_lines, changed_settings
 from warehouse.inspect.alarms import Alarm, _examples, raised_alarms
-from warehouse.maintain.check import check_run
 from warehouse.sql.database import connect, empty_connection, rows_of
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -496,14 +496,6 @@ def test_rows_that_are_used_too_often_are_mended_by_replaying_fewer(runs: dict[s
         assert option in mend
 
 
-def test_a_command_runs_when_an_alarm_fires(runs: dict[str, Warehouse], tmp_path: Path) -> None:
-    note = tmp_path / "note"
-    assert watch(runs["healthy"], "--on-fire", f"cat > {note}").exit_code == 0 and not note.exists()
-    assert watch(runs["blow-up"], "--on-fire", f"cat > {note}").exit_code == 3
-    assert note.read_text().startswith("Stop here, or go back: ") and note.read_text().endswith("\n")
-    assert "\n\ntruncation since iteration 5" in note.read_text()
-
-
 def test_signals_of_steps_are_shown_by_the_completions_with_these_ratios() -> None:
     connection = duckdb.connect()
     connection.execute("""CREATE TABLE train_tokens AS FROM (VALUES
@@ -650,20 +642,6 @@ def test_going_back_nowhere_is_refused(tmp_path: Path) -> None:
     unknown, newest = rollback(run, 9), rollback(run, 1)
     assert unknown.exit_code == 1 and "There is no policy 9; there are 0 to 1" in unknown.stderr
     assert newest.exit_code == 1 and "nothing to go back from" in newest.stderr
-
-
-def test_watching_says_after_every_look_that_it_goes_on(runs: dict[str, Warehouse],
-                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        looks.append(seconds)
-        if len(looks) == 2:
-            raise KeyboardInterrupt
-    monkeypatch.setattr("warehouse.inspect.commands.time.sleep", sleep)
-    result = watch(runs["healthy"], "--every", 60)
-    assert looks == [60, 60]
-    assert result.stderr.count("nothing is raised; looking again in 60 s") == 2
 
 
 def test_a_mismatch_that_truncated_sampling_made_is_named_as_that(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import warehouse
+from examples.turns.budget import budget_table, main
 from tests.building.runs import (
     completion_row,
     finish,
@@ -17,8 +18,6 @@ from tests.building.runs import (
     without_waiting,
     write_rows,
 )
-from warehouse.cli import cli
-from warehouse.inspect.results import budget_table
 from warehouse.sql.database import rows_of
 from warehouse.store.errors import StageError
 from warehouse.store.names import turn_of
@@ -106,12 +105,9 @@ def test_budgets_that_compare_unlike_things_are_refused(tmp_path: Path, verdicts
     run = run_with(tmp_path, *verdicts, parent=5)
     for budget, words in ((8, "answers completion 5 of a task; with 8 in all only the first 4 would be"),
                           (16, "A task of 'eval' has 8 first turns: 16 of them cannot be compared with. "
-                               "Sample more, give a smaller --budget, or keep other rows: --purpose eval, ")):
+                               "Sample more, give a smaller BUDGET, or keep other rows: --purpose eval, ")):
         with pytest.raises(StageError, match=words):
             budget_table(warehouse.open(run.root), budget)
-    refused = CliRunner().invoke(cli, ["results", str(run.root), "--purpose", "train", "--budget", "8"])
-    assert refused.exit_code == 1 and "No completion that fits is of a second turn" in refused.output
-    refused = CliRunner().invoke(cli, ["results", str(run.root), "--purpose", "it's", "--budget", "8"])
-    assert refused.exit_code == 1 and "No completion that fits is of a second turn" in refused.output
-    refused = CliRunner().invoke(cli, ["results", str(run.root), "--pool", "--budget", "8"])
-    assert refused.exit_code == 1 and "Leave out --by and --pool" in refused.output
+    for purpose in ("train", "it's"):
+        refused = CliRunner().invoke(main, [str(run.root), "8", "--purpose", purpose])
+        assert refused.exit_code == 1 and "No completion that fits is of a second turn" in refused.output

@@ -71,7 +71,7 @@ def test_a_training_of_rows_that_are_gone_writes_no_policy(run: Warehouse) -> No
     with pytest.raises(Refusal) as refused:
         training.complete({})
     assert refused.value.code == "ended"
-    assert open_warehouse(run.root).policy_versions() == [0]
+    assert open_warehouse(run.root).state.versions == [0]
 
 
 def test_a_rollback_while_a_training_loads_is_seen_when_it_begins(run: Warehouse) -> None:

@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 from tests.building.runs import back_before, change_document
+from tests.building.sound import check_run
 from tests.building.weather import SCORER, build_run
 from warehouse.cli import cli
 from warehouse.init import init_run
-from warehouse.maintain.check import check_run
-from warehouse.maintain.repair import plan_repair, put_aside
+from warehouse.maintain.fix import fix
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -97,17 +97,7 @@ def test_a_part_that_may_not_be_read_is_a_problem_and_stays(run: Warehouse,
     monkeypatch.setattr(os, "access", lambda path, _mode: path != run.root / COMPLETIONS)
     [problem] = check_run(run).problems
     assert problem == f"{run.root / COMPLETIONS} cannot be read (Permission denied). Have it granted."
-    assert plan_repair(run) == []
-
-
-def test_a_quick_check_opens_again_only_what_changed(run: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, path = check_run(run, quick=True), run.root / SAMPLES
-    with monkeypatch.context() as patched:
-        patched.setattr(pq, "read_metadata", None)
-        assert check_run(run, quick=True) == first and first.num_parts == 19
-    path.chmod(0o644)
-    path.write_bytes(path.read_bytes()[:-4] + b"torn")      # of the same size
-    assert [problem for problem in check_run(run, quick=True).problems if f"{path} is torn" in problem]
+    assert not fix(run, check_run(run).changes)
 
 
 def test_a_missing_part_is_named(run: Warehouse) -> None:
@@ -121,8 +111,8 @@ def test_missing_scores_are_named_and_can_be_made_again(run: Warehouse) -> None:
     shutil.rmtree(run.root / "samples/iteration=1")
     problem = only_problem(run)
     assert problem.startswith(f"{run.root}/samples/iteration=1/purpose=train/scorer={SCORER}/generation=9 is")
-    assert problem.endswith("or let `warehouse repair` open the stage again.")
-    put_aside(run, plan_repair(run))
+    assert problem.endswith("or let `warehouse check --fix` open the stage again.")
+    fix(run, check_run(run).changes)
     assert "not complete" in only_problem(run) and run.state.next_stage() == "score"
 
 
@@ -131,7 +121,7 @@ def test_missing_completions_of_a_scored_iteration_stay_missing(run: Warehouse) 
     problem = check_run(run, quick=True).problems[0]
     assert problem.startswith(f"{run.root}/completions/iteration=1/purpose=train/generation=7 is gone")
     assert problem.endswith("Restore it from a copy of the run; no stage can make the same rows again.")
-    assert plan_repair(run) == []
+    assert not fix(run, check_run(run).changes)
 
 
 def test_missing_tasks_are_named(run: Warehouse) -> None:
@@ -193,7 +183,7 @@ def test_a_link_to_nothing_is_named_as_such_and_stays(run: Warehouse, tmp_path: 
     (run.root / COMPLETIONS).symlink_to(tmp_path / "unmounted")
     assert check_run(run).problems[0] == (
         f"{run.root / COMPLETIONS} is a link to nothing. Have what it leads to there again.")
-    assert plan_repair(run) == []
+    assert not fix(run, check_run(run).changes)
 
 
 def test_a_pipe_in_the_place_of_a_part_is_named_and_not_waited_for(run: Warehouse) -> None:
@@ -202,7 +192,7 @@ def test_a_pipe_in_the_place_of_a_part_is_named_and_not_waited_for(run: Warehous
     told = subprocess.run([sys.executable, "-c", "from warehouse.cli import cli; cli()", "check",
                            str(run.root)], capture_output=True, text=True, timeout=300)
     assert told.returncode == 1 and f"{COMPLETIONS} is no file. Restore it" in told.stdout
-    assert plan_repair(run)
+    assert check_run(run).changes
 
 
 def test_lost_prompts_are_named(run: Warehouse) -> None:
@@ -337,7 +327,11 @@ def test_what_is_saved_of_an_open_part_is_not_to_be_removed(run: Warehouse) -> N
 def test_the_command_lists_problems_and_fails(run: Warehouse) -> None:
     good = CliRunner().invoke(cli, ["check", str(run.root)])
     assert (good.exit_code, good.stdout) == (0, "19 parts, 148 rows, 0 problems\n")
-    rewrite(run.root / COMPLETIONS, positive_logprob)
+    shutil.rmtree(run.root / "samples/iteration=1")
     bad = CliRunner().invoke(cli, ["check", str(run.root)])
-    assert bad.exit_code == 1
-    assert bad.stdout.endswith("so they are not log probabilities.\n19 parts, 148 rows, 1 problem\n")
+    assert bad.exit_code == 1 and bad.stdout.splitlines()[-1].endswith(", 1 problem")
+    fixed = CliRunner().invoke(cli, ["check", str(run.root), "--fix"])
+    assert fixed.exit_code == 0 and fixed.stdout.splitlines()[-1].endswith(", 1 problem, 0 left")
+    assert "score of iteration 1" in fixed.stdout and run.state.next_stage() == "score"
+    again = CliRunner().invoke(cli, ["repair", str(run.root), "--yes"])
+    assert again.exit_code == 1 and "repair is check --fix now" in again.output

@@ -12,14 +12,14 @@ from click.testing import CliRunner
 
 from score.cli import score
 from tests.building.runs import TURN, add_policy, begin, new_run
+from tests.building.sound import check_run
 from tests.building.stored import weights
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
 from warehouse.cli import cli
 from warehouse.maintain import prune
-from warehouse.maintain.check import check_run
 from warehouse.maintain.compact import compact_run
+from warehouse.maintain.fix import fix
 from warehouse.maintain.prune import prune_run
-from warehouse.maintain.repair import plan_repair, put_aside
 from warehouse.sql.database import connect, rows_of
 from warehouse.store import commit
 from warehouse.store.errors import StageError
@@ -39,7 +39,7 @@ def run(tmp_path: Path) -> Warehouse:
 
 
 def tables(warehouse: Warehouse) -> tuple[list[dict], list[dict]]:
-    scorer, = warehouse.scorers(0, "train")
+    scorer, = warehouse.state.scorers(0, "train")
     return (warehouse.read("completions", **KEYS).to_pylist(),
             warehouse.read("samples", **KEYS, scorer=scorer).to_pylist())
 
@@ -138,7 +138,7 @@ def test_rows_that_a_repair_named_as_lost_stop_no_compaction(run: Warehouse, tab
     prune_run(run, 1, dry_run=False)
     part, = run.root.glob(f"{table}/*/*/**/part-00005.parquet")
     part.unlink()
-    put_aside(run, plan_repair(run))
+    fix(run, check_run(run).changes)
     before = tables(run)
     said = {"samples": "as a part of its scores is lost", "completions": "10 files merged into 2"}
     assert compact_run(run)[0].endswith(said[table])

@@ -9,9 +9,9 @@ from click.testing import CliRunner
 import warehouse
 from tests.building.later_schema import LATER, later_schema
 from tests.building.runs import change_document
+from tests.building.sound import check_run
 from tests.building.weather import SCORER, build_run, weather, write_iteration
 from warehouse.cli import cli
-from warehouse.maintain.check import check_run
 from warehouse.sql.database import rows_of
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse

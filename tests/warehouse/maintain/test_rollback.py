@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.building.runs import TURN, add_policy, begin, new_run
+from tests.building.sound import check_run
 from tests.building.stored import weights
 from tests.building.texts import SAME, add_rollout, fenced
 from warehouse.ledger.refusals import Refusal
 from warehouse.maintain.discard import discard
-from warehouse.maintain.repair import plan_repair
 from warehouse.maintain.rollback import roll_back
 from warehouse.store.errors import StageError
 
@@ -29,8 +29,8 @@ def test_what_was_sampled_ahead_by_a_policy_that_is_left_is_put_aside(tmp_path: 
     said, after = roll_back(run, 1)
     assert said == ("policy 3 now has the weights of policy 1; iteration 2 stays as it is and is not trained "
                     "on; what was sampled ahead of iteration 3 is discarded")
-    assert [run.purposes("completions", iteration) for iteration in (2, 3)] == [["train"], []]
-    assert not run.purposes("prompts", 3) and run.state.rollout_due() == 3
+    assert [run.state.purposes(iteration) for iteration in (2, 3)] == [["train"], []]
+    assert not run.state.purposes(3) and run.state.rollout_due() == 3
     assert roll_back(run, 1) == ["policy 3 has the weights of policy 1 already; nothing is changed", after]
     with pytest.raises(StageError, match="Iteration 2 was left out of training by a rollback, and its"):
         discard(run, 2, "train")
@@ -48,11 +48,11 @@ def test_a_policy_whose_rows_are_of_another_iteration_keeps_its_version(tmp_path
     former = run.policy(1)
     file = run.policy_dir(1) / "adapter_model.safetensors"
     file.write_text("weights 2")
-    assert any(move.path is None and "later rows were sampled" in move.why for move in plan_repair(run))
+    assert any(move.path is None and "later rows were sampled" in move.why for move in check_run(run).changes)
     file.write_text("weights 1")
     assert "policy 2 now has the weights of policy 0; iteration 1 stays" in roll_back(run, 0)[0]
     assert run.policy(1) == former and run.state.rollout_due() == 2
-    assert run.purposes("completions", iteration) == ([] if purpose == "train" else ["train", "eval"])
+    assert run.state.purposes(iteration) == ([] if purpose == "train" else ["train", "eval"])
 
 
 def test_a_training_that_was_killed_behind_its_policy_is_finished_first(tmp_path: Path) -> None:

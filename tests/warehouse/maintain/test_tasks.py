@@ -10,10 +10,10 @@ from click.testing import CliRunner, Result
 from score.cli import score
 from score.rewards.scorer import Scorer
 from tests.building.runs import TURN, arc_file, new_run
+from tests.building.sound import check_run
 from tests.building.texts import SAME, add_rollout, fenced
 from warehouse.cli import cli
-from warehouse.maintain.check import check_run
-from warehouse.maintain.repair import plan_repair, put_aside
+from warehouse.maintain.fix import fix
 from warehouse.store.errors import counted
 from warehouse.store.run_folder import open_warehouse
 
@@ -75,8 +75,8 @@ def test_what_was_scored_before_a_replacement_cannot_be_scored_again(run: Path, 
     part, = run.glob(f"{table}/*/*/**/part-00001.parquet")
     part.unlink()
     warehouse = open_warehouse(run)
-    put_aside(warehouse, plan_repair(warehouse))
-    scorer, = warehouse.scorers(0, "train")
+    fix(warehouse, check_run(warehouse).changes)
+    scorer, = warehouse.state.scorers(0, "train")
     rows = warehouse.read("samples", ["task_id"], iteration=0, purpose="train", scorer=scorer)
     assert rows.num_rows == 2
     wrong = check_run(warehouse).problems

@@ -81,7 +81,7 @@ def test_a_killed_training_goes_on_on_another_machine_to_the_same_policy(
                for run in (open_warehouse(alone.root.parent / "trained"), machine("b"))]
     assert all(equal(weights[0][name], weights[1][name]) for name in weights[0])
     assert not [key for key in keys(address) if "checkpoint-" in key]
-    assert machine("a").policy_versions() == [0, 1] and not list(first.root.rglob("checkpoint-*/*"))
+    assert machine("a").state.versions == [0, 1] and not list(first.root.rglob("checkpoint-*/*"))
 
 
 @pytest.mark.slow("two trainings")

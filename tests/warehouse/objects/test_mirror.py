@@ -8,11 +8,11 @@ from click.testing import CliRunner
 
 from tests.building.object_server import keys
 from tests.building.runs import add_policy, begin, small_run
+from tests.building.sound import check_run
 from tests.building.stored import on_machine, sample, weights
 from tests.chaos.loop import contents
 from tests.test_old_runs import ROOT, SCORER
 from warehouse.cli import cli
-from warehouse.maintain.check import check_run
 from warehouse.maintain.compact import compact_run
 from warehouse.maintain.rollback import roll_back
 from warehouse.maintain.tasks import add_tasks
@@ -45,7 +45,7 @@ def test_a_mirrored_run_is_the_same_run_there_and_back(
     back = open_warehouse(tmp_path / "back")
     assert contents(back) == contents(there) and check_run(back).problems == []
     back.verify_policy(1)
-    assert back.iterations("completions") == [0, 1]
+    assert back.state.iterations("rollout") == [0, 1]
     assert mirror_run(address, str(back.root)).startswith("0 files copied")
 
 

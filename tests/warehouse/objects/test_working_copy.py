@@ -16,13 +16,14 @@ from score.cli import score
 from tests.building import runs
 from tests.building.object_server import STORE, keys
 from tests.building.runs import small_run
+from tests.building.sound import check_run
 from tests.building.stored import on_machine, sample, stored_run, weights
 from tests.chaos.loop import contents
 from train.cli import train
 from warehouse.cli import cli
-from warehouse.maintain.check import check_run
+from warehouse.ledger.entries import WeightsDropped
 from warehouse.objects.bucket import Bucket
-from warehouse.objects.working_copy import WorkingCopy
+from warehouse.objects.working_copy import PACKS, WorkingCopy
 from warehouse.stages.shard import Shard
 from warehouse.store.commit import TWINS, commit_bytes
 from warehouse.store.errors import StageError
@@ -67,7 +68,7 @@ def test_what_a_rollout_left_is_scored_and_the_rest_later_on_another_machine(
     sample(other, Shard(1, 2))
     assert CliRunner().invoke(score, [address]).exit_code == 0
     third = machine("c")
-    scorer, = third.scorers(0, "train")
+    scorer, = third.state.scorers(0, "train")
     rows = third.read("samples", ["task_id", "sample_index"], **KEYS, scorer=scorer).to_pylist()
     assert len(rows) == len({(row["task_id"], row["sample_index"]) for row in rows}) == 32
 
@@ -127,7 +128,7 @@ def test_a_policy_whose_upload_was_killed_is_none_and_leaves_another_whole(machi
         if point == "before put" and next(puts) == "of the one that wins":
             with pytest.raises(KeyboardInterrupt):
                 other.commit_policy(0, weights(other, 1, "never a policy"))
-            assert machine("c").policy_versions() == [0]
+            assert machine("c").state.versions == [0]
         elif point == "before put":
             raise KeyboardInterrupt
     with monkeypatch.context() as patched:
@@ -185,6 +186,23 @@ def test_a_damaged_marker_and_a_cache_that_cannot_be_made_name_the_way_out(
     monkeypatch.setenv("ROLLHOUSE_CACHE", "/proc/copies")
     with pytest.raises(StageError, match=r"Cannot make the working copy .* in ROLLHOUSE_CACHE"):
         open_warehouse(address)
+
+
+def test_a_long_log_is_opened_in_few_requests(machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries lie packed by 8 and by 64; what came since the last pack is brought one by one."""
+    first, asked = machine("a"), list[str]()
+    for _ in range(80):
+        first.append(lambda _state: WeightsDropped([]))
+    ask = Bucket._ask
+    monkeypatch.setattr(Bucket, "_ask", lambda self, work: asked.append("") or ask(self, work))
+    second = machine("b")
+    assert second.state.head == 80 and len(asked) <= 12
+    for _ in range(3):
+        first.append(lambda _state: WeightsDropped([]))
+    asked.clear()
+    assert machine("b").state.head == 83 and len(asked) <= 8
+    Bucket(f"{STORE}/{first.root.name}").delete([f"{PACKS}/00000000-00000064.json"])     # as if never put
+    assert machine("c").state.entries == first.state.entries
 
 
 def test_settings_that_another_put_first_count(machine) -> None:

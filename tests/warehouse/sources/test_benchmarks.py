@@ -15,11 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from warehouse.sources import benchmarks, evalplus
+from examples.sources import evalplus
+from warehouse.sources import benchmarks
 from warehouse.sources.named import Task, parse_source, read_source
 from warehouse.store.errors import StageError
 from warehouse.tasks.answers import boxed
 
+EVALPLUS, LIVECODEBENCH, BARC = (f"examples/sources/{name}.py:tasks?file="
+                                 for name in ("evalplus", "livecodebench", "barc"))
 ADD = "def helper(x):\r\n    return x\r\n\r\ndef add(a, b):\r\n    return helper(a) + b\r\n"
 MBPP = {"task_id": 11, "text": "Add two numbers.", "code": ADD, "test_setup_code": "import math",
         "test_list": ["assert add(1, 2) == 3", "assert add(0, 0) == 0"], "challenge_test_list": []}
@@ -120,7 +123,7 @@ def run_check(payload: dict[str, Any], code: str) -> None:
     PLUS, {**PLUS, "plus_input": {}}, {**HUMANEVAL, "task_id": "HumanEval/7"}, MBPP_PLUS],
     ids=["inputs", "no more inputs", "a column of tests", "a script of tests"])
 def test_evalplus_tells_right_from_wrong(tmp_path: Path, row: dict[str, Any]) -> None:
-    task, payload, _ = task_of(f"evalplus:{write_lines(tmp_path / 'plus.jsonl', [row])}")
+    task, payload, _ = task_of(f"{EVALPLUS}{write_lines(tmp_path / 'plus.jsonl', [row])}")
     assert task.task_id.endswith("-plus") and task.solution is not None
     run_check(payload, task.solution)
     with pytest.raises(AssertionError):
@@ -156,7 +159,7 @@ def test_evalplus_takes_for_right_what_the_project_does(tmp_path: Path, entry: s
     row = {**PLUS, "prompt": "", "canonical_solution": f"def {entry}(a, b):\n    {reference}\n",
            "entry_point": entry, "base_input": inputs, "plus_input": [], "test": "def check(candidate): ..",
            "atol": 1e-4 * (entry == "find_zero")}
-    _, payload, _ = task_of(f"evalplus:{write_lines(tmp_path / 'plus.jsonl', [row])}")
+    _, payload, _ = task_of(f"{EVALPLUS}{write_lines(tmp_path / 'plus.jsonl', [row])}")
     run_check(payload, f"def {entry}(a, b):\n    {right}\n")
     if wrong:
         with pytest.raises(AssertionError):
@@ -176,7 +179,7 @@ def livecodebench_row(testtype: str, starter: str, *tests: tuple[str, str]) -> A
 
 def test_livecodebench_programs_read_and_write_text(tmp_path: Path) -> None:
     row = livecodebench_row("stdin", "", ("1\n", "2\n"), ("5\n", "10\n"))
-    task, payload, _ = task_of(f"livecodebench:{write_lines(tmp_path / 'test.jsonl', [row])}")
+    task, payload, _ = task_of(f"{LIVECODEBENCH}{write_lines(tmp_path / 'test.jsonl', [row])}")
     assert (task.task_id, task.kind) == ("livecodebench-2777", "stdio")
     assert payload["cases"] == [{"input": "1\n", "output": "2\n"}, {"input": "5\n", "output": "10\n"}]
 
@@ -184,7 +187,7 @@ def test_livecodebench_programs_read_and_write_text(tmp_path: Path) -> None:
 def test_livecodebench_methods_become_calls(tmp_path: Path) -> None:
     row = livecodebench_row("functional", "class Solution:\n    def double(self, x, y):",
                             ("[1]\n2", "[2]"), ('["\u2028"]\n0', "[]"))
-    task, payload, question = task_of(f"livecodebench:{write_lines(tmp_path / 'test.jsonl', [row])}")
+    task, payload, question = task_of(f"{LIVECODEBENCH}{write_lines(tmp_path / 'test.jsonl', [row])}")
     assert (task.kind, payload["entry_point"]) == ("function", "Solution.double")
     assert [call["args"] for call in payload["calls"]] == [[[1], 2], [["\u2028"], 0]]
     assert [call["expected"] for call in payload["calls"]] == [[2], []]
@@ -195,22 +198,25 @@ def test_packed_tests_that_want_a_class_are_refused(tmp_path: Path) -> None:
     row = livecodebench_row("stdin", "", ("1\n", "2\n"), ("5\n", "10\n"))
     row["private_test_cases"] = base64.b64encode(zlib.compress(pickle.dumps(print))).decode()
     with pytest.raises(StageError, match=r"private_test_cases cannot be unpacked: it names .*print"):
-        tasks_of(f"livecodebench:{write_lines(tmp_path / 'test.jsonl', [row])}")
+        tasks_of(f"{LIVECODEBENCH}{write_lines(tmp_path / 'test.jsonl', [row])}")
 
 
 def test_barc_rows_without_legal_grids_are_left_out(tmp_path: Path) -> None:
     pair, large = [[[1, 2]], [[2, 1]]], [[[1] * 31], [[1]]]
     rows = [{"source": "def main(grid): ..", "seeds": [], "examples": [large, *[pair] * 9]},
             {"source": "", "seeds": [], "examples": [pair, large]}]
-    [task] = tasks_of(f"barc:{write_lines(tmp_path / 'barc.jsonl', rows)}")
+    [task] = tasks_of(f"{BARC}{write_lines(tmp_path / 'barc.jsonl', rows)}")
     payload = json.loads(task.payload)
     assert (task.task_id, task.kind, task.messages) == ("barc-0", "grid", None)
     assert (len(payload["train"]), len(payload["test"])) == (4, 1)
 
 
 @pytest.mark.parametrize(("source", "sentence"), [
-    ("evalplus", "write evalplus:FILE"), ("mbpp:nowhere.jsonl", "There is no file or folder nowhere.jsonl"),
+    ("mbpp:nowhere.jsonl", "There is no file or folder nowhere.jsonl"),
     ("gsm8k:{row}", "has no column 'answer'. It has question"),
+    ("examples/sources/barc.py:tasks?file={row}", "has no column 'examples'. It has question"),
+    ("examples/sources/barc.py:tasks?flie={row}", r"raised TypeError: tasks\(\) got an unexpected keyword"),
+    ("examples/sources/barc.py:nothing", "defines no function 'nothing'"),
 ])
 def test_what_cannot_be_read_is_one_sentence(tmp_path: Path, source: str, sentence: str) -> None:
     row = write_lines(tmp_path / "x.jsonl", [{"question": "?"}])

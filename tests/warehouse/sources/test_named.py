@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from tests.building.runs import TURN, arc_file, fake_model
+from tests.building.sound import check_run
 from warehouse.init import init_run
-from warehouse.maintain.check import check_run
 from warehouse.sources.named import parse_source, read_source
 from warehouse.stages.base_model import find_model
 from warehouse.store.errors import StageError
@@ -155,7 +155,7 @@ def test_unknown_sources_list_the_known_ones() -> None:
         read("arc-agi-3:training")
     with pytest.raises(StageError, match=r"Unknown task source 'missing.jsonl' \(no such file\)"):
         read("missing.jsonl")
-    with pytest.raises(StageError, match=r"mbpp\[:FILE\], .* livecodebench:FILE, barc:FILE"):
+    with pytest.raises(StageError, match=r"mbpp\[:FILE\], .* FILE.py:NAME\[\?option=value&..\]"):
         read("elsewhere")
 
 

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import warehouse as package
+from tests.building.sound import check_run
 from tests.building.weather import SCORER, build_run
 from warehouse.cli import cli
-from warehouse.maintain.check import check_run
-from warehouse.maintain.repair import plan_repair, put_aside
+from warehouse.maintain.fix import fix
 from warehouse.sql.database import connect, explain_errors, rows_of
 from warehouse.sql.rollup import write_rollup
 from warehouse.store import checksums
@@ -129,7 +129,7 @@ def test_a_manifest_that_is_gone_leaves_no_row_out_without_a_word(run: Warehouse
     assert ask("summary", run, "--strict").exit_code == 1
     [problem] = check_run(run).problems
     assert problem.startswith(str(run.root / name))
-    put_aside(run, plan_repair(run))
+    fix(run, check_run(run).changes)
     said = f"{'rollout' if name == MANIFESTS[0] else 'score'} of iteration 1, purpose train"
     warning = ask("sql", run, "SELECT 1").stderr
     assert said in warning and "is not complete, though" in warning

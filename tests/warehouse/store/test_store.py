@@ -177,7 +177,7 @@ def test_what_no_repair_can_make_again_is_not_said_to_be_repaired(tmp_path: Path
     (root / "warehouse.json").write_text("")                # a copy whose disk was full
     with pytest.raises(StageError, match="Restore it from a copy of the run") as error:
         open_warehouse(root)
-    assert "`warehouse repair`" not in str(error.value)
+    assert "`warehouse check --fix`" not in str(error.value)
 
 
 def test_encoding_of_parts(tmp_path: Path) -> None:
@@ -232,10 +232,10 @@ def test_a_policy_appears_whole_and_only_once(tmp_path: Path) -> None:
         folder = warehouse.scratch("policy-1")
         (folder / "policy.json").write_text(f'{{"text": "{text}", "policy_version": 1, "sha256": ""}}')
         assert warehouse.commit_policy(0, folder) is won
-    assert warehouse.policy_versions() == [0]           # until its training is complete
+    assert warehouse.state.versions == [0]           # until its training is complete
     warehouse.stage("train", iteration=0).complete({})
     assert warehouse.policy(1)["text"] == "first"
-    assert warehouse.policy_versions() == [0, 1]
+    assert warehouse.state.versions == [0, 1]
     assert not list(warehouse.root.glob(".tmp-*"))
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import warehouse
+from examples.arc.submission import cli, submission_table
 from tests.building.runs import completion_row, finish, new_run, prompt_row, sample_row, write_rows
-from warehouse.cli import cli
 
 A, B, C, D = [[1]], [[2]], [[3]], [[4]]
 PAIRS = [{"input": [[5]], "output": [[6]]}, {"input": [[7]], "output": [[8]]}]
@@ -58,7 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def exported(run: Path, output: Path, *words: str) -> tuple[Result, dict[str, Any]]:
-    done = CliRunner().invoke(cli, ["export", str(run), str(output), "--to", "arc-submission", *words])
+    done = CliRunner().invoke(cli, ["write", str(run), str(output), *words])
     return done, json.loads(output.read_text()) if output.exists() else {}
 
 
@@ -126,54 +127,18 @@ def test_no_completion_is_one_sentence(run: Path, tmp_path: Path) -> None:
 
 
 def table_of(run: Path, file: Path) -> Result:
-    return CliRunner().invoke(cli, ["results", str(run), "--submission", str(file), "--format", "csv"])
-
-
-def test_what_is_said_of_a_submission_is_refused_of_anything_else(run: Path, tmp_path: Path) -> None:
-    refused = CliRunner().invoke(cli, ["export", str(run), str(tmp_path / "rows.jsonl"), "--to", "jsonl",
-                                       "--vote", "solved"])
-    assert refused.exit_code == 1 and "--to jsonl has no use for them" in refused.output
-    assert not (tmp_path / "rows.jsonl").exists()
+    return CliRunner().invoke(cli, ["score", str(run), str(file)])
 
 
 def test_the_table_counts_inputs_and_tasks(run: Path, tmp_path: Path) -> None:
     exported(run, tmp_path / "submission.json", "--vote", "solved")
-    header, row = table_of(run, tmp_path / "submission.json").output.splitlines()
-    numbers = dict(zip(header.split(","), row.split(","), strict=True))
+    _, [row] = submission_table(warehouse.open(run), tmp_path / "submission.json")
     # one: A is attempt 1. two: A is attempt 2 of the first input, B attempt 1 of the second. none: nothing.
-    assert [numbers[name] for name in ("split", "tasks", "attempted", "test inputs")] == [
-        "train",
-        "3",
-        "2",
-        "4",
-    ]
-    assert [round(float(numbers[name]), 6) for name in ("attempt 1", "two attempts", "score", "solved")] == [
-        0.5,
-        0.75,
-        round(2 / 3, 6),
-        round(2 / 3, 6),
-    ]
+    assert row == ["train", 3, 2, 4, 0.5, 0.75, pytest.approx(2 / 3), pytest.approx(2 / 3)]
+    assert "solved" in table_of(run, tmp_path / "submission.json").output
     (tmp_path / "submission.json").write_text(json.dumps({"two": [{"attempt_1": A}, {"attempt_1": A}]}))
-    numbers = dict(
-        zip(
-            header.split(","),
-            table_of(run, tmp_path / "submission.json").output.splitlines()[1].split(","),
-            strict=True,
-        )
-    )
-    assert round(float(numbers["score"]), 6) == round(0.5 / 3, 6) and float(numbers["solved"]) == 0.0
-
-
-def test_what_says_nothing_of_a_submission_is_refused_beside_it(run: Path, tmp_path: Path) -> None:
-    exported(run, tmp_path / "submission.json")
-    (run / "config.toml").write_text('[results]\nby = ["task"]\n')     # of the other tables
-    given = ["results", str(run), "--submission", str(tmp_path / "submission.json")]
-    assert CliRunner().invoke(cli, given).exit_code == 0
-    for option in ("--iteration 0", "--purpose eval", "--by task", "--pool", "--budget 2"):
-        done = CliRunner().invoke(cli, [*given, *option.split()])
-        assert done.exit_code == 1 and f"{option.split()[0]} says nothing" in done.output
-    done = CliRunner().invoke(cli, ["results", str(run), "--pool", "--by", "task"])
-    assert done.exit_code == 1 and "Leave out --by" in done.output
+    _, [row] = submission_table(warehouse.open(run), tmp_path / "submission.json")
+    assert row[-2:] == [pytest.approx(0.5 / 3), 0.0]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +149,7 @@ def test_what_says_nothing_of_a_submission_is_refused_beside_it(run: Path, tmp_p
             "task two has not one object of attempts for each of its 2 test inputs",
         ),
         ({"other": []}, "has no task of this run"),
-        ([], "submission.json is no submission (it is no object). `warehouse export RUN FILE --to"),
+        ([], "submission.json is no submission (it is no object). The command `write` writes one"),
         (b"\x7fELF\xd0", "submission.json is no submission ('utf-8' codec can't decode"),
     ],
 )

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.building.runs import back_before, copy_run, finish, small_run, write_rows
+from tests.building.runs import back_before, small_run
+from tests.building.sound import check_run
 from tests.building.weather import SCORER, build_run, empty_run
 from warehouse.cli import cli
-from warehouse.maintain.check import check_run
 from warehouse.maintain.prune import prune_run
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.parts import read_part
@@ -79,33 +79,6 @@ def test_what_is_exported_comes_back_the_same(built: Warehouse, tmp_path: Path, 
         "ORDER BY task_id", "ORDER BY completions.task_id").replace("AND purpose", "AND completions.purpose")
     assert rows_of(connect(other), query) == rows_of(connect(built), query)
     assert check_run(other).problems == []
-
-
-def test_trl_files_have_its_columns(built: Warehouse, tmp_path: Path) -> None:
-    result = warehouse("export", built.root, tmp_path / "trl", "--to", "trl")
-    assert result.exit_code == 0, result.output
-    assert sorted(path.name for path in (tmp_path / "trl").iterdir()) == [
-        "completions_00000.parquet", "completions_00001.parquet", "eval"]
-    frame = pl.read_parquet(tmp_path / "trl" / "completions_00001.parquet")
-    assert frame.columns == ["step", "prompt", "completion", "arc-v1", "advantage", "prompt_ids",
-                             "completion_ids", "behaviour_logprobs"]
-    assert frame["step"].unique().to_list() == [1] and len(frame) == 16
-    assert all(len(row["completion_ids"]) == len(row["behaviour_logprobs"]) > 0 for row in frame.to_dicts())
-
-
-def test_trl_files_name_the_scorer_of_their_own_iteration(built: Warehouse, tmp_path: Path) -> None:
-    run = copy_run(built, tmp_path / "run")
-    [former] = run.scorers(1, "train")
-    rows = run.read("samples", iteration=1, purpose="train", scorer=former).to_pylist()
-    back_before(run, "score", iteration=1, purpose="train", scorer=former)
-    run = open_warehouse(run.root)
-    other = [{**row, "scorer": "mine-2", "reward": 0.25} for row in rows]
-    write_rows(run, "samples", [other], scorer="mine-2")
-    finish(run, "score", scorer="mine-2", iteration=1, purpose="train")
-    assert warehouse("export", run.root, tmp_path / "trl", "--to", "trl").exit_code == 0
-    names = [pl.read_parquet(tmp_path / "trl" / f"completions_0000{number}.parquet").columns[3]
-             for number in (0, 1)]
-    assert names == ["arc-v1", "mine"]
 
 
 def test_a_purpose_that_no_command_reads_is_refused(empty: Warehouse, tmp_path: Path) -> None:
@@ -379,13 +352,13 @@ def test_a_damaged_part_of_a_pruned_iteration_is_lost_alone(run: Warehouse) -> N
     warehouse("prune", run.root, "--before", 1, "--yes")
     first, *others = run.parts("completions", iteration=0, purpose="train")
     first.unlink()
-    said = warehouse("repair", run.root, "--yes")
+    said = warehouse("check", run.root, "--fix")
     assert said.exit_code == 0 and "cannot be sampled again and these rows are lost" in said.stdout
     assert run.parts("completions", iteration=0, purpose="train") == [run.parts(
         "completions", iteration=0, purpose="train")[0].with_name(path.name) for path in others]
     assert check_run(run).problems == []
     run.parts("samples", iteration=0, purpose="train", scorer=SCORER)[0].unlink()
-    said = warehouse("repair", run.root, "--yes")
+    said = warehouse("check", run.root, "--fix")
     assert "cannot be scored again and these rows are lost" in said.stdout and check_run(run).problems == []
     [left] = rows_of(connect(run, strict=True), "SELECT count(*) AS n FROM completions WHERE iteration = 0 "
                                                 "AND purpose = 'train'")
@@ -399,7 +372,7 @@ def test_a_plan_with_which_nothing_can_be_sampled_is_not_drawn_again(run: Wareho
     prompts = run.parts("prompts", iteration=0, purpose="train")[0]
     content = prompts.read_bytes()
     prompts.unlink()
-    said = warehouse("repair", run.root, "--yes")
+    said = warehouse("check", run.root, "--fix")
     assert f"{prompts} is missing" in said.stdout and "restore it from a copy\n" in said.stdout
     prompts.write_bytes(content)
     assert check_run(run).problems == []

@@ -1,4 +1,7 @@
-"""LiveCodeBench's code generation files: programs over stdin, and methods of a class `Solution`."""
+"""LiveCodeBench's code generation files: programs over stdin, and methods of a class `Solution`.
+
+    warehouse init RUN --model .. --tasks "examples/sources/livecodebench.py:tasks?file=test5.jsonl"
+"""
 
 import base64
 import binascii
@@ -6,12 +9,13 @@ import io
 import json
 import pickle
 import zlib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from warehouse.sources.tables import Row, value_of
+from warehouse.sources.tables import Row, read_rows, value_of
 from warehouse.sources.wording import ask
 from warehouse.store.errors import StageError
-from warehouse.tasks.task_files import Task, generic_task
 
 # What the project has imported before each program, whose starter code says List without an import.
 MODULES = ("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random",
@@ -28,7 +32,13 @@ class PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 
-def livecodebench_task(row: Row, number: int, where: str) -> Task:
+def tasks(file: str) -> Iterator[Row]:
+    """The tasks of a file as objects with task_id, kind, messages and payload."""
+    for number, (where, row) in enumerate(read_rows(Path(file))):
+        yield task_of(row, number, where)
+
+
+def task_of(row: Row, number: int, where: str) -> Row:
     """A row of test*.jsonl: question_content, starter_code, public and private test cases, metadata."""
     tests = [*_tests(row, "public_test_cases", where), *_tests(row, "private_test_cases", where)]
     if not tests:
@@ -43,14 +53,14 @@ def livecodebench_task(row: Row, number: int, where: str) -> Task:
         entry = f"Solution.{function}" if "class Solution" in starter else function
         calls = [{"args": [_json(line, where) for line in test["input"].split("\n") if line.strip()],
                   "expected": _json(test["output"], where)} for test in tests]
-        return generic_task({"task_id": task_id, "kind": "function", "payload": {
+        return {"task_id": task_id, "kind": "function", "payload": {
             "entry_point": entry, "calls": calls, "tolerance": 1e-6, "program_setup": SETUP}, "messages": ask(
-                f"{question}\nBegin with this code.\n```python\n{starter}\n```", "program")}, where)
+                f"{question}\nBegin with this code.\n```python\n{starter}\n```", "program")}
     cases = [{"input": test["input"], "output": test["output"]} for test in tests]
     messages = ask(f"{question}\nThe program reads from standard input and writes to standard output.",
                    "program")
-    return generic_task({"task_id": task_id, "kind": "stdio", "messages": messages, "payload": {
-        "cases": cases, "compare": "values", "program_setup": SETUP}}, where)
+    return {"task_id": task_id, "kind": "stdio", "messages": messages, "payload": {
+        "cases": cases, "compare": "values", "program_setup": SETUP}}
 
 
 def _tests(row: Row, name: str, where: str) -> list[dict[str, Any]]:

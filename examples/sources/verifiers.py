@@ -1,4 +1,7 @@
-"""Tasks of a taskset for verifiers (PrimeIntellect): data stored whole, rewards asked in a lane."""
+"""Tasks of a taskset for verifiers (PrimeIntellect): data stored whole, rewards asked in a lane.
+
+    warehouse init RUN --model .. --tasks "examples/sources/verifiers.py:tasks?package=my-taskset&count=500"
+"""
 
 import inspect
 import itertools
@@ -7,48 +10,36 @@ import re
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
-from urllib.parse import parse_qsl
 
-from warehouse.sources.reasoning_gym import option_value
+from warehouse.sources.named import option_value
 from warehouse.store.errors import StageError
 from warehouse.tasks.graders import GRADERS
-from warehouse.tasks.task_files import Task, generic_task
 
 _, INSTALL = GRADERS["verifiers"]
 
 
-def read_verifiers(rest: str) -> Iterator[Task]:
-    """The tasks of PACKAGE[:COUNT][?option=value&..]; StageError for what needs more than one answer."""
-    place, _, query = rest.partition("?")
-    parsed = re.fullmatch(r"([A-Za-z0-9_-]+)(?::(\d{1,7}))?", place)
-    if parsed is None:
-        raise StageError(f"verifiers:{rest} is not verifiers:PACKAGE[:COUNT][?option=value&..], for example "
-                         "verifiers:my-taskset:500?split=train. PACKAGE has no dots: the library finds "
-                         "top-level packages alone.")
-    package = parsed[1].replace("-", "_").lower()
-    options = parse_qsl(query, keep_blank_values=True)
-    taskset = _taskset(package, options, rest)
+def tasks(package: str, count: str | None = None, **options: str) -> Iterator[dict[str, Any]]:
+    """The tasks as objects with task_id, kind, messages and payload; `options` are the taskset's settings.
+
+    StageError for what needs more than one answer.
+    """
+    if not re.fullmatch("[A-Za-z0-9_-]+", package):
+        raise StageError(f"package={package} has a sign that no top-level package has: the library finds "
+                         "those alone.")
+    package = package.replace("-", "_").lower()
+    taskset = _taskset(package, options)
     if missing := _beyond_answers(taskset):
         raise StageError(f"The taskset {package} needs {missing}. A rollout has one prompt and one answer in "
                          "text: choose another taskset.")
-    if parsed[2] is None and not taskset.bounded:
-        raise StageError(f"The taskset {package} has tasks without end. Say how many, as in "
-                         f"verifiers:{package}:500.")
+    if count is None and not taskset.bounded:
+        raise StageError(f"The taskset {package} has tasks without end. Say how many, as in &count=500.")
     config = json.loads(taskset.config.model_dump_json(exclude_defaults=True))
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", "-".join([package, *(value for _key, value in options)]))
-    tasks = iter(taskset)
-    for number in range(int(parsed[2])) if parsed[2] else itertools.count():
-        where = f"verifiers:{rest}, task {number}"
-        try:
-            task = next(tasks, None)
-        except Exception as error:
-            raise StageError(f"{where}: the taskset raised {type(error).__name__}: {error}.") from error
-        if task is None:
-            return
-        yield _task_of(task, package, config, f"{name}-{number}", where)
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", "-".join([package, *options.values()]))
+    for number, task in enumerate(itertools.islice(taskset, int(count) if count else None)):
+        yield _task_of(task, package, config, f"{name}-{number}")
 
 
-def _taskset(package: str, options: list[tuple[str, str]], rest: str) -> Any:
+def _taskset(package: str, options: dict[str, str]) -> Any:
     try:
         import verifiers.v1 as vf
     except ImportError as error:
@@ -57,7 +48,7 @@ def _taskset(package: str, options: list[tuple[str, str]], rest: str) -> Any:
         raise StageError(f"The source verifiers needs version 0.4 of its library, and {there} is installed. "
                          f"Run {INSTALL}.")
     settings: dict[str, Any] = {"id": package}
-    for key, text in options:
+    for key, text in options.items():
         *outer, last = key.split(".")
         inner = settings
         for each in outer:
@@ -68,7 +59,7 @@ def _taskset(package: str, options: list[tuple[str, str]], rest: str) -> Any:
     except Exception as error:          # the package's own code, and how it fails is its own affair
         told = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()] if hasattr(
             error, "errors") else [f"{type(error).__name__}: {error}"]
-        raise StageError(f"verifiers:{rest} cannot be loaded: {'; '.join(told)}") from error
+        raise StageError(f"The taskset {package} cannot be loaded: {'; '.join(told)}") from error
 
 
 def _beyond_answers(taskset: Any) -> str:
@@ -95,21 +86,21 @@ def _beyond_answers(taskset: Any) -> str:
     return "" if task.hooks("reward") else "rewards from elsewhere: its tasks have none"
 
 
-def _task_of(task: Any, package: str, config: dict[str, Any], task_id: str, where: str) -> Task:
+def _task_of(task: Any, package: str, config: dict[str, Any], task_id: str) -> dict[str, Any]:
     data = json.loads(task.data.model_dump_json(exclude_defaults=True))
     if task.data.image or task.data.skills or task.data.artifacts:
-        raise StageError(f"{where} needs a runtime. A rollout has one prompt and one answer in text: choose "
-                         "another taskset.")
+        raise StageError(f"{task_id} needs a runtime. A rollout has one prompt and one answer in text: "
+                         "choose another taskset.")
     if type(task.data).model_validate(data).model_dump() != task.data.model_dump():
-        raise StageError(f"{where}: its data are not the same after being stored as JSON. Correct the "
+        raise StageError(f"{task_id}: its data are not the same after being stored as JSON. Correct the "
                          "taskset.")
     prompt = task.data.prompt or []
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [
         {"role": message.role, "content": message.content} for message in prompt]
     if not messages or not all(isinstance(message["content"], str) for message in messages):
-        raise StageError(f"{where} has no prompt of texts alone, and a rollout begins with one. Choose "
+        raise StageError(f"{task_id} has no prompt of texts alone, and a rollout begins with one. Choose "
                          "another taskset.")
     if task.data.system_prompt is not None:
         messages = [{"role": "system", "content": task.data.system_prompt}, *messages]
-    return generic_task({"task_id": task_id, "kind": "verifiers", "messages": messages,
-                         "payload": {"taskset": package, "config": config, "data": data}}, where)
+    return {"task_id": task_id, "kind": "verifiers", "messages": messages,
+            "payload": {"taskset": package, "config": config, "data": data}}

@@ -127,15 +127,17 @@ def _train_problems(warehouse: Warehouse, _keys: dict[str, Any], part: Path) -> 
     problems = _logprob_problems(rows, "old_logprobs")
     lengths = dict(zip(_keys_of(rows, "iteration", "purpose"), _lengths(rows["old_logprobs"]), strict=True))
     for iteration, purpose in sorted({key[:2] for key in lengths}):
-        parts = warehouse.parts("completions", iteration=iteration, purpose=purpose)
-        sampled = _readable(parts, "completions", ["iteration", "purpose", *KEY, "num_completion_tokens"])
-        tokens = dict(zip(_keys_of(sampled, "iteration", "purpose"),
-                          sampled["num_completion_tokens"].to_pylist(), strict=True))
-        mine = [key for key in lengths if key[:2] == (iteration, purpose)]
-        problems += [f"{_label(key[2:])} of iteration {iteration} is not among its completions. Restore "
-                     "them, or run its rollout again." for key in mine if key not in tokens][:3]
-        problems += [f"{_label(key[2:])} has {lengths[key]} old_logprobs for {tokens[key]} tokens."
-                     for key in mine if key in tokens and lengths[key] != tokens[key]][:3]
+        rollout = warehouse.state.life("rollout", iteration, purpose)
+        with suppress(StageError):              # of a damaged part it is said already
+            sampled = warehouse.read("completions", [*KEY, "num_completion_tokens"], iteration=iteration,
+                                     purpose=purpose)
+            tokens = dict(zip(_keys_of(sampled), sampled["num_completion_tokens"].to_pylist(), strict=True))
+            mine = {key[2:]: length for key, length in lengths.items() if key[:2] == (iteration, purpose)}
+            if rollout and rollout.is_complete and not rollout.lost:
+                problems += [f"{_label(key)} of iteration {iteration} is not among its completions. Restore "
+                             "them, or run its rollout again." for key in mine if key not in tokens][:3]
+            problems += [f"{_label(key)} has {length} old_logprobs for {tokens[key]} tokens."
+                         for key, length in mine.items() if tokens.get(key, length) != length][:3]
     return problems
 
 

@@ -1,10 +1,16 @@
-"""EvalPlus (HumanEval+ and MBPP+): inputs and the solution that says what is right, or a column of tests."""
+"""EvalPlus (HumanEval+ and MBPP+): inputs and the solution that says what is right, or a column of tests.
 
+    warehouse init RUN --model .. --tasks "examples/sources/evalplus.py:tasks?file=MbppPlus.jsonl.gz"
+
+`file` is HumanEvalPlus.jsonl.gz or MbppPlus.jsonl.gz, or a Parquet file of the data sets on the hub.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from warehouse.sources.tables import Row, value_of
+from warehouse.sources.tables import Row, read_rows, value_of
 from warehouse.sources.wording import ask, mbpp_entry_point
-from warehouse.tasks.task_files import Task, generic_task
 
 # Runs in the process of the tests; compares as `evalplus.eval` of the release 0.3.1 does.
 CHECK = '''\
@@ -68,8 +74,14 @@ TUPLES = {number: depths for depths, numbers in (
 ALONE = {106: 1, 250: 0, 405: 0, 446: 0, 750: 1, 808: 0}      # the one argument that is meant
 
 
-def evalplus_task(row: Row, _number: int, where: str) -> Task:
-    """A row of HumanEvalPlus.jsonl or MbppPlus.jsonl, or of their data sets on the hub."""
+def tasks(file: str) -> Iterator[Row]:
+    """The tasks of a file as objects with task_id, kind, messages, payload and solution."""
+    for where, row in read_rows(Path(file)):
+        yield task_of(row, where)
+
+
+def task_of(row: Row, where: str) -> Row:
+    """One row as a task."""
     task_id = str(value_of(row, "task_id", where, (str, int))).replace("/", "-")
     prompt = value_of(row, "prompt", where, str)
     if "entry_point" in row:
@@ -84,9 +96,9 @@ def evalplus_task(row: Row, _number: int, where: str) -> Task:
         entry, tests = mbpp_entry_point(code, first, where), [value_of(row, "test", where, str)]
         question, more = f"{prompt.strip()}\nIt must pass, for example, this test:\n{first}", ""
         setup = "\n".join(row.get("test_imports") or [])
-    return generic_task({"task_id": f"{task_id}-plus", "kind": "function", "solution": code,
-                         "messages": ask(question, "program", more),
-                         "payload": {"entry_point": entry, "setup": setup, "tests": tests}}, where)
+    return {"task_id": f"{task_id}-plus", "kind": "function", "solution": code,
+            "messages": ask(question, "program", more),
+            "payload": {"entry_point": entry, "setup": setup, "tests": tests}}
 
 
 def check_of(row: Row, task_id: str, entry: str, code: str, where: str) -> str:

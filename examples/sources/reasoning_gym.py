@@ -1,0 +1,48 @@
+"""Questions of the library reasoning-gym: drawn once, stored whole, graded by its own graders in a lane.
+
+    warehouse init RUN --model .. --tasks "examples/sources/reasoning_gym.py:tasks?name=lcm&count=500&seed=7"
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from warehouse.sources.named import option_value
+from warehouse.sources.wording import ask
+from warehouse.store.errors import StageError
+from warehouse.tasks.graders import GRADERS, check_generator
+
+_, INSTALL = GRADERS["reasoning-gym"]
+GARBAGE = "foo bar"
+
+
+def tasks(name: str, count: str, seed: str = "0", **options: str) -> Iterator[dict[str, Any]]:
+    """Questions as objects with task_id, kind, messages, payload and solution; `options` of the generator.
+
+    StageError for what is not known or allowed.
+    """
+    check_generator(name, f"name={name}")
+    try:
+        from reasoning_gym import create_dataset
+    except ImportError as error:
+        raise StageError(f"Its questions need the library ({error}). Run {INSTALL}.") from None
+    values = {key: option_value(text) for key, text in options.items()}
+    try:
+        dataset = create_dataset(name, size=int(count), seed=int(seed), **values)
+    except (AssertionError, TypeError, ValueError) as error:
+        raise StageError(f"{name} does not take these options: {error}.") from error
+    for number in range(int(count)):
+        yield _task_of(name, dataset, number, int(seed))
+
+
+def _task_of(name: str, dataset: Any, number: int, seed: int) -> dict[str, Any]:
+    """One question; the library itself must give its own answer everything, and garbage nothing."""
+    entry = json.loads(json.dumps(dataset[number]))
+    right, wrong = (float(dataset.score_answer(answer=text, entry=entry))
+                    for text in (entry["answer"], GARBAGE))
+    if right != 1.0 or wrong > 0.05:
+        raise StageError(f"Question {number}: the library gives its own answer {right:g} and garbage "
+                         f"{wrong:g}. Choose another generator or other options.")
+    return {"task_id": f"{name}-{seed}-{number:05d}", "kind": "reasoning-gym",
+            "messages": ask(entry["question"], "tag"), "payload": {"dataset": name, "entry": entry},
+            "solution": f"<answer>{entry['answer']}</answer>"}

@@ -1,0 +1,167 @@
+"""What follows from damage: which stages go on without which files, which are run again, what stays lost.
+
+Nothing is moved or deleted. A stage that loses files gets a new generation with the others; the former one
+counts no more, and `warehouse prune --ended` removes it.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from warehouse.ledger.entries import Discarded
+from warehouse.maintain.part_findings import Finding
+from warehouse.maintain.rewrite import NewGeneration, point_to
+from warehouse.store.errors import StageError
+from warehouse.store.names import is_training
+from warehouse.store.parts import part_number
+from warehouse.store.run_folder import Warehouse
+from warehouse.store.stage import Stage, read_manifest, readable_manifest
+
+COPY = "manifest-copy.json"         # of merged parts: the plan does not tell which there were
+
+
+class Change(NamedTuple):
+    """What a finding leads to: a file that its stage goes on without, or the folder of a training to discard.
+
+    Without its manifest.json a stage is run again. `path` is None for a remark alone; `lost` rows cannot be
+    had again, and their stage stays complete without them.
+    """
+
+    path: Path | None
+    why: str
+    stage: Stage | None = None
+    lost: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.why}" if self.path else f"note: {self.why}"
+
+
+def changes_for(warehouse: Warehouse, findings: Iterable[Finding]) -> list[Change]:
+    """All changes, each path once."""
+    changes: dict[Path | str, Change] = {}
+    for finding in findings:
+        for change in _changes(warehouse, finding):
+            changes.setdefault(change.path or change.why, change)
+    return [*changes.values()]
+
+
+def fix(warehouse: Warehouse, changes: list[Change]) -> bool:
+    """Make the changes, by at most two entries of the log; False if there is none to make."""
+    by_stage: dict[str, list[Change]] = {}
+    for change in changes:
+        if change.path and change.stage:
+            by_stage.setdefault(change.stage.title, []).append(change)
+    discarded, new = [], []
+    for of_stage in by_stage.values():
+        stage = of_stage[0].stage
+        assert stage is not None and stage.life is not None
+        if any(change.path == stage.folder for change in of_stage):
+            discarded.append(stage.life.begun)
+        else:
+            new.append(_without(warehouse, stage, of_stage))
+    if discarded:
+        warehouse.append(lambda _state: Discarded(discarded))
+    if new:
+        point_to(warehouse, "repaired", new)
+    return bool(discarded or new)
+
+
+def _without(warehouse: Warehouse, stage: Stage, changes: list[Change]) -> NewGeneration:
+    """A new generation of a stage without some of its files."""
+    new, manifest = NewGeneration.of(warehouse, stage, "repaired"), stage.folder / "manifest.json"
+    going = {change.path for change in changes if change.path}
+    kept = None if manifest in going else readable_manifest(stage)
+    new.adopt(without=going)
+    if manifest in going and not any(path.suffix == ".parquet" for path in going):
+        kept = _copy_of_manifest(stage.folder)
+    if kept is None:
+        new.facts["open"] = True
+        return new
+    new.facts["lost"] = [*kept.get("lost", []), *(change.path.name for change in changes
+                                                  if change.lost and change.path)]
+    new.write_manifest(kept, lost=new.facts["lost"])
+    return new
+
+
+def _copy_of_manifest(folder: Path) -> dict[str, Any] | None:
+    """What a compaction kept beside the manifest, if its parts are all there."""
+    with contextlib.suppress(StageError):
+        kept = read_manifest(folder, COPY)
+        if kept and all((folder / part["name"]).exists() for part in kept["parts"]):
+            return kept
+    return None
+
+
+def _changes(warehouse: Warehouse, finding: Finding) -> Iterator[Change]:
+    """What has to go because of a finding."""
+    stage, path, why = finding.stage, finding.path, finding.why
+    if stage is None or stage.life is None or finding.consequence not in ("aside", "again"):
+        return
+    gone_for_good = warehouse.state.why_not_again(stage.life)
+    if finding.consequence == "aside":
+        yield Change(path, why, stage)
+    elif stage.name == "train":
+        yield from _training(warehouse, stage, finding)
+    elif path.parent == stage.folder and gone_for_good:
+        yield Change(path, f"{why}; {gone_for_good} and these rows are lost", stage, lost=True)
+        for score in _scores(warehouse, stage):
+            if (scored := score.folder / path.name).exists():
+                yield Change(scored, "its completions are lost", score, lost=True)
+    elif stage.name == "rollout" and gone_for_good and (
+            stage.life.compacted or not warehouse.state.has_weights(stage.life)):
+        yield Change(None, f"{path} {why}; {gone_for_good}, so nothing can be sampled with a plan drawn "
+                     "again: restore it from a copy")
+    else:
+        if stage.name == "rollout" and (path.parent == stage.folder or stage.life.compacted):
+            yield from _sampled_again(warehouse, stage, path)
+        yield Change(path, why, stage) if not path.is_dir() else Change(None, finding.text)
+        yield _run_again(stage)
+
+
+def _run_again(stage: Stage) -> Change:
+    return Change(stage.folder / "manifest.json", "its stage must be run again", stage)
+
+
+def _scores(warehouse: Warehouse, stage: Stage) -> list[Stage]:
+    """The scores of a rollout; none of another stage."""
+    return warehouse.scores(**stage.identity) if stage.name == "rollout" else []
+
+
+def _sampled_again(warehouse: Warehouse, stage: Stage, path: Path) -> Iterator[Change]:
+    """What was made from a damaged part of completions, or from a plan that merged parts do not follow."""
+    numbers = {part_number(path)}
+    if stage.life and stage.life.compacted:
+        # Which rows a merged part held is decided by its merging: the plan numbers them otherwise.
+        present = sorted(stage.folder.glob("part-*.parquet"))
+        yield from (Change(part, "its rollout is sampled again whole, having been compacted", stage)
+                    for part in present if part != path)
+        numbers |= {part_number(part) for part in present}
+    twin = stage.folder / f"part-{part_number(path):05d}.parquet"
+    if path.parent == stage.folder and twin != path and twin.exists():
+        # what was carried over is begun again, with its part
+        yield Change(twin, "what was carried over from it is damaged or gone", stage)
+    for score in _scores(warehouse, stage):
+        scored = [part for part in sorted(score.folder.glob("part-*.parquet"))
+                  if part_number(part) in numbers]
+        lost = bool(score.life and warehouse.state.why_not_again(score.life))
+        yield from (Change(part, "its completions are damaged or gone", score, lost) for part in scored)
+        if scored and not lost:
+            yield _run_again(score)
+    iteration = stage.identity["iteration"]
+    if is_training(stage.identity["purpose"]) and warehouse.state.is_trained(iteration):
+        yield Change(None, f"policy {iteration + 1} stays: it was trained on the rows as they were")
+
+
+def _training(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iterator[Change]:
+    """A training and its policy are made again, unless later rows were sampled from that policy."""
+    assert stage.life is not None
+    version = stage.life.iteration + 1
+    if not stage.life.is_complete or warehouse.state.can_train_again(stage.life):
+        yield Change(stage.folder, f"{finding.path.name}: {finding.why}; trained again", stage)
+    elif finding.path == warehouse.policy_dir(version):
+        yield Change(None, f"policy {version} is damaged ({finding.why}) and later rows were sampled from "
+                           f"it, so it cannot be trained again: restore {finding.path} from a copy")
+    else:
+        yield Change(finding.path, f"{finding.why}; policy {version} was sampled from, so its training "
+                     "cannot be run again and these rows are lost", stage, lost=True)
