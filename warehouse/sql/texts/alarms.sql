@@ -1,14 +1,14 @@
 -- When a run goes wrong: published levels, and rises and falls from the best that the run itself had reached.
 
--- What a share may rise or fall by chance: completions of a group resemble each other, so they count as fewer.
+-- How far a share may move by chance; completions of a group are correlated and count as fewer.
 CREATE OR REPLACE MACRO chance(share, num_groups, num_completions) AS
 greatest(0.05, 3 * sqrt(share * (1 - share) / sqrt(num_groups * num_completions)));
 
--- The same for a share of which few completions show little: where none did, a few more are no change.
+-- The same for rare events: a few more than none is no change.
 CREATE OR REPLACE MACRO chance_of_few(share, num_groups, num_completions) AS
 chance(least(0.5, greatest(share, 3 / sqrt(num_groups * num_completions))), num_groups, num_completions);
 
--- One signal: its value, the level beyond which it is raised, and the level beyond which it fires at once.
+-- One signal: its value, the level at which it is raised, and the level at which it fires at once.
 CREATE OR REPLACE MACRO signal_of(name, measured, limit_value, rises, gross_value, explanation) AS
 {'signal': name, 'value': measured::DOUBLE, 'level': limit_value::DOUBLE, 'above': rises,
  'raised': coalesce(CASE WHEN rises THEN measured > limit_value ELSE measured < limit_value END, false),
@@ -17,7 +17,8 @@ CREATE OR REPLACE MACRO signal_of(name, measured, limit_value, rises, gross_valu
               AND gross_value IS NOT NULL,
  'meaning': explanation};
 
--- The first of the iterations that end early has the completions alone that were soonest done: no other is like it.
+-- Whether an iteration is the first that ends early (--carry-over); it has short completions only and is judged by
+-- itself.
 CREATE OR REPLACE MACRO is_cut_short(the_iteration, the_purpose) AS
 the_purpose = 'train' AND the_iteration IN (SELECT DISTINCT iteration FROM carried)
 AND the_iteration - 1 NOT IN (SELECT DISTINCT iteration FROM carried);
