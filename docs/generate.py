@@ -9,13 +9,15 @@ from typing import Any
 import click
 
 from warehouse.sql.dictionary import described_columns, described_macros, described_views
-from warehouse.store.config_file import TABLES
+from warehouse.store.config_file import TABLES as CONFIG_TABLES
+from warehouse.store.schema import TABLES
 
 FOLDER = Path(__file__).with_name("reference")
 ALARMS = Path(__file__).parents[1] / "warehouse" / "sql" / "texts" / "alarms.sql"
 COMMANDS = {"rollout": "rollout.cli:rollout", "score": "score.cli:score", "train": "train.cli:train",
             "warehouse": "warehouse.cli:cli", "reports": "reports.cli:cli"}
 WIDTH = 100
+FIRST_VIEWS = ("iteration_stats", "task_results", "pass_curve", "mismatch", "stages")     # the main ones
 WRITTEN = "`python -m docs.generate` writes this page."
 # The keys of --json; tests/warehouse/inspect/test_json.py compares them with the commands.
 JSON_KEYS: dict[str, dict[str, str]] = {
@@ -134,8 +136,9 @@ def commands_page() -> str:
     """The help of every command."""
     lines = []
     for name, command in commands().items():
-        context = click.Context(command, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH)
-        text = re.sub(r"^  --(version|help) .*\n?", "", command.get_help(context), flags=re.MULTILINE)
+        context = click.Context(command, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH,
+                                help_option_names=["-h", "--help"])
+        text = re.sub(r"^  (-h, --help|--version) .*\n?", "", command.get_help(context), flags=re.MULTILINE)
         text = re.sub(r"\n+Options:\n*(?=\n\w|$)", "\n", text)
         text = re.sub(r"\s+\[1<=x<=\d+\]", "", text)        # as many as this machine has cores
         lines += [f"## {name}", "", "```text", text.strip(), "```", ""]
@@ -147,7 +150,7 @@ def config_page() -> str:
     lines = ["`RUN/config.toml` has one table per command. A key is the option's name without the dashes. "
              "Options on the command line win.", "", *_other_tables()]
     known = {str(command.name): command for command in reversed(commands().values())}
-    for name in TABLES:
+    for name in CONFIG_TABLES:
         if name in known and name != "warehouse":
             lines += [f"## [{name}]", "", *table("key", "value", "default", rows=_keys(known[name]))]
     return page("Configuration", "The tables and keys of a run's `config.toml`.", *lines)
@@ -237,15 +240,17 @@ def _arguments(call: str) -> list[str]:
 
 def schema_page() -> str:
     """Every table, view, column and macro; a column that an earlier table has is described there."""
-    lines, described = [], set[tuple[str, ...]]()
-    columns = described_columns()
-    for view, text in described_views().items():
-        new = [row for row in columns[view] if row not in described]
-        known = [f"`{name}`" for name, kind, meaning in columns[view] if (name, kind, meaning) in described]
-        described |= set(columns[view])
-        lines += [f"## {view}", "", text, ""]
+    lines, described = list[str](), dict[tuple[str, ...], str]()
+    columns, texts = described_columns(), described_views()
+    for view in dict.fromkeys([*TABLES, *FIRST_VIEWS, *texts]):
+        known: dict[str, list[str]] = {}
+        for row in columns[view]:
+            known.setdefault(described.setdefault(row, view), []).append(row[0])
+        new = [row for row in columns[view] if described[row] == view]
+        lines += [f"## {view}", "", texts[view], ""]
         lines += table("column", "type", "meaning", rows=new) if new else []
-        lines += [f"Described above: {', '.join(known)}.", ""] if known else []
+        lines += [f"As in [{other}](#{other}): {', '.join(f'`{name}`' for name in names)}.\n"
+                  for other, names in known.items() if other != view]
     lines += ["## Macros", "", *(f"- `{call}`: {text}" for call, text in described_macros().values())]
     return page(
         "Schema",

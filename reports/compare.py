@@ -29,7 +29,7 @@ CURVES = (
     ("truncated_share", "Truncated", True, False),
     ("tokens_mean", "Completion tokens", False, False),
     ("nll_sampled", "Sampled NLL, nats", False, False),
-    ("zero_variance_share", "Groups without spread", True, False),
+    ("zero_variance_share", "Groups of equal rewards", True, False),
     ("mismatch_kl_fresh", "Mismatch of engine and trainer, k3", False, True),
     ("mismatch_kl", "KL of the sampling policies, k3", False, True),
 )

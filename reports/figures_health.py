@@ -46,7 +46,7 @@ def draw_by_length(rows: Rows) -> Chart:
 
 
 HEALTH = (
-    Figure("shares", "Completions that come to nothing", "Truncation moves long before the mean reward does.",
+    Figure("shares", "Unusable completions", "Truncation moves long before the mean reward does.",
            stats_sql("truncated_share, 1 - valid_code_share AS no_code,\n"
                      "       1 - valid_outputs_share AS no_outputs"),
            lines(share=True, truncated_share="truncated", no_code="no closed code block",
@@ -55,7 +55,7 @@ HEALTH = (
            stats_sql("tokens_quantiles[1] AS p05, tokens_quantiles[2] AS p25, tokens_quantiles[3] AS p50,\n"
                      "       tokens_quantiles[4] AS p75, tokens_quantiles[5] AS p95"), draw_lengths),
     Figure("length-split", "Length of right and wrong completions",
-           "A reward that grows with length alone shows as right answers growing too.",
+           "If the reward grows with length, right answers grow as well.",
            stats_sql("tokens_mean_correct, tokens_mean_wrong, tokens_mean_finished"),
            lines(tokens_mean_correct="right", tokens_mean_wrong="wrong",
                  tokens_mean_finished="all that finished")),
@@ -63,8 +63,8 @@ HEALTH = (
            "Mean reward of completions by their length in tokens; darker is higher.", BY_LENGTH_SQL,
            draw_by_length),
     Figure("entropy", "Entropy and sampled NLL, nats per token",
-           "Up: the policy comes apart. Towards 0: it goes mute. The sampled NLL estimates the entropy only "
-           "at temperature 1.", stats_sql("nll_sampled, entropy"),
+           "Rising: the policy becomes random. Near 0: it gives the same answer to everything. The sampled "
+           "NLL estimates the entropy at temperature 1 only.", stats_sql("nll_sampled, entropy"),
            lines(nll_sampled="sampled NLL (engine)", entropy="entropy (trainer)")),
     Figure("repetition", "Repetition", "Shares of repeated 4-grams, of completions that end in a loop of 32 "
            "tokens or more, and of distinct tokens.",
@@ -72,10 +72,10 @@ HEALTH = (
            lines(share=True, ngram4="repeated 4-grams", loop_share="ends in a loop",
                  unique_token_ratio="distinct tokens")),
     Figure("diversity", "Diversity",
-           "Different outputs per completion of a group; groups whose rewards are all equal.",
+           "Different outputs per completion of a group; share of groups with equal rewards.",
            stats_sql("distinct_outputs_share, zero_variance_share"),
            lines(share=True, distinct_outputs_share="different outputs per completion",
-                 zero_variance_share="groups without spread")),
+                 zero_variance_share="groups of equal rewards")),
     Figure("errors", "Failures by kind", "Shares of all completions.", ERRORS_SQL, draw_errors,
            "No completion of a training iteration failed."),
 )

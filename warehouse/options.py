@@ -149,7 +149,7 @@ def checked_options(command: click.Command, settings: Mapping[str, Any], path: P
         for value in values:
             if problem := _problem(parameter, value):
                 raise StageError(f"{place_in(path, table, key)}: [{table}] {key} = {value or repr(value)}: "
-                                 f"{problem} Mend that line.")
+                                 f"{problem} Fix that line.")
         defaults[str(parameter.name)] = values if parameter.multiple else setting
     return defaults
 
@@ -286,7 +286,7 @@ def _not_ours(error: Exception) -> str:
     if lacks_memory(error):
         return f"There is not enough memory ({first_line(error)}). Give more, or less to do at a time"
     if isinstance(error, OSError) and error.filename and not isinstance(error, FileNotFoundError):
-        return f"{error.filename} cannot be used: {error.strerror or error}. Mend that"
+        return f"{error.filename} cannot be used: {error.strerror or error}. Fix that"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"There is no room for what it writes ({error.strerror}). Make some"
     return ""

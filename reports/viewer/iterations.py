@@ -24,7 +24,7 @@ MEASURES = (("pass_at_1", "pass@1"), ("pass_at_max_k", "pass@k"), ("reward_mean"
             ("truncated_share", "truncated"), ("valid_code_share", "with code"),
             ("failed_share", "programs failed"), ("loop_share", "loops"), ("tokens_mean", "tokens"),
             ("nll_sampled", "sampled NLL"), ("distinct_outputs_share", "different outputs"),
-            ("zero_variance_share", "groups without spread"), ("mismatch_kl", "mismatch"))
+            ("zero_variance_share", "groups of equal rewards"), ("mismatch_kl", "mismatch"))
 TWO_SQL = """\
 SELECT * FROM iteration_stats WHERE purpose = $2 AND iteration <= $1 ORDER BY iteration DESC LIMIT 2"""
 AROUND_SQL = """\

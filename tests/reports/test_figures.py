@@ -78,4 +78,4 @@ def test_what_went_through_the_model_is_not_told_of_pruned_tokens(tmp_path: Path
     assert CliRunner().invoke(cli, picture).exit_code == 0
     prune_run(run, 1, dry_run=False)
     result = CliRunner().invoke(cli, picture)
-    assert result.exit_code == 1 and "its tokens are pruned" in result.stderr
+    assert result.exit_code == 1 and "the tokens are pruned" in result.stderr

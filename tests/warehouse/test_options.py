@@ -75,8 +75,8 @@ def test_keys_are_the_long_options_and_flags_win(tmp_path: Path) -> None:
     ("[rollout]\nsplit = ['a', {b = 1}]\n", "[rollout] split = {'b': 1}: it must be one text"),
     ("[rollout]\nfail = 'never'\n", "[rollout] fail = never: 'never' is not one of 'no', 'stage', 'stop'"),
     ("[rollout]\nshuffle-pairs = 'yes'\n", "[rollout] shuffle-pairs = yes: it must be true or false"),
-    ("[rollout]\naugment = ''\n", "[rollout] augment = '': it is empty. Mend that line."),
-    ("[rollout]\nsplit = ['a', '']\n", "[rollout] split = '': it is empty. Mend that line."),
+    ("[rollout]\naugment = ''\n", "[rollout] augment = '': it is empty. Fix that line."),
+    ("[rollout]\nsplit = ['a', '']\n", "[rollout] split = '': it is empty. Fix that line."),
     ("[[rollout]]\ngroup-size = 4\n", "'rollout' is no table"),
     ("rollout = 5\n", "'rollout' is no table"),
     ("group-size = 5\n", "line 1: 'group-size' is no table. Put it below the [command] it is for"),
@@ -157,13 +157,13 @@ def test_help_names_no_bound_that_is_none() -> None:
 def test_a_file_that_cannot_be_used_is_one_sentence_and_a_bug_is_none(tmp_path: Path) -> None:
     told = call(tmp_path, "", "--fail", "file")
     assert told.exit_code == 1 and told.stderr.startswith(
-        "Error: /dev/null/x cannot be used: Not a directory. Mend that, then run the same command again")
+        "Error: /dev/null/x cannot be used: Not a directory. Fix that, then run the same command again")
     assert isinstance(call(tmp_path, "", "--fail", "bug").exception, OSError)
     (tmp_path / "run").mkdir()
     told = call(tmp_path / "run", "", "--fail", "gone")
     assert told.exit_code == 1 and told.stderr.startswith(f"Error: {tmp_path}/run was removed while it")
     assert _not_ours(HTTPError("http://x", 404, "Not Found", Message(), None)) == (
-        "http://x cannot be used: HTTP Error 404: Not Found. Mend that")
+        "http://x cannot be used: HTTP Error 404: Not Found. Fix that")
     made = CliRunner().invoke(cli, ["init", "/proc/x", "--model", str(ROOT / "examples/starter/model"),
                                     "--tasks", "synthetic:1"])
     assert made.exit_code == 1 and made.stderr.startswith("Error: /proc/x cannot be made: its filesystem")

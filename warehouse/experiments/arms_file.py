@@ -42,7 +42,7 @@ def read_arms(path: Path, train: click.Command, config: Path) -> list[Arm]:
         raise StageError(f"{path} cannot be read: {error.strerror}. Name a file with a table for each "
                          "arm.") from error
     except (ValueError, RecursionError) as error:
-        raise StageError(f"{path} is not valid TOML: {error}. Mend that line; each arm needs a name of its "
+        raise StageError(f"{path} is not valid TOML: {error}. Fix that line; each arm needs a name of its "
                          "own.") from error
     if not tables:
         raise StageError(f"{path} has no arms. Write a table for each, for example:\n"

@@ -19,13 +19,13 @@ from warehouse.store.errors import counted, shell_quote
 @run_folder
 @click.argument("new", type=RunFolder(path_type=Path))
 @click.option("--at", type=click.IntRange(min=0), required=True, metavar="POLICY",
-              help="The newest policy that both runs have.")
+              help="The newest policy that both runs share.")
 @click.option("--with-rows", is_flag=True,
-              help="Take along what the policies sampled from iteration POLICY on, to train on it again.")
+              help="Include the rows sampled from iteration POLICY on, to train on them again.")
 @click.option("--copy", is_flag=True, help="Copy the files, for another filesystem.")
 @shows_errors
 def branch(run: Path, new: Path, at: int, with_rows: bool, copy: bool) -> None:
-    """Make the run NEW, which shares what RUN has up to a policy.
+    """Make the run NEW, which shares RUN up to a policy.
 
     Its files are hard links: they take no room, and removing either run leaves the other whole. What is under
     way in RUN is not taken along.
@@ -46,14 +46,14 @@ def branch(run: Path, new: Path, at: int, with_rows: bool, copy: bool) -> None:
 @click.option("--at", type=click.IntRange(min=0), default=None, metavar="POLICY",
               help="The policy that all arms start from. [default: that of the newest scored iteration]")
 @click.option("--iterations", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Iterations that each arm trains: stored rows first, then what it samples itself.")
+              help="Iterations that each arm trains: stored rows first, then rows it samples itself.")
 @click.option("--evaluate", type=click.IntRange(min=1), default=8, show_default=True, metavar="K",
               help="Completions of each held-out task.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Commands at once; one of them samples.")
+              help="Commands that run at the same time; one of them samples.")
 @click.option("--folder", type=click.Path(path_type=Path), default=None,
-              help="Where the arms' runs lie. [default: RUN-arms]")
-@click.option("--json", "as_json", is_flag=True, help="A JSON object per arm instead of a table.")
+              help="Folder of the arms' runs. [default: RUN-arms]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per arm.")
 @shows_errors
 @stopping()
 def arms(run: Path, arms_toml: Path, at: int | None, iterations: int, evaluate: int, jobs: int,

@@ -38,7 +38,7 @@ def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm
     lines = []
     for alarm in alarms:
         if alarm is next((other for other in alarms if not other.fired), None):
-            lines.append("Raised once; a second time in a row is an alarm:")
+            lines.append("Raised once; an alarm if raised twice in a row:")
         lines.append(alarm.sentence)
         if alarm.signal in MISMATCH_SIGNALS:
             lines.append(f"    warehouse gaps {shell_quote(warehouse.root)} --iteration "
@@ -79,12 +79,12 @@ def judged_lines(connection: Connection, since: int) -> list[str]:
                             "engine and trainer, the steps.")
             left = [signal for signal in left if signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS)]
         if training and "step_ratio" in row["lately"] and "mismatch" not in row["lately"]:
-            unjudged.append(f"Not judged at iteration {row['last']}, as nothing that it was trained on "
-                            f"came from its own policy: {', '.join(FRESH_SIGNALS)}.")
+            unjudged.append(f"Not judged at iteration {row['last']}, because none of its rows came from the "
+                            f"policy that was trained: {', '.join(FRESH_SIGNALS)}.")
             left = [signal for signal in left if signal not in FRESH_SIGNALS]
         if left:
             whose = "" if training else f" of {name}"
-            unjudged.append(f"Not judged{whose} for want of earlier values: {', '.join(left)}.")
+            unjudged.append(f"Not judged{whose} for lack of earlier values: {', '.join(left)}.")
     return lines + unjudged
 
 
@@ -105,7 +105,7 @@ def changed_settings(connection: Connection, iteration: int) -> list[str]:
                    ' (was ', coalesce(former, 'None'), ')'), ', ' ORDER BY stage, name) AS told
         FROM ({SETTING_CHANGES}) WHERE iteration BETWEEN $1 - 9 AND $1
         GROUP BY iteration ORDER BY iteration DESC LIMIT 2""", [iteration])[::-1]
-    return [f"Set otherwise from iteration {row['iteration']} on: {row['told']}." for row in rows]
+    return [f"Settings changed at iteration {row['iteration']}: {row['told']}." for row in rows]
 
 
 class Advice(NamedTuple):
@@ -134,16 +134,16 @@ def advise(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) ->
     changed = _changed_sampling(connection, first) if set(causes) & set(MISMATCH_SIGNALS) else ""
     paid = _paid(connection, firing)
     if changed:
-        lines.append(f"Mend the sampling first, or it happens again: iteration {first} was drawn with "
-                     f"{changed}, so its logprobs are of another distribution than the one that was trained. "
+        lines.append(f"Fix the sampling first, or it happens again: iteration {first} was sampled with "
+                     f"{changed}, so its logprobs belong to another distribution than the trained one. "
                      f"Policy {first} is sound; policy {first + 1} was trained on these samples.")
     elif any(signal in MISMATCH_SIGNALS for signal in causes):
         # Policy `first` was not what sampled; the one trained on those samples is what was spoilt.
-        lines.append(f"Mend the engine first, or it happens again: what sampled iteration {first} was not "
-                     f"what was trained. {_gaps(connection, first, causes)}Policy {first} is sound; policy "
+        lines.append(f"Fix the engine first, or it happens again: iteration {first} was not sampled by "
+                     f"the trained policy. {_gaps(connection, first, causes)}Policy {first} is sound; policy "
                      f"{first + 1} was trained on these samples.")
     elif paid:
-        lines.append(f"Mend the reward first, or it happens again: {paid}. Policies before learned from it, "
+        lines.append(f"Fix the reward first, or it happens again: {paid}. Earlier policies learned from it, "
                      "too.")
     elif causes:
         way_out = ("Fewer rows of earlier iterations first (--replay)" if set(causes) == {"reuse"} else
@@ -153,7 +153,7 @@ def advise(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) ->
     sound = first if causes else _policy_before(warehouse, first)
     mend = bool(changed or paid or any(signal in MISMATCH_SIGNALS for signal in causes))
     if sound >= newest:
-        lines.append(f"Stop here: policy {newest} is the newest, there is none to go back from.")
+        lines.append(f"Stop here: policy {newest} is the newest, so there is nothing to go back from.")
         return Advice(lines, first, mend)
     lines.append(f"Stop here, or go back: warehouse rollback {shell_quote(warehouse.root)} --to {sound}")
     return Advice(lines, first, mend, sound)

@@ -49,11 +49,12 @@ class Change(NamedTuple):
         plain = f"{short_share(self.first)} → {short_share(self.last)}"
         if abs(self.last - self.first - self.gain) < SAME:
             return f"{plain} ({self.gain:+.2f}{margin})"
-        return f"{self.gain:+.2f}{margin}, like tasks with like (plain means, of other tasks: {plain})"
+        return (f"{self.gain:+.2f}{margin}, at equal difficulty of tasks "
+                f"(plain means of different tasks: {plain})")
 
 
 def story_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm] | None = None) -> list[str]:
-    """A sentence about training and about every evaluation; gains compare like tasks with like."""
+    """A sentence about training and about every evaluation; gains are taken at equal difficulty of tasks."""
     if alarms is None:
         alarms = raised_alarms(connection, since=last_rollback(warehouse))
     lines = []

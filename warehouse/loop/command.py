@@ -25,20 +25,20 @@ LOG = "loop.log"
 @run_argument
 @click.argument("iterations", type=click.IntRange(min=1))
 @click.option("--ahead", is_flag=True,
-              help="Sample the next iteration by the policy before while one is trained: a step off-policy.")
-@click.option("--rescue", is_flag=True, help="After an alarm go back to the last sound policy, and on with "
-                                             "half the learning rate; three times.")
+              help="Sample the next iteration while one trains; rows are one policy off.")
+@click.option("--rescue", is_flag=True, help="After an alarm go back to the last sound policy and continue "
+                                             "with half the learning rate, three times at most.")
 @click.option("--eval-every", type=click.IntRange(min=1), default=None, metavar="K",
-              help="Evaluate policy 0, every Kth and the last on the held-out tasks.")
+              help="Evaluate policy 0, every Kth policy and the last on the held-out tasks.")
 @click.option("--eval-options", default="", metavar="WORDS",
-              help='Options of `rollout` for evaluations, as "--group-size 8".')
-@click.option("--ignore", multiple=True, metavar="SIGNAL", help="Signals not to act on.")
+              help='Options of `rollout` for evaluations, for example "--group-size 8".')
+@click.option("--ignore", multiple=True, metavar="SIGNAL", help="Do not act on this signal; may be repeated.")
 @click.option("--track", default=None, metavar="NAME",
               help="Send the numbers of all stages to tensorboard, wandb, trackio or mlflow.")
 @click.option("--gpus", default="all", show_default=True, metavar="all|N,N..",
               help="GPUs to work with, numbered as torch does: an engine on each, and a training by all.")
 @click.option("--devices", type=click.IntRange(min=1), default=None, hidden=True)   # on a CPU, for tests
-@click.option("--json", "as_json", is_flag=True, help="A line of JSON per event instead of words.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per event.")
 @shows_errors
 @stopping()
 def loop(run: Path, gpus: str, devices: int | None, as_json: bool, **options: Any) -> None:

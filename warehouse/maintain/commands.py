@@ -19,9 +19,9 @@ only_iteration = click.option("--iteration", type=click.IntRange(min=0), default
               help="Size up to which parts are merged, in MiB.")
 @shows_errors
 def compact(run: Path, iteration: int | None, part_mib: int) -> None:
-    """Merge the parts of finished iterations into a few.
+    """Merge the parts of finished iterations into fewer files.
 
-    Fewer files, the same rows in the same order.
+    Rows and their order stay the same.
     """
     from warehouse.maintain.compact import compact_run
     click.echo("\n".join(compact_run(open_run(run), iteration, part_mib)))
@@ -29,15 +29,15 @@ def compact(run: Path, iteration: int | None, part_mib: int) -> None:
 
 @click.command()
 @run_argument
-@click.option("--iteration", type=click.IntRange(min=0), required=True, help="Which iteration.")
-@click.option("--purpose", default=None, help="Prompts, completions and samples of this purpose.")
-@click.option("--scorer", default=None, help="Of the purpose what this scorer wrote alone.")
-@click.option("--training", is_flag=True, help="The unfinished training alone.")
+@click.option("--iteration", type=click.IntRange(min=0), required=True, help="Iteration to discard.")
+@click.option("--purpose", default=None, help="Discard prompts, completions and samples of this purpose.")
+@click.option("--scorer", default=None, help="Discard only the samples of this scorer.")
+@click.option("--training", is_flag=True, help="Discard only the unfinished training.")
 @shows_errors
 def discard(run: Path, iteration: int, purpose: str | None, scorer: str | None, training: bool) -> None:
-    """Have rows of an iteration count no more, to make it again.
+    """Discard rows of an iteration so that it can be made again.
 
-    They stay in their folders: `warehouse sql --at` reads them, `warehouse prune --ended` removes them.
+    The files stay: `warehouse sql --at` reads them, `warehouse prune --ended` removes them.
     """
     from warehouse.maintain.discard import discard as end
     from warehouse.store.errors import StageError
@@ -95,7 +95,7 @@ def repair(words: tuple[str, ...]) -> None:
 @click.command()
 @run_argument
 @click.option("--to", type=click.IntRange(min=0), required=True, help="Policy version to go back to.")
-@click.option("--why", default="", metavar="TEXT", help="Words for `warehouse log` and the summary.")
+@click.option("--why", default="", metavar="TEXT", help="Reason to show in `warehouse log` and the summary.")
 @shows_errors
 def rollback(run: Path, to: int, why: str) -> None:
     """Continue from an earlier policy; nothing is deleted."""
@@ -107,11 +107,11 @@ def rollback(run: Path, to: int, why: str) -> None:
 @click.command()
 @run_argument
 @click.option("--before", type=click.IntRange(min=1), default=None, help="Iterations before this one.")
-@click.option("--ended", is_flag=True, help="What was discarded, rolled back or rewritten, whole.")
-@click.option("--yes", is_flag=True, help="Do it; without this it is only said what would go.")
+@click.option("--ended", is_flag=True, help="Remove files of discarded, rolled back or rewritten stages.")
+@click.option("--yes", is_flag=True, help="Remove. Without it the command only says what it would remove.")
 @shows_errors
 def prune(run: Path, before: int | None, ended: bool, yes: bool) -> None:
-    """Drop tokens of old iterations, or what was ended.
+    """Remove tokens of old iterations, or files that count no more.
 
     Scalars, texts and scores of old iterations stay.
     """
@@ -137,12 +137,12 @@ def prune(run: Path, before: int | None, ended: bool, yes: bool) -> None:
 
 @click.group()
 def tasks() -> None:
-    """List the tasks of a run, add some, or put others in their place."""
+    """List, add or replace the tasks of a run."""
 
 
 @tasks.command("list")
 @run_folder
-@click.option("--split", "splits", multiple=True, help="Of this split alone; may be repeated.")
+@click.option("--split", "splits", multiple=True, help="List this split only; may be repeated.")
 @shows_errors
 def list_command(run: Path, splits: tuple[str, ...]) -> None:
     """Print a line per task: id, split, kind, source, changes."""
@@ -152,8 +152,8 @@ def list_command(run: Path, splits: tuple[str, ...]) -> None:
 
 @tasks.command("add")
 @run_folder
-@click.option("--tasks", "trained", multiple=True, metavar="[NAME=]SOURCE", help="As of `warehouse init`.")
-@click.option("--heldout", multiple=True, metavar="[NAME=]SOURCE", help="As of `warehouse init`.")
+@click.option("--tasks", "trained", multiple=True, metavar="[NAME=]SOURCE", help="As in `warehouse init`.")
+@click.option("--heldout", multiple=True, metavar="[NAME=]SOURCE", help="As in `warehouse init`.")
 @shows_errors
 def add_command(run: Path, trained: tuple[str, ...], heldout: tuple[str, ...]) -> None:
     """Add the tasks of sources to RUN.
@@ -171,8 +171,8 @@ def add_command(run: Path, trained: tuple[str, ...], heldout: tuple[str, ...]) -
 def replace_command(run: Path, sources: tuple[str, ...]) -> None:
     """Correct tasks of RUN: SOURCE has the same ids.
 
-    What they were is kept in the run's log. No row is changed: `score` judges the completions
-    again, as another scorer, whose rows stand beside the former ones.
+    The log keeps the earlier tasks. No row changes: `score` judges the completions again as another
+    scorer and stores its rows next to the earlier ones.
     """
     from warehouse.maintain.tasks import replace_tasks
     click.echo("\n".join(replace_tasks(open_run(run), sources)))

@@ -80,7 +80,7 @@ class Bucket:
         self.scheme = self.address.partition(":")[0]
         own = os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL", ""))
         if own and not re.fullmatch(r"https?://[^\s/]+/?", own):
-            raise StageError(f"AWS_ENDPOINT_URL is {own}, no address like https://HOST:PORT. Mend it.")
+            raise StageError(f"AWS_ENDPOINT_URL is {own}, no address like https://HOST:PORT. Fix it.")
         client = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(hours=1),
                   "read_timeout": timedelta(minutes=5),     # of a connection that a sleeping laptop lost
                   **({"allow_http": True} if own.startswith("http:") else {})}

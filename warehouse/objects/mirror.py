@@ -75,7 +75,7 @@ def _pull(run: str, folder: Path) -> str:
     copy = WorkingCopy(folder, run)
     run_id = _run_id(copy)
     if run_id is None:
-        raise StageError(f"{run} is no run: it has no warehouse.json. Mend the address.")
+        raise StageError(f"{run} is no run: it has no warehouse.json. Fix the address.")
     own_id = (read_json(folder / "warehouse.json") or {}).get("run_id")
     _check_same_run(run_id, own_id, str(folder))
     listed = {key: state for key, state in copy.listing().items() if UNDER_WAY not in key}

@@ -18,7 +18,7 @@ from warehouse.stages import warm
 def demo(run: Path, iterations: int) -> None:
     """Train a tiny model on ARC tasks, on a CPU, and draw a report.
 
-    RUN is runs/demo when left out, ITERATIONS ten, three minutes on two cores; 0 only makes the run folder.
+    RUN is runs/demo by default, ITERATIONS 10 (three minutes on two cores); 0 only makes the run folder.
     Model, tasks and options come with Rollhouse. Run it again after any end: it goes on where it stopped.
     """
     if not os.environ.get(warm.VARIABLE):
@@ -30,16 +30,16 @@ def demo(run: Path, iterations: int) -> None:
 
 @click.command()
 @click.argument("stage", type=click.Choice(["rollout", "score", "train"]), required=False)
-@click.option("--model", help="Say what can be done with this model, a folder or hub id, instead.")
+@click.option("--model", help="Check this model instead, a folder or hub id.")
 @click.option("--revision", help="Commit of a hub model.")
 @json_option
 @shows_errors
 def doctor(stage: str | None, model: str | None, revision: str | None, as_json: bool) -> None:
-    """Say whether this machine can sample, isolate programs and train.
+    """Check whether this machine can sample, isolate programs and train.
 
-    And by which command it gets what is missing. STAGE looks at one of the three. --model says what each can
-    do with a model, by its config and a tiny random copy; its weights are not read. Exit code 1 where one
-    cannot work.
+    The output names the command that installs what is missing. STAGE checks one of the three. --model checks
+    a model by its config and a tiny random copy, without reading its weights. Exit code 1 if a stage cannot
+    work.
     """
     from warehouse.start.doctor import STAGES, examine_machine, examine_model
     found: dict[str, Any] = {}

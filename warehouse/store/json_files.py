@@ -76,6 +76,6 @@ def fresh_text(path: Path) -> str:
             raise
         except OSError as error:
             if error.errno != errno.ESTALE or attempt == STALE_ATTEMPTS:
-                raise StageError(f"{path} cannot be opened: {error.strerror}. Mend that, then run the same "
+                raise StageError(f"{path} cannot be opened: {error.strerror}. Fix that, then run the same "
                                  "command again.") from error
     raise AssertionError("unreachable")

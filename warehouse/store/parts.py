@@ -166,7 +166,7 @@ def _open(path: Path) -> Iterator[pq.ParquetFile]:
         raise _missing(path) from error
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise StageError(f"{path} cannot be opened: {os.strerror(error.errno)}. Mend that, then run the "
+            raise StageError(f"{path} cannot be opened: {os.strerror(error.errno)}. Fix that, then run the "
                              "same command again.") from error
         raise _damaged(path, error) from error
 

@@ -20,7 +20,7 @@ CUT_OFF = ("length", "loop")  # finish reasons of completions that were not ende
 WHY_IT_ENDED = ("'stop': by the model, 'code': its code block closed, 'length': the token limit, 'loop': it "
                 "repeated itself.")
 
-WHICH_POLICY = "Policy that sampled it, its end where several did; 0 is the base, null a model behind an API."
+WHICH_POLICY = "Policy that sampled it (its last token); 0 is the base, null a model behind an API."
 
 
 class Column(NamedTuple):
@@ -35,9 +35,9 @@ class Column(NamedTuple):
 
 STAGE_KEYS = (
     Column("iteration", COUNT, "Iteration of the loop, from 0."),
-    Column("purpose", TEXT, "'train' for rows to train on, 'eval', 'eval-<split>' or 'eval-<label>' for "
-           "evaluation, 'distil' or 'distil-<label>' for what another model says to training tasks; with "
-           "'-turn2' behind it the second turns of these, and so on."),
+    Column("purpose", TEXT, "'train' for rows to train on; 'eval', 'eval-<split>' or 'eval-<label>' for "
+           "evaluations; 'distil' or 'distil-<label>' for another model's answers to training tasks. The "
+           "ending '-turn2' means second turns, and so on."),
 )
 KEYS = (
     *STAGE_KEYS,
@@ -51,7 +51,7 @@ TASKS = (
     Column("split", TEXT, "Name of the split, for example 'train' or 'heldout'."),
     Column("heldout", FLAG, "True: never trained on unless asked by name."),
     Column("position", COUNT, "Order of import, from 0."),
-    Column("kind", TEXT, "Kind of task, which picks how it is scored, for example 'grid' or 'function'.",
+    Column("kind", TEXT, "Kind of task: how it is scored, for example 'grid' or 'function'.",
            stored="scorer"),
     Column("messages", TEXT, "Chat messages as JSON for tasks that bring their own prompt; null otherwise."),
     Column("payload", TEXT,
@@ -74,25 +74,25 @@ PROMPTS = (
     Column("prefill", TEXT,
            "Assistant text that the prompt ends with; part of the answer when it is parsed."),
     Column("seed", BIG,
-           "Seed that the augmentation, the order of pairs and the shown test input were drawn from."),
-    Column("flip", FLAG, "Augmentation: flipped left to right before rotating; null where none applies."),
+           "Seed of the augmentation, the order of pairs and the shown test input."),
+    Column("flip", FLAG, "Augmentation: flipped left to right before rotating; null if there is none."),
     Column("rotations", COUNT, "Augmentation: quarter turns counter-clockwise after the flip (numpy.rot90)."),
-    Column("color_map", SMALL_LIST, "Augmentation: color_map[c] is what colour c became, 10 entries."),
+    Column("color_map", SMALL_LIST, "Augmentation: color_map[c] is the colour that c became, 10 entries."),
     Column("pair_order", SMALL_LIST, "Indices of the train pairs shown, in the order shown."),
-    Column("shown_test", COUNT, "Index of the test input shown in the prompt; null where none is."),
+    Column("shown_test", COUNT, "Index of the test input shown in the prompt; null if none is."),
     Column("turn", COUNT, "Turn of the conversation that is sampled; 1, or null, is the first.", since=3),
     Column("parent_iteration", COUNT, "Iteration of the completion that is answered; null in first turns.",
            since=3),
     Column("parent_purpose", TEXT, "Its purpose.", since=3),
     Column("parent_sample_index", COUNT, "Its sample_index; its task is the same.", since=3),
-    Column("feedback_format", TEXT, "Name and version of what made the feedback, for example 'tests@1'.",
+    Column("feedback_format", TEXT, "Name and version of the feedback, for example 'tests@1'.",
            since=3),
     Column("verbatim_prefix", FLAG, "prompt_ids begin with exactly the prompt_ids and completion_ids of the "
-           "parent; false where the chat template rewrites earlier turns.", since=3),
+           "parent; false if the chat template rewrites earlier turns.", since=3),
     Column("segments", SEGMENTS, "What prompt_ids are made of, in order: start, length and kind: 'template', "
            "'task', 'feedback', or 'policy' for sampled tokens; null in first turns.", since=3),
-    Column("messages", TEXT, "The chat messages as JSON where they were sent as such, to a model behind an "
-           "API; null otherwise.", since=3),
+    Column("messages", TEXT, "The chat messages as JSON if they were sent to a model behind an API; null "
+           "otherwise.", since=3),
 )
 
 COMPLETIONS = (
@@ -102,7 +102,7 @@ COMPLETIONS = (
     Column("completion_ids", TOKEN_IDS, "Token ids as sampled, the end token included."),
     Column("behaviour_logprobs", LOGPROBS,
            "Log probability in nats of each sampled token under the distribution it was drawn from, "
-           "after temperature, penalties and truncation; at temperature 0 of the plain softmax."),
+           "after temperature, penalties and truncation; at temperature 0 under the plain softmax."),
     Column("num_prompt_tokens", COUNT, "Tokens in the prompt."),
     Column("num_completion_tokens", COUNT, "Tokens in completion_ids."),
     Column("finish_reason", TEXT, WHY_IT_ENDED),
@@ -123,12 +123,12 @@ COMPLETIONS = (
     Column("device", TEXT, "Device of the engine, for example 'cpu' or the GPU's name."),
     Column("host", TEXT, "Machine that sampled it."),
     Column("finished_at", pa.timestamp("ms", tz="UTC"), "When the completion finished."),
-    Column("version_segments", VERSION_SEGMENTS, "Which tokens are of which policy, in order: start, length, "
-           "policy_version; null where all are of the column policy_version.", since=3),
-    Column("support_ids", SUPPORT, "The ids that top_k, top_p and min_p left to draw each token "
-           "from, itself first; null where nothing was cut, or top_k is 0 or above 64.", since=3),
-    Column("cost", DOUBLE, "What a model behind an API took for it, by the prices in config.toml; 0 if the "
-           "answer was known, null where no price is.", since=3),
+    Column("version_segments", VERSION_SEGMENTS, "Which policy sampled which tokens, in order: start, "
+           "length, policy_version; null if one policy sampled all.", since=3),
+    Column("support_ids", SUPPORT, "The ids that remained after top_k, top_p and min_p for each "
+           "token, the sampled one first; null without truncation, or if top_k is 0 or above 64.", since=3),
+    Column("cost", DOUBLE, "Price of an answer from an API, by the prices in config.toml; 0 for a cached "
+           "answer, null without a price.", since=3),
 )
 
 SAMPLES = (
@@ -143,7 +143,7 @@ SAMPLES = (
     Column("num_prompt_tokens", COUNT, "Tokens in the prompt."),
     Column("num_completion_tokens", COUNT, "Tokens in the completion."),
     Column("reward", DOUBLE,
-           "Total reward; null where it could not be measured (infrastructure), never 0 for that."),
+           "Total reward; null if it could not be measured (infrastructure), never 0 for that reason."),
     Column("reward_parts", TEXT, "Parts of the reward by name, as JSON."),
     Column("correct", FLAG, "Everything right: every train and test grid, or every test."),
     Column("valid_code", FLAG, "A closed code block was found."),
@@ -162,7 +162,7 @@ SAMPLES = (
     Column("code", TEXT, "The program that was run; null when none was found."),
     Column("error_class", TEXT, "Enumerated kind of failure; null when the program ran."),
     Column("error_name", TEXT, "Exception name for runtime errors."),
-    Column("error_message", TEXT, "First 500 characters of the message, behind the line of the program."),
+    Column("error_message", TEXT, "First 500 characters of the message, after the line of the program."),
     Column("cpu_seconds", DOUBLE, "CPU time of the program, all inputs together."),
     Column("wall_seconds", DOUBLE, "Wall time of the program."),
     Column("max_rss_mib", DOUBLE, "Peak resident memory of the program's process, MiB."),
@@ -187,10 +187,10 @@ TRAIN_SAMPLES = (
     Column("group_id", TEXT, "The group; joins with prompts by iteration, purpose and group_id."),
     Column("scorer", TEXT, "Scorer whose rewards were used."),
     Column("trained_iteration", COUNT, "Iteration of the train stage; differs from iteration under replay."),
-    Column("staleness", COUNT, "Policy version the stage started from minus the rollout's; its oldest "
-           "token's where several policies sampled it."),
+    Column("staleness", COUNT, "Policy version the stage started from minus the version that sampled "
+           "(the oldest token's)."),
     Column("optimizer_step", COUNT,
-           "Step of this stage that used the completion, from 0; null when none did."),
+           "Step of this stage that used the completion, from 0; null if none did."),
     Column("reward", DOUBLE, "Reward used, the completion's own."),
     Column("advantage", DOUBLE, "Advantage of the completion."),
     Column("num_trainable_tokens", COUNT, "Tokens with loss mask 1."),
@@ -205,7 +205,8 @@ TRAIN_SAMPLES = (
            "Mean over tokens of k3 = exp(d) - d - 1, d = old_logprobs - behaviour_logprobs."),
     Column("importance_weight_mean", DOUBLE,
            "Mean over its tokens of the importance weight after the correction."),
-    Column("kept_fraction", DOUBLE, "Share of its tokens whose weight is neither 0 nor changed by a bound."),
+    Column("kept_fraction", DOUBLE,
+           "Share of its tokens with a weight that is neither 0 nor clipped by a bound."),
     Column("entropy", DOUBLE, "Mean entropy of pi_old over its tokens, nats."),
     Column("base_kl", DOUBLE, "Mean over its tokens of k3 of pi_old against the base model, nats; null "
            "unless `train --kl-beta` or --kl-monitor computed that.", since=4),
@@ -218,32 +219,32 @@ TRAIN_TOKENS = (
     Column("trained_iteration", COUNT, "Iteration of the train stage; differs from iteration under replay."),
     Column("optimizer_step", COUNT, "Step of this stage that used the completion, from 0."),
     Column("log_drift", LOGPROBS, "log pi - log pi_old of the tokens, pi as it was before that step, nats."),
-    Column("clipped", SMALL_LIST, "1 where the clip, or the loss's own mask, took the token's gradient."),
+    Column("clipped", SMALL_LIST, "1 if the clip or the mask of the loss removed the token's gradient."),
 )
 
 TRAIN_STEPS = (
     Column("iteration", COUNT, "Iteration of the train stage."),
     Column("optimizer_step", COUNT, "Step of this stage, from 0."),
-    Column("global_step", COUNT, "Optimizer steps of the run up to this one, those rolled back included."),
+    Column("global_step", COUNT, "Optimizer steps of the run up to this one, including those rolled back."),
     Column("policy_version", COUNT, "Policy the stage started from."),
     Column("loss", DOUBLE, "Loss of the step."),
     Column("grad_norm", DOUBLE, "Gradient norm before clipping."),
     Column("learning_rate", DOUBLE, "Learning rate of the step."),
-    Column("num_groups", COUNT, "Groups in the step, those without signal included."),
+    Column("num_groups", COUNT, "Groups in the step, including those of equal rewards."),
     Column("num_completions", COUNT, "Completions in the step."),
     Column("num_trainable_tokens", BIG, "Tokens with loss mask 1 in the step, the denominator of dapo."),
-    Column("clip_fraction", DOUBLE, "Share of the trainable tokens of the step whose ratio was clipped."),
+    Column("clip_fraction", DOUBLE, "Share of the trainable tokens of the step with a clipped ratio."),
     Column("policy_kl", DOUBLE, "Mean of k3 of pi against pi_old over the tokens with a gradient."),
     Column("ratio_max", DOUBLE, "Largest pi/pi_old of the tokens with a gradient."),
     Column("entropy", DOUBLE, "Mean entropy of pi_old over all trainable tokens of the step, nats."),
     Column("ess", DOUBLE,
-           "Effective sample size of pi_old/mu over all trainable tokens of the step, over their number; "
-           "null for what another model said."),
+           "Effective sample size of pi_old/mu as a share of the trainable tokens of the step; null for "
+           "answers of another model."),
     Column("seconds", DOUBLE, "Wall time of the step."),
     Column("extra", TEXT,
            "As JSON: policy_k2, mean (log pi/pi_old)^2 / 2, and policy_ess, ESS / n of pi/mu, both over the "
            "num_forwarded_tokens with a gradient; packs, the group_ids of each forward; skipped, whether "
-           "nothing was updated, as the gradient was zero."),
+           "the step was skipped because its gradient was zero."),
     Column("base_kl", DOUBLE, "Mean of k3 of pi against the base model over the tokens with a gradient, "
            "nats; null unless `train --kl-beta` or --kl-monitor computed that.", since=4),
     Column("base_log_ratio", DOUBLE, "Mean of log pi - log base (k1) over these tokens; null likewise.",

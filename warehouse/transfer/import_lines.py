@@ -67,7 +67,7 @@ def _object_of(line: bytes, number: int) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise StageError(f"Line {number} is not UTF-8 text ({error}). Save the file as UTF-8.") from error
     except (ValueError, RecursionError) as error:
-        raise StageError(f"Line {number} is not JSON ({error}). Mend or remove it.") from error
+        raise StageError(f"Line {number} is not JSON ({error}). Fix or remove it.") from error
     if not isinstance(row, dict):
         raise StageError(f"Line {number} is not a JSON object. One line is one completion.")
     return row
@@ -86,7 +86,7 @@ def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: 
     for field, value in row.items():
         kind = (_kinds() | _own_kinds()).get(field)
         if kind is None and field not in EXPORTED:
-            raise StageError(f"Line {number}: no column is named '{field}'. Mend its name, or leave it out.")
+            raise StageError(f"Line {number}: no column is named '{field}'. Fix its name, or leave it out.")
         if kind and (problem := _problem(field, value, kind)):
             raise StageError(f"Line {number}: '{field}' {problem}.")
     if row.get("purpose", purpose) != purpose:

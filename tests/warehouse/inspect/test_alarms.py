@@ -32,7 +32,7 @@ from warehouse.sql.database import connect, empty_connection, rows_of
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 ONSET = 5
-UNJUDGED = ("Not judged of eval for want of earlier values: truncation, loops, repetition, no_code, "
+UNJUDGED = ("Not judged of eval for lack of earlier values: truncation, loops, repetition, no_code, "
             "errors, entropy_high, entropy_low, length_up, reward_hacking, diversity, sharpening, "
             "solving_falls, reward_falls.\n")
 
@@ -222,7 +222,7 @@ def test_alarms_start_again_after_going_back(tmp_path: Path) -> None:
     go_on(run, 8, Weather(tokens=70.0))
     once = watch(run)                         # the second bad one in a row, were it not for the rollback
     assert once.exit_code == 0, once.stdout
-    assert "a second time in a row is an alarm:\nlength_up raised at iteration 8" in once.stdout
+    assert "an alarm if raised twice in a row:\nlength_up raised at iteration 8" in once.stdout
     assert "truncation since iteration 5" in watch(run, "--since", 0).stdout
     go_on(run, 9, Weather(tokens=70.0))
     twice = watch(run)
@@ -247,7 +247,7 @@ def test_a_mismatch_is_the_fault_of_the_engine_not_of_the_policy(runs: dict[str,
                                                                  shape: str) -> None:
     run = runs[shape]
     lines = watch(run).stdout.splitlines()
-    assert lines[0].startswith("Mend the engine first") and "Policy 5 is sound; policy 6" in lines[0]
+    assert lines[0].startswith("Fix the engine first") and "Policy 5 is sound; policy 6" in lines[0]
     assert lines[1] == f"Stop here, or go back: warehouse rollback {run.root} --to {ONSET}"
     assert lines[4] == f"    warehouse gaps {run.root} --iteration {ONSET}"
     gaps = [abs(gap) for (gap,) in connect(run).execute("SELECT gap FROM token_gaps(5)").fetchall()]
@@ -262,8 +262,8 @@ def test_a_reward_that_pays_wrong_answers_is_mended_before_the_steps(runs: dict[
     [[now, before]] = connect(run).execute(
         "SELECT avg(reward) FILTER (iteration = 6), avg(reward) FILTER (iteration = 0) FROM samples "
         "WHERE NOT correct AND purpose = 'train'").fetchall()
-    [line] = [line for line in watch(run).stdout.splitlines() if line.startswith("Mend the reward")]
-    assert line.startswith("Mend the reward first, or it happens again: in iteration 6 wrong completions "
+    [line] = [line for line in watch(run).stdout.splitlines() if line.startswith("Fix the reward")]
+    assert line.startswith("Fix the reward first, or it happens again: in iteration 6 wrong completions "
                            f"were paid {now:.4g} on average, {before:.4g} at first")
 
 
@@ -303,9 +303,9 @@ def test_what_could_not_be_judged_yet_is_said(tmp_path: Path, iterations: int) -
         1: "Judged: iteration 0 by 10 signals each.\n"
            + UNJUDGED.replace(" of eval", "").replace("trunc", "grad_norm, clipping, trunc"),
         2: "Judged: iteration 0 to 1 by 10 to 22 signals each.\n"
-           "Not judged for want of earlier values: grad_norm, diversity, sharpening.\n",
+           "Not judged for lack of earlier values: grad_norm, diversity, sharpening.\n",
         3: "Judged: iteration 0 to 2 by 10 to 23 signals each.\n"
-           "Not judged for want of earlier values: diversity, sharpening.\n"}[iterations]
+           "Not judged for lack of earlier values: diversity, sharpening.\n"}[iterations]
 
 
 def test_nothing_is_judged_without_scores_and_no_mismatch_without_training(tmp_path: Path) -> None:
@@ -482,7 +482,7 @@ def test_an_evaluation_that_sharpens_is_named_without_an_alarm(tmp_path: Path) -
     write_iteration(run, 2, "eval", Weather(solve=0.375, sharp=True), random)
     quiet, raised = watch(run), watch(run, "--raised")
     assert (quiet.exit_code, raised.exit_code) == (0, 3)
-    assert "sharpening (eval) raised at iteration 2: pass@k falls while pass@1 does not" in quiet.stdout
+    assert "sharpening (eval) raised at iteration 2: pass@k, which falls while" in quiet.stdout
     assert f"warehouse show {run.root} 2/eval/task-" in quiet.stdout
     story = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[2]
     assert story.startswith("On 'eval', policy 0 to 2: it sharpened")
@@ -534,8 +534,8 @@ def test_what_was_set_otherwise_before_an_alarm_is_named() -> None:
         CREATE TABLE rolled_mismatch AS
             FROM (VALUES (6, 0), (7, 1), (7, 3), (8, 0), (9, 3)) mismatch(iteration, staleness);
         CREATE TABLE scorers(iteration INT, purpose VARCHAR, scorer VARCHAR, chosen BOOL)""")
-    said = ["Set otherwise from iteration 3 on: train learning_rate 0.03 (was 0.004)."]
-    later = ("Set otherwise from iteration 7 on: rollout staleness 3 (was 0), "
+    said = ["Settings changed at iteration 3: train learning_rate 0.03 (was 0.004)."]
+    later = ("Settings changed at iteration 7: rollout staleness 3 (was 0), "
              "train updates_per_batch 32 (was 4).")
     assert [changed_settings(connection, iteration) for iteration in (2, 3, 6)] == [[], said, said]
     assert [changed_settings(connection, iteration) for iteration in (7, 12, 13, 17)] == [
@@ -552,7 +552,7 @@ def test_rewards_of_another_scorer_are_not_compared(tmp_path: Path, before: floa
             write_iteration(run, iteration, "train", sky, random, scorer=SCORER if iteration < 5 else scorer)
         connection = connect(run)
         raised[scorer] = {row["signal"] for row in rows_of(connection, "FROM raised_signals")}
-        said = [f"Set otherwise from iteration 5 on: score scorer {scorer} (was {SCORER})."]
+        said = [f"Settings changed at iteration 5: score scorer {scorer} (was {SCORER})."]
         assert changed_settings(connection, 6) == (said if scorer != SCORER else [])
     assert raised[SCORER] - raised["exact-01"] == {"reward_falls" if before else "reward_hacking"}
 
@@ -564,7 +564,7 @@ def test_what_was_set_otherwise_is_named_beside_what_was_raised_once(tmp_path: P
     connection.execute("""CREATE TABLE kept AS FROM stages; CREATE OR REPLACE VIEW stages AS
         SELECT * REPLACE (CASE WHEN stage = 'train' THEN json_object('kl_beta', iteration // 3 * 5) END
                           AS settings) FROM kept""")
-    alarms, said = raised_alarms(connection), "Set otherwise from iteration 3 on: train kl_beta 5 (was 0)."
+    alarms, said = raised_alarms(connection), "Settings changed at iteration 3: train kl_beta 5 (was 0)."
     lines = alarm_lines(run, connection, alarms, 0)
     assert lines[:2] == ["No alarm.", said]
     assert advice_lines(run, connection, [alarm._replace(fired=True) for alarm in alarms])[0] == said
@@ -574,7 +574,7 @@ def test_rows_of_earlier_policies_raise_no_mismatch_and_that_is_said(tmp_path: P
     run = build_run(tmp_path / "run", iterations=2, evals=())
     go_on(run, 2, Weather(log_ratio=0.06, staleness=1))
     assert "mismatch" not in {alarm.signal for alarm in raised_alarms(connect(run))}
-    assert ("Not judged at iteration 2, as nothing that it was trained on came from its own policy: "
+    assert ("Not judged at iteration 2, because none of its rows came from the policy that was trained: "
             "wrong_weights, mismatch.") in watch(run).stdout
 
 
@@ -648,10 +648,10 @@ def test_a_mismatch_that_truncated_sampling_made_is_named_as_that(tmp_path: Path
     run = build_run(tmp_path / "run", shape="mismatch", iterations=8)
     connection = connect(run)
     said = "\n".join(alarm_lines(run, connection, raised_alarms(connection), 0))
-    assert "Mend the engine first" in said and "Mend the sampling" not in said
+    assert "Fix the engine first" in said and "Fix the sampling" not in said
     connection.execute("CREATE TABLE kept AS FROM completions")
     connection.execute("CREATE OR REPLACE MACRO stored_completions() AS TABLE SELECT * REPLACE "
                        "(0.95::FLOAT AS top_p, 1.05::FLOAT AS repetition_penalty) FROM kept")
     said = "\n".join(alarm_lines(run, connection, raised_alarms(connection), 0))
-    assert "iteration 5 was drawn with top_p 0.95, repetition_penalty 1.05" in said
-    assert "Mend the engine" not in said
+    assert "iteration 5 was sampled with top_p 0.95, repetition_penalty 1.05" in said
+    assert "Fix the engine" not in said

@@ -86,9 +86,9 @@ def test_where_the_tasks_differ_the_fit_gives_the_error(tmp_path: Path) -> None:
                     {f"t{task}": (8, task + 1) for task in range(1, 8)})
     first, last = rows_of(connect(run), "FROM adjusted ORDER BY iteration")
     margin = 1.96 * np.hypot(first["solving_error"], last["solving_error"])
-    gain = f"{last['solving'] - first['solving']:+.2f} ± {margin:.2f}, like tasks with like"
+    gain = f"{last['solving'] - first['solving']:+.2f} ± {margin:.2f}, at equal difficulty of tasks"
     plain = f"{short_share(first['solving_plain'])} → {short_share(last['solving_plain'])}"
-    assert f"{gain} (plain means, of other tasks: {plain})" in said(run)
+    assert f"{gain} (plain means of different tasks: {plain})" in said(run)
 
 
 def test_one_task_once_is_no_ground_for_a_judgement(tmp_path: Path) -> None:

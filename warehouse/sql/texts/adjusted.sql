@@ -1,7 +1,8 @@
 -- Like with like: iterations train on different tasks, so what an iteration reached is fitted beside how hard its
 -- tasks are.
 
--- Variance of a value at a task: `noise`, and of what tells tasks apart as much as the other visits leave open.
+-- Variance of a value at a task: `noise` plus the share of the variance between tasks that other visits do not
+-- determine.
 CREATE OR REPLACE MACRO variance_of(total, noise, visits) AS
 noise + greatest(total - noise, 0) / (1 + (visits - 1) * greatest(total - noise, 0) / (noise + 1e-9));
 

@@ -1,14 +1,14 @@
 -- When a run goes wrong: published levels, and rises and falls from the best that the run itself had reached.
 
--- What a share may rise or fall by chance: completions of a group resemble each other, so they count as fewer.
+-- How far a share may move by chance; completions of a group are correlated and count as fewer.
 CREATE OR REPLACE MACRO chance(share, num_groups, num_completions) AS
 greatest(0.05, 3 * sqrt(share * (1 - share) / sqrt(num_groups * num_completions)));
 
--- The same for a share of which few completions show little: where none did, a few more are no change.
+-- The same for rare events: a few more than none is no change.
 CREATE OR REPLACE MACRO chance_of_few(share, num_groups, num_completions) AS
 chance(least(0.5, greatest(share, 3 / sqrt(num_groups * num_completions))), num_groups, num_completions);
 
--- One signal: its value, the level beyond which it is raised, and the level beyond which it fires at once.
+-- One signal: its value, the level at which it is raised, and the level at which it fires at once.
 CREATE OR REPLACE MACRO signal_of(name, measured, limit_value, rises, gross_value, explanation) AS
 {'signal': name, 'value': measured::DOUBLE, 'level': limit_value::DOUBLE, 'above': rises,
  'raised': coalesce(CASE WHEN rises THEN measured > limit_value ELSE measured < limit_value END, false),
@@ -17,7 +17,8 @@ CREATE OR REPLACE MACRO signal_of(name, measured, limit_value, rises, gross_valu
               AND gross_value IS NOT NULL,
  'meaning': explanation};
 
--- The first of the iterations that end early has the completions alone that were soonest done: no other is like it.
+-- Whether an iteration is the first that ends early (--carry-over); it has short completions only and is judged by
+-- itself.
 CREATE OR REPLACE MACRO is_cut_short(the_iteration, the_purpose) AS
 the_purpose = 'train' AND the_iteration IN (SELECT DISTINCT iteration FROM carried)
 AND the_iteration - 1 NOT IN (SELECT DISTINCT iteration FROM carried);
@@ -138,7 +139,7 @@ SELECT iteration, purpose, held.signal, held.value, held.level, held.above, held
        held.raised AND held.immediate AS immediate, held.meaning
 FROM (SELECT iteration, purpose, unnest([
     signal_of('wrong_weights', mismatch_kl_fresh, 0.015, true, 0.015,
-              'KL(mu, pi_old) at staleness 0: what sampled is not what was trained (weights or tokenizer)'),
+              'KL(mu, pi_old) at staleness 0: the engine has other weights or another tokenizer than the trainer'),
     signal_of('mismatch', mismatch_kl_fresh, 0.001, true, NULL,
               'KL(mu, pi_old) at staleness 0: engine and trainer disagree'),
     -- One token far off takes the ESS of its step to nothing, where the correction bounds its weight.
@@ -147,14 +148,14 @@ FROM (SELECT iteration, purpose, unnest([
               '|log| of the mean importance weight; 0.69 is 0.5 or 2'),
     signal_of('weight_spread', importance_weight_std, 1, true, 1, 'Standard deviation of importance weights'),
     signal_of('unmeasured', num_missing / num_completions, 0.05, true, 0.05,
-              'Share of completions whose reward could not be measured'),
+              'Share of completions without a measured reward'),
     signal_of('step_ratio', ratio_max, 30, true, 300, 'Largest pi / pi_old of a token in a step'),
-    signal_of('step_kl', policy_kl, 0.1, true, 1, 'Largest KL of the policy from where its stage began'),
+    signal_of('step_kl', policy_kl, 0.1, true, 1, 'Largest KL of the policy from the start of its stage'),
     signal_of('grad_norm', grad_norm, 5 * usual_grad_norm, true, 20 * usual_grad_norm,
-              'Largest gradient norm of a step against the last thirty iterations'),
+              'Largest gradient norm of a step, against the last thirty iterations'),
     signal_of('clipping', clip_fraction, 0.2 + usual_clipped, true, 0.5 + usual_clipped,
-              'Share of ratios that were clipped; a third of them is usual with gspo'),
-    signal_of('reuse', num_updated / num_completions, 8, true, NULL, 'Updates that each completion was used for'),
+              'Share of clipped ratios; a third is usual with gspo'),
+    signal_of('reuse', num_updated / num_completions, 8, true, NULL, 'Updates per completion'),
     signal_of('empty', empty_share, 0.05, true, 0.05, 'Share of empty completions'),
     signal_of('truncation', truncated_share, 2 * usual_truncated + chance(usual_truncated, num_groups, num_completions), true,
               usual_truncated + 2 * chance(usual_truncated, num_groups, num_completions), 'Share of truncated completions'),
@@ -169,25 +170,25 @@ FROM (SELECT iteration, purpose, unnest([
               ELSE 2 * usual_errors + chance_of_few(usual_errors, num_groups, num_programs) END, true,
               usual_errors + 2 * chance_of_few(usual_errors, num_groups, num_programs), 'Share of programs that fail'),
     signal_of('entropy_high', nll_sampled, 2 * usual_nll_low + 0.1, true, 4 * usual_nll_low + 0.5,
-              'Sampled NLL: the policy comes apart'),
+              'Sampled NLL rises: the policy becomes random'),
     signal_of('entropy_low', nll_sampled, 0.1 * usual_nll_high, false, 0.02 * usual_nll_high,
-              'Sampled NLL: the policy goes mute'),
+              'Sampled NLL near 0: the policy gives the same answer to everything'),
     signal_of('length_up', tokens_median, 1.5 * usual_tokens_low, true, NULL, 'Median completion length'),
     signal_of('reward_hacking', reward,
               CASE WHEN solving < best_solving - 2 * solving_error THEN reward_at_best + greatest(0.1 * abs(reward_at_best), reward_error)
                    WHEN best_solving IS NOT NULL THEN 'inf'::DOUBLE END, true, NULL,
-              'Mean reward rises while fewer completions are right'),
+              'Mean reward, which rises while fewer completions are right'),
     -- Where all goes well, what is still wrong comes from the hardest tasks alone.
     signal_of('diversity', distinct_wrong_share, CASE WHEN reach < best_reach - 2 * reach_error THEN 0.5 * usual_diversity
-              WHEN best_reach IS NOT NULL THEN 0 END, false, NULL, 'Different outputs per wrong completion, pass@k falling'),
+              WHEN best_reach IS NOT NULL THEN 0 END, false, NULL, 'Different outputs per wrong completion, while pass@k falls'),
     -- `+ 0 * error`: where the error is not known there is no level (greatest() passes over NULL).
     signal_of('sharpening', reach,
               CASE WHEN solving >= first_solving - solving_error THEN best_reach - greatest(0.05, 3 * reach_error) + 0 * reach_error
                    WHEN best_reach IS NOT NULL THEN '-inf'::DOUBLE END, false, NULL,
-              'pass@k falls while pass@1 does not: sharpening'),
+              'pass@k, which falls while pass@1 does not'),
     signal_of('solving_falls', solving, greatest(best_solving - greatest(0.02, 2.5 * solving_error * solving_wider), two_fall) + 0 * solving_error, false,
-              greatest(least(0.5 * best_solving, best_solving - 5 * solving_error), two_fall), 'pass@1 falls, like tasks with like'),
+              greatest(least(0.5 * best_solving, best_solving - 5 * solving_error), two_fall), 'pass@1 at equal difficulty of tasks'),
     signal_of('reward_falls', reward, best_reward - 3 * reward_error * reward_wider, false,
               best_reward - greatest(0.5 * abs(best_reward), 8 * reward_error),
-              'Mean reward falls, the last thing to move')]) AS held
+              'Mean reward at equal difficulty of tasks')]) AS held
     FROM history WHERE num_rollbacks = epoch);

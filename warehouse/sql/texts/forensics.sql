@@ -1,6 +1,7 @@
 -- Deeper questions: every k, intervals, votes, policies against each other, tokens, corrections.
 
--- pass@k of one iteration for every k from 1 to the largest that nine tasks of ten have; others are left out of it.
+-- pass@k of one iteration for every k from 1 to the largest that nine of ten tasks have; the other tasks are left
+-- out.
 CREATE OR REPLACE MACRO pass_every_k(at_iteration, of_purpose := 'train') AS TABLE
 WITH results AS MATERIALIZED (SELECT task_id, n, c FROM task_results
                               WHERE iteration = at_iteration AND purpose = of_purpose AND n > 0)
@@ -8,9 +9,11 @@ SELECT k::INTEGER AS k, avg(pass_at_k(n, c, k)) AS pass_at_k, count(*)::INTEGER 
 FROM results JOIN (SELECT unnest(range(1, (SELECT quantile_disc(n, -0.9) FROM results) + 1)) AS k) ON n >= k
 GROUP BY k ORDER BY k;
 
--- pass@k of the iterations since .. until with a 95% bootstrap interval over tasks, none of one task; the draws are a
--- hash, so it comes out the same every time (of one number: DuckDB's hash of two is not uniform enough, it narrows
--- the interval by a fifth).
+-- The draws of pass_bands hash one number: DuckDB's hash of two is not uniform enough and narrows the interval by a
+-- fifth.
+
+-- pass@k of the iterations since .. until with a 95% bootstrap interval over tasks; no interval for one task. The
+-- draws are hashes, so results are reproducible.
 CREATE OR REPLACE MACRO pass_bands(since := 0, until := 2147483647, resamples := 400) AS TABLE
 WITH results AS (
     SELECT iteration, purpose, task_id, n, c, quantile_disc(n, -0.9) OVER (PARTITION BY iteration, purpose) AS shared
@@ -41,8 +44,8 @@ SELECT iteration, purpose, k::INTEGER AS k, list_avg(shares) AS pass_at_k,
        num_tasks::INTEGER AS num_tasks
 FROM points JOIN spreads USING (iteration, purpose, k);
 
--- Share of tasks whose most frequent outputs among k completions are right; mean over blocks of k that were all
--- measured, ties to the first.
+-- Majority vote: share of tasks with right most frequent outputs among k completions; mean over blocks of k, ties
+-- go to the first.
 CREATE OR REPLACE MACRO maj_at_k(at_iteration, k, of_purpose := 'train') AS TABLE
 WITH votes AS (
     SELECT task_id, sample_index // k AS block, fingerprint, count(*) AS num, min(sample_index) AS first,
@@ -60,9 +63,9 @@ tasks_of AS (SELECT task_id, avg(coalesce(correct, false)::INTEGER) AS p, count(
              FROM whole LEFT JOIN winners USING (task_id, block) GROUP BY task_id)
 SELECT avg(p) AS maj_at_k, count(*)::INTEGER AS num_tasks, min(blocks)::INTEGER AS num_blocks FROM tasks_of;
 
--- Two policies on the tasks that both were sampled on, paired per task; purposes as a LIKE pattern. First turns, unless
--- the pattern names turns. Rewards of different scorers have no gain. What was carried over counts for the last policy
--- that sampled of its task in that iteration.
+-- Two policies on the tasks that both sampled, paired per task; purposes as a LIKE pattern. First turns unless the
+-- pattern names turns. No gain in reward between different scorers. Carried completions count for the last policy
+-- that sampled the task in that iteration.
 CREATE OR REPLACE MACRO compare(policy_a, policy_b, purposes := '%') AS TABLE
 WITH results AS (SELECT policy_version, task_id, sum(n) AS n, sum(c) AS c,
                         sum(reward_mean * n) / sum(n) AS reward,
@@ -77,8 +80,9 @@ FROM (FROM results WHERE policy_version = policy_a) AS a
 JOIN (FROM results WHERE policy_version = policy_b) AS b USING (task_id)
 ORDER BY gain DESC, task_id;
 
--- Every token that an iteration's training read: mu, pi_old, which policy drew it and where. gap is log rho, rho =
--- pi_old / mu; ratio is pi / pi_old at the step that used the completion, clipped whether that step dropped the token.
+-- Every token that an iteration's training read: mu, pi_old, the policy that sampled it and the machine. gap is
+-- log rho, rho = pi_old / mu; ratio is pi / pi_old at the step that used the completion; clipped says whether that
+-- step dropped the token.
 CREATE OR REPLACE MACRO token_gaps(at_iteration) AS TABLE
 SELECT tokens.* EXCLUDE (log_drift, token_id), token_id, vocabulary.token, exp(gap) AS rho, exp(log_drift) AS ratio
 FROM (
@@ -105,19 +109,20 @@ LEFT JOIN (SELECT iteration, purpose, task_id, sample_index, optimizer_step, log
     USING (iteration, purpose, task_id, sample_index)) AS tokens
 LEFT JOIN vocabulary USING (token_id);
 
--- Disagreement of engine and trainer by tenths of the completion.
+-- Disagreement between engine and trainer by tenths of the completion.
 CREATE OR REPLACE MACRO gaps_by_position(at_iteration) AS TABLE
 SELECT (10 * position // num_completion_tokens)::INTEGER AS tenth, count(*) AS num_tokens,
        avg(abs(gap)) AS mean_gap, max(abs(gap)) AS largest_gap, avg(k3(gap)) AS mismatch_kl
 FROM token_gaps(at_iteration) GROUP BY tenth ORDER BY tenth;
 
--- Disagreement of engine and trainer by policy, engine, dtype, device and host.
+-- Disagreement between engine and trainer by policy, engine, dtype, device and host.
 CREATE OR REPLACE MACRO gaps_by_origin(at_iteration) AS TABLE
 SELECT policy_version, engine, dtype, device, host, count(*) AS num_tokens, avg(abs(gap)) AS mean_gap,
        max(abs(gap)) AS largest_gap, avg(k3(gap)) AS mismatch_kl
 FROM token_gaps(at_iteration) GROUP BY ALL ORDER BY mismatch_kl DESC;
 
--- What a correction holds against its bounds for a whole completion, d = log pi_old - log mu clamped to +-20.
+-- The ratio of a whole completion that a correction compares with its bounds, d = log pi_old - log mu clamped to
+-- +-20.
 CREATE OR REPLACE MACRO bounded_ratio(correction, d, advantage) AS
 CASE WHEN starts_with(correction, 'sequence-') THEN exp(clamped(list_sum(d)))
      WHEN correction = 'veto' THEN exp(list_min(d))
@@ -125,13 +130,13 @@ CASE WHEN starts_with(correction, 'sequence-') THEN exp(clamped(list_sum(d)))
      WHEN correction = 'off-policy' THEN NULL  -- nothing to hold against a bound
      ELSE 1.0::DOUBLE END;
 
--- Whether each token's weight is neither 0 nor changed by a bound; no low or no high is no bound.
+-- Whether each token's weight is neither 0 nor clipped by a bound; a null bound is none.
 CREATE OR REPLACE MACRO kept_tokens(correction, d, whole, low, high) AS
 list_transform(d, lambda x: coalesce(CASE WHEN starts_with(correction, 'token-') THEN exp(x) ELSE whole END
                                      BETWEEN coalesce(low, '-infinity'::DOUBLE)
                                      AND coalesce(high, 'infinity'::DOUBLE), true));
 
--- The weight of each token; truncation takes the nearest bound, masks take 0 outside.
+-- The weight of each token: truncation clips to the bound, masks give 0 outside.
 CREATE OR REPLACE MACRO correction_weights(correction, d, whole, kept, low, high) AS
 list_transform(list_zip(d, kept), lambda pair: CASE
     WHEN correction IN ('none', 'bypass', 'veto', 'off-policy') THEN pair[2]::INTEGER::DOUBLE
@@ -151,10 +156,9 @@ FROM (SELECT coalesce(facts ->> '$.correction.name', settings ->> '$.correction'
       FROM stages WHERE stage = 'train' AND iteration = at_iteration) AS written
 JOIN importance_corrections AS known USING (name);
 
--- What a correction would have done to the rows that an iteration trained on: the one that it was trained with when
--- none is named, every one for 'all'; bounds left out are those it was trained with, else the usual ones (names, bounds
--- and weights: importance_corrections). `weight_ess` is of the weights after it. Rows whose tokens were pruned are left
--- out.
+-- What a correction would have done to the rows that an iteration trained on: by default the iteration's own
+-- correction and bounds; 'all' for every correction (names and default bounds: importance_corrections).
+-- `weight_ess` is the effective sample size of the corrected weights. Rows without tokens (pruned) are left out.
 CREATE OR REPLACE MACRO whatif(at_iteration, correction := NULL, low := NULL, high := NULL) AS TABLE
 WITH rows AS (
     SELECT advantage, list_transform(list_zip(old_logprobs, behaviour_logprobs),
@@ -196,7 +200,7 @@ SELECT name AS correction, lowest AS low, highest AS high, used,
 FROM summed
 GROUP BY name, used, lowest, highest;
 
--- Every correction of the whatif macro; `used` marks the one that the iteration was trained with.
+-- Every correction of the macro whatif; `used` marks the iteration's own.
 CREATE OR REPLACE MACRO corrections(at_iteration) AS TABLE
 SELECT outcome.* FROM whatif(at_iteration, 'all') AS outcome
 JOIN importance_corrections ON name = correction ORDER BY number;

@@ -8,10 +8,12 @@ CASE WHEN k > n OR k < 1 THEN NULL
      WHEN k = 1 THEN c / n
      ELSE 1.0 - exp(lgamma(n - c + 1) + lgamma(n - k + 1) - lgamma(n - c - k + 1) - lgamma(n + 1)) END;
 
--- The largest k of pass_curve that n completions allow. Nine of ten have quantile_disc(n, -0.9); 0.1 is below it of 10.
+-- Nine of ten visits have quantile_disc(n, -0.9) completions; with 10 visits quantile_disc(n, 0.1) would be below it.
+
+-- The largest k of pass_curve that n completions allow.
 CREATE OR REPLACE MACRO top_k(n) AS CASE WHEN n > 0 THEN least(pow(2, floor(log2(n))), 1024)::INTEGER END;
 
--- C(c, k) / C(n, k): the chance that k drawn completions are all right.
+-- C(c, k) / C(n, k): the probability that k drawn completions are all right.
 CREATE OR REPLACE MACRO pass_pow_k(n, c, k) AS
 CASE WHEN k > n OR k < 1 THEN NULL
      WHEN c < k THEN 0.0::DOUBLE
@@ -21,13 +23,13 @@ CASE WHEN k > n OR k < 1 THEN NULL
 -- k3 estimate of a KL divergence from d = log p - log q of tokens drawn from q.
 CREATE OR REPLACE MACRO k3(d) AS exp(d) - d - 1;
 
--- A log ratio held within +-20, so that its exp stays a number.
+-- A log ratio clamped to +-20, so that exp does not overflow.
 CREATE OR REPLACE MACRO clamped(d) AS least(greatest(d, -20), 20);
 
--- Effective sample size of weights over their number, an aggregate.
+-- Effective sample size of weights divided by their number; an aggregate.
 CREATE OR REPLACE MACRO ess(w) AS pow(sum(w), 2) / nullif(count(w) * sum(w * w), 0);
 
--- Turn of the rows of a purpose: 2 for 'eval-turn2', 1 for 'eval'.
+-- Turn of a purpose: 2 for 'eval-turn2', 1 for 'eval'.
 CREATE OR REPLACE MACRO turn_of(of_purpose) AS
 coalesce(nullif(regexp_extract(of_purpose, '.-turn([2-9]|[1-9]\d+)$', 1), '')::INTEGER, 1);
 
@@ -45,8 +47,8 @@ CREATE OR REPLACE MACRO answer(completion) AS
     CASE WHEN contains(completion, '</think>')
          THEN trim(substr(completion, strpos(completion, '</think>') + 8), E' \n') ELSE completion END;
 
--- What a next turn answers: completions wrong by what may be shown (of grids the train pairs, of others the tests),
--- of each task the best first, and of those that do the same the first alone.
+-- Completions that a next turn answers: wrong on the train pairs of grids, or on the tests of other kinds; best
+-- first per task, without duplicates in behaviour.
 CREATE OR REPLACE MACRO wrong_completions(at_iteration, of_purpose := 'train') AS TABLE
 SELECT iteration, purpose, task_id, sample_index, share, score
 FROM (SELECT iteration, purpose, task_id, sample_index, coalesce(fingerprint, code, sample_index::VARCHAR) AS program,
@@ -81,7 +83,7 @@ FROM (SELECT unnest(range(len(completion_ids)))::INTEGER AS position, unnest(com
                      AND task_id = task AND sample_index = index ORDER BY trained_iteration LIMIT 1) ON true)
 LEFT JOIN vocabulary USING (token_id) ORDER BY position;
 
--- Completions of an iteration that were cut off, and how they end.
+-- Truncated completions of an iteration and how they end.
 CREATE OR REPLACE MACRO truncated(at_iteration, num := 5, of_purpose := 'train') AS TABLE
 SELECT iteration, purpose, task_id, sample_index, num_completion_tokens, right(completion, 400) AS tail
 FROM completions
@@ -101,7 +103,7 @@ LEFT JOIN (SELECT task_id, sample_index, completion FROM completions
     USING (task_id, sample_index)
 ORDER BY loop_tokens DESC, task_id, sample_index;
 
--- Completions of an iteration whose reward is farthest from their group's.
+-- Completions of an iteration with the reward farthest from the mean of their group.
 CREATE OR REPLACE MACRO outliers(at_iteration, num := 10, of_purpose := 'train') AS TABLE
 WITH rows AS MATERIALIZED (
     SELECT iteration, purpose, group_id, task_id, sample_index, reward, num_completion_tokens, error_class

@@ -1,18 +1,19 @@
 -- Differences in pairs over tasks, and which of them are beyond chance.
 
--- 95% bootstrap interval of the mean of a list of gains, one per task: [low, high]; null of one task, which says nothing
--- of others. The draws are a hash of one number, so it comes out the same every time.
+-- 95% bootstrap interval of the mean of a list of gains, one per task: [low, high]; null for one task. The draws
+-- are hashes, so results are reproducible.
 CREATE OR REPLACE MACRO paired_interval(gains) AS
 CASE WHEN len(gains) > 1 THEN list_aggregate(
     list_transform(range(2000), lambda draw: list_avg(list_transform(range(len(gains)), lambda slot:
         gains[1 + (hash(draw * 1000003 + slot) % len(gains))::BIGINT]))), 'quantile_cont', [0.025, 0.975]) END;
 
--- Whether a 95% interval over tasks leaves 0 out; null where it says nothing: of fewer than six tasks, of which a sign
--- test could not tell either, and where all gains are alike.
+-- With fewer than six tasks a sign test could not tell either.
+
+-- Whether a 95% interval over tasks excludes 0; null with fewer than six tasks, or if all gains are equal.
 CREATE OR REPLACE MACRO beyond_chance(bounds, num_tasks) AS
 CASE WHEN num_tasks >= 6 AND bounds[1] < bounds[2] THEN bounds[1] > 0 OR bounds[2] < 0 END;
 
--- The mean gain over tasks of compare, with its interval and whether it is beyond chance: one row, none without a task.
+-- The mean gain over the tasks of compare, its 95% interval, and whether it is beyond chance.
 CREATE OR REPLACE MACRO gains(policy_a, policy_b, purposes := '%') AS TABLE
 SELECT num_tasks, mean_a AS rate_a, mean_b AS rate_b, list_avg(all_gains) AS gain, bounds[1] AS low, bounds[2] AS high,
        better, worse, beyond_chance(bounds, num_tasks) AS beyond_chance

@@ -57,8 +57,9 @@ SELECT iteration, purpose, k::INTEGER AS k,
        num = num_all AS every_task
 FROM totals;
 
--- The largest k of pass_curve that nine visits of ten of a purpose have: one for all its iterations. The inner query has
--- no column `purpose`, or k_of(purpose) would compare that with itself.
+-- The inner query of k_of has no column `purpose`, or k_of(purpose) would compare that with itself.
+
+-- The largest k of pass_curve that nine of ten visits of a purpose have.
 CREATE OR REPLACE MACRO k_of(of_purpose) AS
 (SELECT top_k(quantile_disc(n, -0.9)) FROM (SELECT n, purpose AS visited FROM task_results WHERE n > 0)
  WHERE visited = of_purpose);
