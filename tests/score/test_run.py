@@ -24,9 +24,9 @@ def invoke(*arguments: object):
     return CliRunner().invoke(score, [str(argument) for argument in arguments])
 
 
-def rows(warehouse, reward="arc-v1", iteration=0):
-    scorer = next(name for name in warehouse.scorers(iteration, "train") if name.startswith(reward))
-    return warehouse.read("samples", iteration=iteration, purpose="train", scorer=scorer).to_pylist()
+def rows(warehouse, reward="arc-v1", iteration=0, purpose="train"):
+    scorer = next(name for name in warehouse.scorers(iteration, purpose) if name.startswith(reward))
+    return warehouse.read("samples", iteration=iteration, purpose=purpose, scorer=scorer).to_pylist()
 
 
 @pytest.fixture
@@ -254,3 +254,25 @@ def test_the_purpose_eval_is_every_evaluation(tmp_path):
         False, True, True]
     told = CliRunner().invoke(cli, ["summary", str(warehouse.root), "--line", "--purpose", "eval"])
     assert [line.split("  ")[1] for line in told.output.splitlines()] == ["eval-humaneval", "eval-mbpp"]
+
+
+def test_tasks_without_solutions_have_outputs_and_no_verdict_and_make_a_submission(tmp_path):
+    hidden = {"train": TURN["train"], "test": [{"input": [[1, 2], [3, 4]]}]}
+    warehouse = new_run(tmp_path / "run", {"turn": TURN}, {"unknown": hidden, "other": hidden})
+    add_rollout(warehouse, [("unknown", fenced(FLIP)), ("unknown", "none"), ("turn", fenced(FLIP))],
+                purpose="eval")
+    assert invoke(warehouse.root).exit_code == 0
+    one, none, known = rows(warehouse, "arc-v1", purpose="eval")
+    for row in (one, none):
+        assert row["reward"] is None and row["correct"] is None and row["test_is_correct"] is None
+    assert one["train_is_correct"] and json.loads(one["outputs"])["test"] == [[[2, 1], [4, 3]]]
+    assert known["reward"] == 10.0
+    file = tmp_path / "submission.json"
+    done = CliRunner().invoke(cli, ["export", str(warehouse.root), str(file), "--to", "arc-submission"])
+    assert done.exit_code == 0, done.output
+    asked = ["results", str(warehouse.root), "--submission", str(file), "--format", "json"]
+    lacking = CliRunner().invoke(cli, asked)
+    assert lacking.exit_code == 1 and "lacks 1 task, other" in lacking.output
+    file.write_text(json.dumps(dict.fromkeys(("unknown", "other"), json.loads(file.read_text())["unknown"])))
+    [found] = [row for row in json.loads(CliRunner().invoke(cli, asked).stdout) if row["split"] == "heldout"]
+    assert found["tasks"] == found["attempted"] == 2 and found["score"] is None

@@ -35,6 +35,10 @@ def export_command(run: Path, output: Path, kind: str, iteration: tuple[int, ...
     if kind != "arc-submission" and (vote or challenges):
         raise StageError(f"--vote and --challenges are of --to arc-submission; --to {kind} has no use for "
                          "them. Leave them out.")
+    if kind in ("jsonl", "arc-submission") and output.suffix in (".parquet", ".csv"):
+        raise StageError(f"--to {kind} writes JSON, not {output.suffix[1:]}. Name another file, or ask for "
+                         f"this one with `warehouse sql {shell_quote(run)} \"FROM completions\" -o "
+                         f"{shell_quote(output)}`.")
     if kind in ("jsonl", "arc-submission") and not output.name:
         raise StageError(f"{output} is a folder, and --to {kind} writes a file. Name one.")
     connection = warehouse.open(run, strict=True)

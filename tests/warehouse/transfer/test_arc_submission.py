@@ -153,7 +153,8 @@ def test_the_table_counts_inputs_and_tasks(run: Path, tmp_path: Path) -> None:
         round(2 / 3, 6),
         round(2 / 3, 6),
     ]
-    (tmp_path / "submission.json").write_text(json.dumps({"two": [{"attempt_1": A}, {"attempt_1": A}]}))
+    attempts = [{"attempt_1": A, "attempt_2": B}, {"attempt_1": A, "attempt_2": A}]
+    (tmp_path / "submission.json").write_text(json.dumps({"two": attempts}))
     numbers = dict(
         zip(
             header.split(","),
@@ -183,6 +184,8 @@ def test_what_says_nothing_of_a_submission_is_refused_beside_it(run: Path, tmp_p
             {"two": [{"attempt_1": A}]},
             "task two has not one object of attempts for each of its 2 test inputs",
         ),
+        ({"two": [{"attempt_1": A}, {"attempt_1": A, "attempt_2": A}]}, "attempt_2 of task two is not a"),
+        ({"two": [{"attempt_1": A, "attempt_2": [[1.0]]}] * 2}, "attempt_2 of task two has a cell"),
         ({"other": []}, "has no task of this run"),
         ([], "submission.json is no submission (it is no object). `warehouse export RUN FILE --to"),
         (b"\x7fELF\xd0", "submission.json is no submission ('utf-8' codec can't decode"),
