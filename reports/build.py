@@ -17,7 +17,7 @@ from reports.scale import duration, number
 from warehouse.inspect.advice import advice_lines, judged_lines
 from warehouse.inspect.alarms import Alarm, last_rollback, raised_alarms
 from warehouse.inspect.story import story_lines
-from warehouse.inspect.summary import REACH
+from warehouse.inspect.summary import REACH, went_back
 from warehouse.sql.database import Connection, connect, explain_errors, rows_of
 from warehouse.sql.rollup import keep_rolled_up
 from warehouse.store.commit import replace_bytes
@@ -78,7 +78,8 @@ def build_report(run: Path, output: Path | None = None, *, refresh: float | None
     body = [f'<div class="story">{story}</div>', _navigation(), tiles(headline(connection, stats))]
     if stats:
         advice = advice_lines(warehouse, connection, alarms)
-        body.append(alarm_notice(alarms, advice, judged_lines(connection, since), link))
+        body.append(alarm_notice(alarms, advice, judged_lines(connection, since), link,
+                                 went_back(warehouse.state)))
     body += [EVENTS_KEY] if events else []
     for title, group in SECTIONS:
         blocks = "".join(figure_block(figure, charts[figure.name]) for figure in group)

@@ -68,8 +68,8 @@ def figure_block(figure: Figure, chart: Chart | None) -> str:
 
 
 def alarm_notice(alarms: Sequence[Alarm], advice: Sequence[str], judged: Sequence[str],
-                 link: Link) -> str:
-    """What fired since when, with links to the completions that show it; what to do.
+                 link: Link, back: Sequence[str] = ()) -> str:
+    """What fired since when, with links to the completions that show it; rollbacks; what to do.
 
     `link` gives the address of an alarm's completion, '' where it cannot be shown.
     """
@@ -80,10 +80,10 @@ def alarm_notice(alarms: Sequence[Alarm], advice: Sequence[str], judged: Sequenc
                          f"{min((alarm.first_iteration for alarm in firing), default=0)}", firing),
                         ("Raised once; a second time in a row is an alarm",
                          [alarm for alarm in alarms if not alarm.fired])) if group)
-    quiet = "" if firing else "<b>No alarm.</b> "
-    notes = "".join(f"<p>{escape(line)}</p>" for line in advice)
+    quiet = "" if firing else f"<b>No alarm{' since the last rollback' if back else ''}.</b> "
+    notes = "".join(f"<p>{escape(line)}</p>" for line in (*back, *advice))
     marks = "".join(f'<p class="quiet">{escape(line)}</p>' for line in judged)
-    kind = "notice" if firing else "notice once" if alarms else "notice good"
+    kind = "notice" if firing else "notice once" if alarms or back else "notice good"
     return f'<div class="{kind}">{quiet}{notes}{lists}{marks}</div>'
 
 

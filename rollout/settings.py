@@ -1,6 +1,7 @@
 """Which options go together, and what a rollout is tied to once it started."""
 
 import json
+import re
 from typing import Any
 
 from rollout.engines.engine import MOST_TOP_K
@@ -48,6 +49,9 @@ def check_options(options: RolloutOptions) -> None:
     if len(set(options.endpoint)) < len(options.endpoint):
         twice = max(options.endpoint, key=options.endpoint.count)
         raise StageError(f"--endpoint names {twice} twice. Name every server once.")
+    if options.tensor_parallel_size > 1 and not options.endpoint and on_cpu():
+        raise StageError(f"--tensor-parallel-size {options.tensor_parallel_size} spans GPUs, and the vLLM "
+                         "that is installed is the build for CPUs. Leave it out.")
     _check_api_model(options)
     _check_honest(options)
     _check_carried(options)
@@ -61,6 +65,9 @@ def _check_api_model(options: RolloutOptions) -> None:
                 raise StageError(f"--{name} is about a model behind an API. Name that with --api-model and "
                                  "--endpoint.")
         return
+    if options.cache and re.match("[a-z0-9]+:/", str(options.cache)):       # a path has lost the second slash
+        raise StageError(f"--cache {options.cache} would be a folder of that name here: answers are kept on "
+                         "a disk. Name a folder, for example one that all machines see.")
     if len(options.endpoint) != 1:
         raise StageError(f"--api-model {options.model} is asked at one address. Give it with --endpoint.")
     if options.evaluate == options.distil:

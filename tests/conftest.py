@@ -5,6 +5,7 @@ import gc
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 
@@ -63,3 +64,11 @@ def pytest_make_collect_report(
     report = yield
     fail_if_skipped(report, collector.config)       # a whole file, by `importorskip`
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say for want of what how many tests were not run."""
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in
+                      terminalreporter.stats.get("skipped", []) if isinstance(report.longrepr, tuple))
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"not run: {count} x {reason}")

@@ -84,7 +84,7 @@ MAY_IMPORT = {
     "warehouse.ledger": {"warehouse.store"},
     "warehouse.sources": {"warehouse.stages", "warehouse.store", "warehouse.tasks"},
     "warehouse.inspect": {"warehouse", "warehouse.sql", "warehouse.stages", "warehouse.store",
-                          "warehouse.ledger"},
+                          "warehouse.ledger", "warehouse.tasks"},
     "warehouse.maintain": {"warehouse", "warehouse.sources", "warehouse.sql", "warehouse.stages",
                        "warehouse.store", "warehouse.tasks", "warehouse.ledger"},
     "warehouse.transfer": {"warehouse", "warehouse.objects", "warehouse.sql", "warehouse.stages",

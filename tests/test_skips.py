@@ -27,3 +27,4 @@ def test_only_skips_that_the_makefile_names_are_forgiven(tmp_path: Path) -> None
     assert "test_without_a_browser was not run: Skipped: needs Chromium" in done.stdout
     assert "test_file.py was not run: Skipped: could not import 'nowhere'" in done.stdout
     assert "1 failed, 2 skipped, 1 error" in done.stdout
+    assert "not run: 1 x needs a GPU" in done.stdout and "not run: 1 x ray is not installed" in done.stdout

@@ -43,6 +43,8 @@ def cli() -> None:
 @cli.command()
 @run_folder
 @click.option("--model", required=True, help="Folder or hub id of the base model.")
+@click.option("--adapter", type=click.Path(exists=True, file_okay=False, path_type=Path), default=None,
+              help="LoRA adapter on --model to start from: it becomes policy 0.")
 @click.option("--tasks", multiple=True, metavar="[NAME=]SOURCE",
               help="Tasks to train on; give it several times for several sources.")
 @click.option("--heldout", multiple=True, metavar="[NAME=]SOURCE",
@@ -50,12 +52,12 @@ def cli() -> None:
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
               help="TOML file to copy to RUN/config.toml: options of every stage.")
 @shows_errors
-def init(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...],
+def init(run: Path, model: str, adapter: Path | None, tasks: tuple[str, ...], heldout: tuple[str, ...],
          config: Path | None) -> None:
     """Make the run folder RUN: import tasks, fix the base model."""
     from warehouse.init import init_run
     from warehouse.start.doctor import check_new_model
-    for line in init_run(run, model, tasks, heldout, config, check_new_model):
+    for line in init_run(run, model, tasks, heldout, config, adapter=adapter, check_model=check_new_model):
         click.echo(by_address(line))
 
 

@@ -12,7 +12,8 @@ from warehouse.objects.place import sync_copy
 from warehouse.options import check_config
 from warehouse.sources.named import read_sources, task_table
 from warehouse.stages.base_model import find_model
-from warehouse.store.checksums import tasks_sha256
+from warehouse.stages.first_adapter import bring_adapter, check_adapter
+from warehouse.store.checksums import tasks_sha256, weights_sha256
 from warehouse.store.commit import commit_bytes, commit_directory, commit_json, remove_folder, twin_of
 from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.parts import write_part
@@ -21,14 +22,14 @@ from warehouse.store.schema import SCHEMA_VERSION
 
 
 def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...] = (),
-             config: Path | None = None,
+             config: Path | None = None, *, adapter: Path | None = None,
              check_model: Callable[[str, str | None], list[str]] = lambda model, revision: []) -> list[str]:
     """Make the run folder `run` after checking everything; the lines to print come back.
 
     Each of `tasks` and `heldout` reads `[SPLIT=]SOURCE[@FILE_OF_IDS]` (see warehouse.sources). Splits of
     `heldout` are never trained on unless a rollout names them. Run again with the same arguments, it does
-    nothing; with others it raises StageError. `check_model` says what is to be known of the model of a new
-    run, or raises.
+    nothing; with others it raises StageError. Policy 0 is the model, or an `adapter` on it.
+    `check_model` says what is to be known of the model of a new run, or raises.
     """
     run = sync_copy(run)
     if config:
@@ -38,12 +39,16 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     if not tasks:
         raise StageError("No tasks given. Name a source, for example `--tasks arc-agi-1:training`.")
     base = find_model(model, run, new=True)
+    if adapter:
+        check_adapter(adapter)
     rows = read_sources(tasks, heldout)
     counts, num_tasks = Counter(source.split for source, _task in rows), len(rows)
+    hidden = sum(task.is_hidden for _source, task in rows)
     table = task_table(rows)
     facts = {"schema_version": SCHEMA_VERSION, "model": base.stored_path, "model_sha256": base.sha256,
              "tokenizer_sha256": base.tokenizer_sha256, "tasks_sha256": tasks_sha256(table.to_batches(64)),
-             "model_revision": base.revision, "sources": [*tasks, *heldout]}
+             "model_revision": base.revision, "sources": [*tasks, *heldout],
+             **({"adapter_sha256": weights_sha256(adapter)} if adapter else {})}
     if (run / "warehouse.json").exists():
         return _same_run(open_warehouse(run), facts, config)
     told = check_model(model, base.revision)
@@ -57,21 +62,25 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
                          "another for the run.") from error
     write_part(warehouse.root / "tasks" / "part-00000.parquet", "tasks", table,
                {"run_id": warehouse.run_id, "part_uuid": "tasks"})
-    _commit_base_policy(warehouse, base.sha256)
+    _commit_first_policy(warehouse, base.sha256, adapter)
     commit_bytes(run / "config.toml", config.read_bytes() if config else CONFIG_TEMPLATE.encode())
     warehouse.log.make(warehouse.facts)
     commit_json(run / "warehouse.json", dict(warehouse.state.facts))    # of the first, where two make the run
     if twin_of(warehouse.root) is None:
         (run / "config.toml").chmod(0o644)  # the one file that is the user's to edit
+    if hidden:
+        told = [*told, f"{counted(hidden, 'task')} without solutions: programs are run and outputs stored, "
+                "without a verdict or a reward"]
     listing = ", ".join(f"{count} {split}" for split, count in counts.items())
     return [*told, f"{run}: {counted(num_tasks, 'task')} ({listing}), base model {base.stored_path}",
             f"next: rollout {shell_quote(run)}"]
 
 
-def _commit_base_policy(warehouse: Warehouse, sha256: str) -> None:
+def _commit_first_policy(warehouse: Warehouse, sha256: str, adapter: Path | None) -> None:
     folder = warehouse.scratch("policy-0")
-    commit_json(folder / "policy.json", {"policy_version": 0, "sha256": sha256, "parent": None,
-                                         "kind": "base", "base": warehouse.facts["model"]})
+    facts = bring_adapter(adapter, folder) if adapter else {"kind": "base", "sha256": sha256}
+    commit_json(folder / "policy.json", {"policy_version": 0, "parent": None,
+                                         "base": warehouse.facts["model"], **facts})
     commit_directory(folder, warehouse.root / "policies" / "0")
 
 

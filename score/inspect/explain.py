@@ -42,7 +42,8 @@ def verdict_lines(sample: dict[str, Any], kind: str, payload: dict[str, Any], *,
         for split in ("train", "test"):
             for index, pair in enumerate(payload[split]):
                 output = outputs[split][index] if outputs else None
-                mark = "right" if output == pair["output"] else "wrong"
+                wanted = pair.get("output")
+                mark = "not known" if wanted is None else "right" if output == wanted else "wrong"
                 lines += [f"{split} {index + 1}: {mark}", *pair_lines(pair, output, colors)]
     else:
         lines += unit_lines(kind, payload, outputs["test"] if outputs else None)

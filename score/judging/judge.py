@@ -88,7 +88,7 @@ def reward_terms(items: Sequence[Item], judgements: Sequence[Judgement], scorer:
 
 def registered_terms(items: Sequence[Item], judgements: Sequence[Judgement], scorer: Scorer) -> list[Terms]:
     """The terms of the scorer's registered reward, none where the user's file decides."""
-    return [None if judgement.outcome.infrastructure
+    return [None if judgement.outcome.infrastructure or judgement.measures.hidden
             else scorer.terms(item.task.kind_name, judgement.measures)
             for item, judgement in zip(items, judgements, strict=True)]
 

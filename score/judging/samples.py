@@ -45,6 +45,8 @@ def verdict_row(answer: Answer, judgement: Judgement, terms: Terms) -> dict[str,
     for name, split in (("train", measures.train), ("test", measures.test)):
         values |= {f"{name}_pixel_score": split.pixel_score, f"{name}_correct_grids": split.correct_grids,
                    f"{name}_is_correct": split.is_correct}
+    if measures.hidden:
+        values |= dict.fromkeys(name for name in values if name == "correct" or name.startswith("test_"))
     return (dict.fromkeys(values) if outcome.infrastructure else values) | {
         "valid_code": measures.valid_code, "reward": None if terms is None else float(sum(terms.values())),
         "reward_parts": None if terms is None else json.dumps(terms),

@@ -15,7 +15,7 @@ from warehouse.tasks.augmentation import augment, undo
 
 @dataclass(frozen=True)
 class GridTask:
-    """Inputs and expected outputs; both are uint8 grids, train pairs first."""
+    """Inputs and expected outputs; both are uint8 grids, train pairs first; hidden tests have no outputs."""
 
     num_train: int
     inputs: list[np.ndarray]
@@ -27,7 +27,7 @@ class GridKind:
 
     def load(self, payload: dict[str, Any]) -> GridTask:
         pairs = [*payload["train"], *payload["test"]]
-        inputs, outputs = ([np.array(pair[name], dtype=np.uint8) for pair in pairs]
+        inputs, outputs = ([np.array(pair[name], dtype=np.uint8) for pair in pairs if pair.get(name)]
                            for name in ("input", "output"))
         return GridTask(len(payload["train"]), inputs, outputs)
 
@@ -39,15 +39,17 @@ class GridKind:
 
     def measure(self, task: GridTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
         [outcome] = outcomes
+        hidden = len(task.outputs) < len(task.inputs)
         valid = outcome.error_class is None and len(outcome.result) == len(task.inputs)
         train, test = task.outputs[:task.num_train], task.outputs[task.num_train:]
         if not valid:
-            return Measures(valid_code=answer.code is not None, valid_outputs=False,
+            return Measures(valid_code=answer.code is not None, valid_outputs=False, hidden=hidden,
                             train=split_score(None, train), test=split_score(None, test))
         grids = [undo(grid, answer.flip, answer.rotations, answer.color_map) for grid in outcome.result]
         given = {"train": grids[:task.num_train], "test": grids[task.num_train:]}
         listed = {split: [grid.tolist() for grid in part] for split, part in given.items()}
-        return Measures(valid_code=True, valid_outputs=True, train=split_score(given["train"], train),
+        return Measures(valid_code=True, valid_outputs=True, hidden=hidden,
+                        train=split_score(given["train"], train),
                         test=split_score(given["test"], test), fingerprint=fingerprint(grids),
                         outputs=json.dumps(listed, separators=(",", ":")))
 

@@ -46,6 +46,7 @@ class Measures:
     valid_outputs: bool
     train: SplitScore = NOTHING
     test: SplitScore = NOTHING
+    hidden: bool = False             # nobody here knows what is right: no verdict, no reward
     fingerprint: str | None = None
     outputs: str | None = None       # JSON
     rewards: dict[str, float] | None = None                      # what the task's own grader gives, by name

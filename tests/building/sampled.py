@@ -129,8 +129,9 @@ def rewrite(warehouse: Warehouse, iteration: int, name: str,
 
 def load_policy(warehouse: Warehouse, version: int) -> Policy:
     """The policy, loaded as the trainer does."""
-    return load_lora(warehouse.model, warehouse.policy_dir(version) if version else None, dtype="float32",
-                     device=torch.device("cpu"), seed=0, rank=4, alpha=8, rslora=False, targets="all-linear")
+    adapter = warehouse.policy_dir(version) if warehouse.policy(version)["kind"] == "lora" else None
+    return load_lora(warehouse.model, adapter, dtype="float32", device=torch.device("cpu"), seed=0, rank=4,
+                     alpha=8, rslora=False, targets="all-linear")
 
 
 def sample_groups(policy: Policy, prompts: list[dict[str, Any]], max_tokens: int, generator: torch.Generator,

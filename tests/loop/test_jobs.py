@@ -10,6 +10,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -211,3 +212,15 @@ def test_a_slurm_task_of_an_array_requeues_itself_alone(tmp_path: Path) -> None:
         words = ["bash", str(JOBS / "slurm" / "stage.sbatch"), "rollout", "run", "0", "4"]
         assert subprocess.run(words, env=environment, check=False).returncode == 75
     assert said.read_text().splitlines() == ["requeue 700_3", "requeue 700"]
+
+
+def test_ray_without_a_cluster_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "ray.py").write_text("""
+def remote(**options):
+    return lambda function: function
+def init(address=None):
+    raise ConnectionError("no running instance") if address == "auto" else SystemError
+""")
+    done = subprocess.run([sys.executable, "examples/jobs/ray/loop.py", "run", "1"], capture_output=True,
+                          text=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    assert done.returncode == 1 and done.stderr.startswith("No Ray cluster runs here."), done.stderr

@@ -75,7 +75,8 @@ def test_alarms_from_before_a_rollback_are_not_counted(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", shape="blow-up", iterations=8, evals=(), num_tasks=4, group_size=8)
     roll_back(run, 4)
     text = build_report(run.root).read_text()
-    assert "<b>No alarm.</b>" in text and "alarms since" not in text
+    assert "<b>No alarm since the last rollback.</b>" in text and "alarms since" not in text
+    assert '<div class="notice once">' in text and "<p>Went back to policy 4</p>" in text
     assert "Nothing could be judged yet: no training iteration from 8 on is scored." in text
 
 

@@ -278,6 +278,7 @@ def test_the_key_comes_from_a_variable_and_is_neither_stored_nor_printed(
     (("--model", "m", "--eval", "--endpoint", "http://x", "--stop-loops", "8"), "an engine of the run's own"),
     (("--distil",), "--distil is about a model behind an API"),
     (("--cache", "here"), "--cache is about a model behind an API"),
+    (("--model", "m", "--eval", "--endpoint", "http://x", "--cache", "s3://bucket/a"), "kept on a disk"),
     (("--endpoint", "http://x,http://x"), "--endpoint names http://x twice"),
     (("--model", "m", "--eval", "--endpoint", "http://127.0.0.1:9"), "nothing listens at that port"),
 ])

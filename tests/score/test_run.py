@@ -8,13 +8,16 @@ import signal
 import pytest
 from click.testing import CliRunner
 
+from examples.arc.submission import export_submission, submission_table
 from score import run
 from score.cli import score
 from score.judging.golden import GOLDEN
 from tests.building.runs import TURN, back_before, finish, new_run
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
+from warehouse import open as open_connection
 from warehouse.cli import cli
 from warehouse.maintain.prune import prune_run
+from warehouse.store.errors import StageError
 
 RAISES = "def transform(grid):\n    return grid // 0\n\ndef other():\n    raise ValueError\n"
 AUGMENTED = {"flip": True, "rotations": 1, "color_map": [0, 2, 3, 4, 5, 6, 7, 8, 9, 1]}
@@ -24,9 +27,9 @@ def invoke(*arguments: object):
     return CliRunner().invoke(score, [str(argument) for argument in arguments])
 
 
-def rows(warehouse, reward="arc-v1", iteration=0):
-    scorer = next(name for name in warehouse.state.scorers(iteration, "train") if name.startswith(reward))
-    return warehouse.read("samples", iteration=iteration, purpose="train", scorer=scorer).to_pylist()
+def rows(warehouse, reward="arc-v1", iteration=0, purpose="train"):
+    scorer = next(name for name in warehouse.state.scorers(iteration, purpose) if name.startswith(reward))
+    return warehouse.read("samples", iteration=iteration, purpose=purpose, scorer=scorer).to_pylist()
 
 
 @pytest.fixture
@@ -254,3 +257,24 @@ def test_the_purpose_eval_is_every_evaluation(tmp_path):
     assert [bool(warehouse.state.scorers(0, purpose)) for purpose in purposes] == [False, True, True]
     told = CliRunner().invoke(cli, ["summary", str(warehouse.root), "--line", "--purpose", "eval"])
     assert [line.split("  ")[1] for line in told.output.splitlines()] == ["eval-humaneval", "eval-mbpp"]
+
+
+def test_tasks_without_solutions_have_outputs_and_no_verdict_and_make_a_submission(tmp_path):
+    hidden = {"train": TURN["train"], "test": [{"input": [[1, 2], [3, 4]]}]}
+    warehouse = new_run(tmp_path / "run", {"turn": TURN}, {"unknown": hidden, "other": hidden})
+    add_rollout(warehouse, [("unknown", fenced(FLIP)), ("unknown", "none"), ("turn", fenced(FLIP))],
+                purpose="eval")
+    assert invoke(warehouse.root).exit_code == 0
+    one, none, known = rows(warehouse, "arc-v1", purpose="eval")
+    for row in (one, none):
+        assert row["reward"] is None and row["correct"] is None and row["test_is_correct"] is None
+    assert one["train_is_correct"] and json.loads(one["outputs"])["test"] == [[[2, 1], [4, 3]]]
+    assert known["reward"] == 10.0
+    file = tmp_path / "submission.json"
+    export_submission(open_connection(warehouse.root), file)
+    with pytest.raises(StageError, match="lacks 1 task, other"):
+        submission_table(open_connection(warehouse.root), file)
+    file.write_text(json.dumps(dict.fromkeys(("unknown", "other"), json.loads(file.read_text())["unknown"])))
+    names, found = submission_table(open_connection(warehouse.root), file)
+    [held_out] = [dict(zip(names, row, strict=True)) for row in found if row[0] == "heldout"]
+    assert held_out["tasks"] == held_out["attempted"] == 2 and held_out["score"] is None

@@ -6,6 +6,7 @@ from click.testing import CliRunner, Result
 import train.steps.steps
 from tests.building.sampled import OPTIONS, rewrite
 from train.cli import train as train_command
+from train.inputs.telemetry import stage_numbers
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
 
@@ -62,3 +63,11 @@ def test_an_iteration_without_any_gradient_is_sent(run: Warehouse) -> None:
     result = invoke(run, "--track", "tensorboard")
     assert result.exit_code == 1 and "has a gradient" in result.stderr
     assert sent(run)["score/reward_mean"] == [(1, 0.0)]
+
+
+def test_the_parts_of_a_reward_are_sent_by_name(run: Warehouse) -> None:
+    for sixth, parts in enumerate(('{"valid": 1.0, "pixel score": 0.5}', '{"valid": 0.0}')):
+        rewrite(run, 0, "samples", lambda row, sixth=sixth, parts=parts: {
+            **row, "reward_parts": parts if row["sample_index"] % 2 == sixth else row["reward_parts"]})
+    numbers = stage_numbers(run, 0)
+    assert numbers["score/reward_parts/valid"] == 0.5 and numbers["score/reward_parts/pixel score"] == 0.5

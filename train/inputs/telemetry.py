@@ -6,6 +6,9 @@ from warehouse.store.run_folder import Warehouse
 # Columns of `iteration_stats` that say what was sampled; the others say what became of it.
 OF_ROLLOUT = ("tokens_", "truncated_", "unique_", "ngram", "loop_", "nll_", "empty_")
 STATS = "SELECT * EXCLUDE (iteration, policy_version, max_k) FROM iteration_stats WHERE iteration = $1"
+PARTS = """SELECT purpose, part, avg(TRY_CAST(reward_parts ->> part AS DOUBLE)) AS mean
+           FROM (SELECT purpose, reward_parts, unnest(json_keys(reward_parts)) AS part FROM samples
+                 WHERE iteration = $1 AND reward_parts IS NOT NULL) GROUP BY ALL"""
 COSTS = """SELECT stage, purpose, seconds, tokens_per_second, completions_per_second FROM costs
            WHERE iteration = $1 AND stage IN ('rollout', 'score')"""
 
@@ -17,6 +20,9 @@ def stage_numbers(warehouse: Warehouse, iteration: int) -> dict[str, float]:
         for column, value in row.items():
             group = "rollout" if column.startswith(OF_ROLLOUT) else "score"
             numbers[f"{group if row['purpose'] == 'train' else row['purpose']}/{column}"] = value
+    for row in rows_of(connection, PARTS, [iteration]):
+        group = "score" if row["purpose"] == "train" else row["purpose"]
+        numbers[f"{group}/reward_parts/{row['part']}"] = row["mean"]
     for row in rows_of(connection, COSTS, [iteration]):
         if row["purpose"] == "train":
             numbers |= {f"{row['stage']}/{column}": row[column]

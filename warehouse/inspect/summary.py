@@ -1,11 +1,14 @@
 """One screen about a run: a row per iteration, trends as sparklines, evaluations apart."""
 
+import re
 from typing import Any
 
 from warehouse.inspect.advice import advice_lines
 from warehouse.inspect.alarms import alarm_count_lines, last_rollback, raised_alarms
 from warehouse.inspect.render import mean, short_share, stretches
 from warehouse.inspect.story import story_lines
+from warehouse.ledger.entries import RolledBack
+from warehouse.ledger.state import RunState
 from warehouse.sql.database import Connection, rows_of
 from warehouse.sql.inventory import Inventory, table_of
 from warehouse.store.errors import StageError, counted, shell_quote
@@ -18,6 +21,7 @@ TRENDS = {"pass_at_1": "pass@1", "pass_at_k": "pass@{k}", "reward_mean": "reward
 # KL(mu, pi_old): of rows of the policy that is trained the engine's alone, else of the steps between, too.
 GAPS = {"mismatch_kl_fresh": "mismatch", "off_policy_kl": "off-policy"}
 STAGES = ("rollout", "score", "train")
+NOT_TOLD = re.compile("sha256|version|scorer|lr_after_rollback")    # settings that a rollback itself changes
 QUERY = """
 SELECT iteration, purpose, pass_at_1, max_k, pass_at_max_k, reward_mean, truncated_share, tokens_mean,
        mismatch_kl_fresh, CASE WHEN mismatch_kl_fresh IS NULL THEN mismatch_kl END AS off_policy_kl,
@@ -37,7 +41,7 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     train = [row for row in rows if row["purpose"] == "train"]
     evaluations = [row for row in rows if row["purpose"] != "train"]
     alarms = raised_alarms(connection, since=last_rollback(warehouse), examples=False)
-    lines = [_title(warehouse, connection, inventory),
+    lines = [_title(warehouse, connection, inventory), *went_back(warehouse.state),
              *story_lines(warehouse, connection, alarms), *advice_lines(warehouse, connection, alarms)]
     if train:
         lines += ["", *_trends(train, rows_of(connection, REACH)), ""] if len(train) > 1 else [""]
@@ -139,6 +143,28 @@ def _rollbacks(connection: Connection) -> str:
                                "WHERE rolled_back_to IS NOT NULL ORDER BY ALL")
     again = [f"{row['policy_version']} is {row['rolled_back_to']} again" for row in rows]
     return f" ({', '.join(again)})" if again else ""
+
+
+def went_back(state: RunState) -> list[str]:
+    """One line per rollback: to which policy, why if that is known, and the settings of training since."""
+    lines, trained = [], state.of_stage("train")
+    for number, entry in sorted(state.entries.items()):
+        if not isinstance(entry.what, RolledBack):
+            continue
+        line = f"Went back to policy {entry.what.to}" + (f": {entry.what.why}" if entry.what.why else "")
+        later = next((life for life in trained if life.begun > number), None)
+        if later:
+            former = [life for life in trained if life.begun < number][-1:]
+            told = [f"{name.replace('_', '-')} {value} (was {former[0].settings[name]})"
+                    for name, value in sorted(later.settings.items())
+                    if former and not NOT_TOLD.search(name)
+                    and value != former[0].settings.get(name, value)]
+            if factor := later.settings.get("lr_after_rollback"):
+                rate = later.settings["learning_rate"] * factor ** state.num_rollbacks(later.iteration)
+                told.insert(0, f"learning rate {rate:g}")
+            line += f"; {', '.join(told)} from iteration {later.iteration} on" if told else ""
+        lines.append(line)
+    return lines
 
 
 def _costs(connection: Connection, inventory: Inventory) -> list[str]:

@@ -113,6 +113,10 @@ def read_source(source: Source) -> list[Task]:
         tasks = _choose(tasks, source.ids_file, source.place)
     if not tasks:
         raise StageError(f"Task source {source.text} holds no task.")
+    if not source.heldout and (hidden := next((task for task in tasks if task.is_hidden), None)):
+        raise StageError(f"{source.text}: task {hidden.task_id} lacks test[0].output. Put the solutions file "
+                         "beside the challenges file (same name with 'solutions'), or give the tasks as "
+                         "--heldout: then outputs are stored without a verdict.")
     return tasks
 
 

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from warehouse.store.errors import StageError, first_line
+from warehouse.store.errors import StageError, first_line, shell_quote
 from warehouse.store.run_folder import Warehouse
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "chat_template.jinja")
@@ -36,6 +36,9 @@ def find_model(model: str, run: Path, *, new: bool = False) -> BaseModel:
                              "or the id of a model on the hub (owner/name).")
         folder = _download(model)
         revision = folder.name
+    elif (folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
+        raise StageError(f"{folder} is an adapter, not a model. Start from it with --model BASE --adapter "
+                         f"{shell_quote(folder)}, where BASE is the model that it was trained on.")
     elif not (folder / "config.json").exists():
         raise StageError(f"{folder} is not a model folder: it has no config.json. "
                          "Give the folder that `save_pretrained` wrote.")

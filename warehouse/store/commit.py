@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import fnmatch
+import glob
 import os
 import shutil
 import uuid
@@ -119,13 +121,24 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
             write(path)
             return
         path = path.resolve()       # of a link to a file that is to come
-    with beside(path) as temporary:
+        _sweep(path)
+    with beside(path) as temporary, temporary.open("xb") as held:
+        with contextlib.suppress(OSError):      # of a filesystem without locks, where nobody sweeps
+            fcntl.flock(held, fcntl.LOCK_EX)
         reached("before write", path)
         write(temporary)
         flush(temporary)
         reached("before replace", path)
         os.replace(temporary, path)
         reached("after replace", path)
+
+
+def _sweep(path: Path) -> None:
+    """Remove what killed writers of a file left beside it: temporary files whose lock nobody holds."""
+    for left in path.parent.glob(f"{glob.escape(path.name)}{TEMPORARY_MARK}*"):
+        with contextlib.suppress(OSError), left.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.unlink()
 
 
 def commit_directory(folder: Path, final: Path) -> bool:

@@ -31,7 +31,7 @@ def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
     """StageError naming the task and the field where a payload does not fit its kind."""
     if kind == "grid":
         for split in ("train", "test"):
-            _check_pairs(payload, split, where)
+            _check_pairs(payload, split, where, hidden=split == "test" and _is_hidden(payload))
     elif kind == "function":
         _check_function(payload, where)
     elif kind == "stdio":
@@ -75,12 +75,19 @@ def _read_integer(text: str) -> Any:
     return int(text) if len(text) <= LONGEST_INTEGER else {"$": "int", "v": hex(int(Decimal(text)))}
 
 
-def _check_pairs(payload: dict[str, Any], split: str, where: str) -> None:
+def _is_hidden(payload: Mapping[str, Any]) -> bool:
+    """Whether a grid task has no solution of any of its tests, as those of a competition."""
+    tests = payload.get("test")
+    return isinstance(tests, list) and bool(tests) and all(
+        isinstance(pair, dict) and pair.get("output") is None for pair in tests)
+
+
+def _check_pairs(payload: dict[str, Any], split: str, where: str, *, hidden: bool) -> None:
     pairs = payload.get(split)
     if not isinstance(pairs, list) or not pairs:
         raise StageError(f"{where} has no list '{split}'. Correct it.")
     for index, pair in enumerate(pairs):
-        for name in ("input", "output"):
+        for name in ("input",) if hidden else ("input", "output"):
             place = f"{split}[{index}].{name}"
             if not isinstance(pair, dict) or name not in pair:
                 raise StageError(f"{where} lacks {place}. " + (

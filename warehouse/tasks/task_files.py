@@ -25,13 +25,19 @@ class Task:
     messages: str | None = None
     solution: str | None = None
 
+    @property
+    def is_hidden(self) -> bool:
+        """Whether it is a grid task whose tests have no solutions, as in a competition."""
+        return self.kind == "grid" and self.payload.count('"output"') < self.payload.count('"input"')
+
 
 def grid_task(task_id: str, pairs: dict[str, Any], *, where: str) -> Task:
     """A grid task from {'train': [{'input', 'output'}..], 'test': [..]}; StageError naming the bad field."""
     if not isinstance(pairs, dict):
         raise StageError(f"{where}: task {task_id} is not an object with 'train' and 'test'. Correct it.")
     check_payload("grid", pairs, f"{where}: task {task_id}")
-    kept = {split: [{"input": pair["input"], "output": pair["output"]} for pair in pairs[split]]
+    kept = {split: [{name: pair[name] for name in ("input", "output") if pair.get(name) is not None}
+                    for pair in pairs[split]]
             for split in ("train", "test")}
     return Task(task_id, "grid", json.dumps(kept, separators=(",", ":")))
 

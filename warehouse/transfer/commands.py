@@ -22,6 +22,10 @@ def export_command(run: Path, output: Path, kind: str, iteration: tuple[int, ...
                    purpose: str | None) -> None:
     """Write completions for other tools, with their tokens and rewards."""
     from warehouse.transfer.export_rows import export_rows
+    if kind == "jsonl" and output.suffix in (".parquet", ".csv"):
+        raise StageError(f"--to jsonl writes JSON, not {output.suffix[1:]}. Name another file, or ask for "
+                         f"this one with `warehouse sql {shell_quote(run)} \"FROM completions\" -o "
+                         f"{shell_quote(output)}`.")
     if kind == "jsonl" and not output.name:
         raise StageError(f"{output} is a folder, and --to {kind} writes a file. Name one.")
     connection = warehouse.open(run, strict=True)

@@ -38,7 +38,11 @@ def main() -> None:
     parser.add_argument("--gpus", type=float, default=1, help="GPUs of a rollout and of the training")
     parser.add_argument("--cpus", type=float, default=4, help="cores of each task")
     options = parser.parse_args()
-    ray.init()
+    try:
+        ray.init(address="auto")    # else Ray starts a cluster of its own, and waits for GPUs that it lacks
+    except ConnectionError as error:
+        raise SystemExit("No Ray cluster runs here. Start one with `ray start --head`, or submit this to "
+                         "one with `ray job submit`.") from error
     cores, device = {"num_cpus": options.cpus}, {"num_gpus": options.gpus}
     stages = (("rollout", options.rollouts, cores | device), ("score", options.scores, cores),
               ("learn", 1, cores | device))

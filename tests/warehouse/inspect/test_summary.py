@@ -7,9 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 from tests.building.runs import back_before
-from tests.building.weather import SCORER, Weather, build_run, empty_run, write_iteration
+from tests.building.weather import SCORER, Weather, build_run, empty_run, write_iteration, write_training
 from warehouse.cli import cli
 from warehouse.inspect.render import short_share
+from warehouse.inspect.summary import went_back
 from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -65,6 +66,16 @@ def test_the_first_line_names_the_policies_that_a_rollback_made(run: Warehouse) 
     assert first().endswith("policies 0..2")
     roll_back(run, 1)
     assert first().endswith("policies 0..2 (2 is 1 again)")
+
+
+def test_a_rollback_is_told_with_the_settings_that_followed(run: Warehouse) -> None:
+    roll_back(run, 1)
+    assert went_back(open_warehouse(run.root).state) == ["Went back to policy 1"]
+    random = np.random.default_rng(2)
+    write_iteration(run, 2, "train", Weather(), random, num_tasks=2, group_size=4)
+    write_training(run, 2, Weather(loss="gspo"), random)
+    assert went_back(open_warehouse(run.root).state) == [
+        "Went back to policy 1; loss gspo (was dapo) from iteration 2 on"]
 
 
 def run_of_sizes(folder: Path, sizes: list[int]) -> Warehouse:

@@ -136,7 +136,8 @@ def test_the_table_counts_inputs_and_tasks(run: Path, tmp_path: Path) -> None:
     # one: A is attempt 1. two: A is attempt 2 of the first input, B attempt 1 of the second. none: nothing.
     assert row == ["train", 3, 2, 4, 0.5, 0.75, pytest.approx(2 / 3), pytest.approx(2 / 3)]
     assert "solved" in table_of(run, tmp_path / "submission.json").output
-    (tmp_path / "submission.json").write_text(json.dumps({"two": [{"attempt_1": A}, {"attempt_1": A}]}))
+    attempts = [{"attempt_1": A, "attempt_2": B}, {"attempt_1": A, "attempt_2": A}]
+    (tmp_path / "submission.json").write_text(json.dumps({"two": attempts}))
     _, [row] = submission_table(warehouse.open(run), tmp_path / "submission.json")
     assert row[-2:] == [pytest.approx(0.5 / 3), 0.0]
 
@@ -148,6 +149,8 @@ def test_the_table_counts_inputs_and_tasks(run: Path, tmp_path: Path) -> None:
             {"two": [{"attempt_1": A}]},
             "task two has not one object of attempts for each of its 2 test inputs",
         ),
+        ({"two": [{"attempt_1": A}, {"attempt_1": A, "attempt_2": A}]}, "attempt_2 of task two is not a"),
+        ({"two": [{"attempt_1": A, "attempt_2": [[1.0]]}] * 2}, "attempt_2 of task two has a cell"),
         ({"other": []}, "has no task of this run"),
         ([], "submission.json is no submission (it is no object). The command `write` writes one"),
         (b"\x7fELF\xd0", "submission.json is no submission ('utf-8' codec can't decode"),

@@ -1,5 +1,6 @@
 """Rows out of a run and into another: JSON lines, TRL's files, datasets folders; pruning old tokens."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -39,6 +40,23 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".zst":
         content = pa.CompressedInputStream(pa.BufferReader(content), "zstd").read()
     return [json.loads(line) for line in content.decode().splitlines()]
+
+
+def test_an_export_sweeps_what_killed_ones_left_and_leaves_what_another_writes(
+        built: Warehouse, tmp_path: Path) -> None:
+    left, written = (tmp_path / f"rows.jsonl.tmp-{name}" for name in ("dead", "alive"))
+    left.write_text("half")
+    with written.open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert warehouse("export", built.root, tmp_path / "rows.jsonl", "--to", "jsonl").exit_code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"rows.jsonl", written.name}
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.csv"])
+def test_json_is_not_written_under_the_name_of_another_format(built: Warehouse, tmp_path: Path,
+                                                               name: str) -> None:
+    refused = warehouse("export", built.root, tmp_path / name, "--to", "jsonl")
+    assert refused.exit_code == 1 and "warehouse sql" in refused.output and not [*tmp_path.iterdir()]
 
 
 def test_an_export_to_a_pipe_or_a_link_leaves_it_what_it_is(built: Warehouse, tmp_path: Path) -> None:

@@ -1,0 +1,35 @@
+"""The adapter that a run starts from: policy 0, where `warehouse init --adapter` names one."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from warehouse.store.checksums import file_hashes, weights_sha256
+from warehouse.store.errors import StageError
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+
+def check_adapter(adapter: Path) -> dict[str, Any]:
+    """The adapter's config; StageError where there is no LoRA adapter in PEFT's format."""
+    try:
+        config = json.loads((adapter / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StageError(f"{adapter} is no adapter: {CONFIG} is missing or damaged. Give the folder that "
+                         "PEFT wrote, or a policy of another run.") from error
+    if config.get("peft_type") != "LORA" or not (adapter / WEIGHTS).is_file():
+        raise StageError(f"{adapter} is no LoRA adapter with {WEIGHTS}. Give the folder that PEFT wrote, or "
+                         "merge it into its base and start from that.")
+    return dict(config)
+
+
+def bring_adapter(adapter: Path, folder: Path) -> dict[str, Any]:
+    """Copy an adapter into the folder of a policy; what policy.json says of it."""
+    config = check_adapter(adapter)
+    for name in (CONFIG, WEIGHTS):
+        shutil.copyfile(adapter / name, folder / name)
+    settings = {"lora_rank": config["r"], "lora_alpha": float(config["lora_alpha"]),
+                "rslora": bool(config.get("use_rslora"))}
+    return {"kind": "lora", "sha256": weights_sha256(folder), "files": file_hashes(folder),
+            "settings": settings}
