@@ -1,9 +1,8 @@
-"""Processes that end with their parent, and processes whose end is waited for."""
+"""Processes that end with their parent, and what they are called."""
 
 import contextlib
 import ctypes
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -51,17 +50,3 @@ def name_process(name: str) -> None:
     """What `ps -e` and `top` show as the name of this process, 15 bytes at most."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(NAME, name.encode()[:15], 0, 0, 0)
-
-
-class Followed:
-    """A process of this machine that is waited for; one that is gone, or never was, has ended."""
-
-    def __init__(self, process: int) -> None:
-        self.process = process
-        self.descriptor: int | None = None
-        with contextlib.suppress(ProcessLookupError, FileNotFoundError, OverflowError):
-            self.descriptor = os.pidfd_open(process)
-
-    def has_ended(self, seconds: float = 0.0) -> bool:
-        """True once the process is gone, which is waited for at most so long."""
-        return self.descriptor is None or bool(select.select([self.descriptor], [], [], seconds)[0])

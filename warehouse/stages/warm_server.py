@@ -16,6 +16,7 @@ import contextlib
 import importlib
 import json
 import os
+import select
 import selectors
 import shutil
 import signal
@@ -34,7 +35,7 @@ from typing import Any
 from tqdm import tqdm
 
 from warehouse.stages import warm
-from warehouse.stages.children import SECONDS_TO_END, Followed, child
+from warehouse.stages.children import SECONDS_TO_END, child
 from warehouse.stages.warm_job import Job, clean_up, fork, run_job
 
 FOLDER = "rollhouse-warm-"           # of a socket, in the folder of temporary files
@@ -232,8 +233,10 @@ def await_end(resident: Resident) -> None:
     """Close the line of a process, which ends by that, and wait until it has cleaned up."""
     resident.line.shutdown(socket.SHUT_RDWR)            # forks of this process hold it as well
     resident.line.close()
-    if not Followed(resident.process).has_ended(SECONDS_TO_END):
+    ended = os.pidfd_open(resident.process)
+    if not select.select([ended], [], [], SECONDS_TO_END)[0]:
         os.kill(resident.process, signal.SIGKILL)
+    os.close(ended)
     os.waitpid(resident.process, 0)
 
 
