@@ -117,6 +117,7 @@ class Training:
         if len(self.failed) == len(self.running):
             return self.failed[0][1].poll()
         self.kill()
+        self.crew.part()
         for worker, job in self.failed:
             self.crew.note_failure(worker)
             self.lost(worker, job, "it is trained on from what was saved")

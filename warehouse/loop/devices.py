@@ -77,6 +77,8 @@ class Crew:
         self.is_split = split and len(devices) > span
         self.num_engines = max(1, len(devices) // (2 * span) if self.is_split else len(devices) // span)
         self.failures = Counter[Device]()
+        self.together: list[Device] = []        # who trains by `port`
+        self.port = 0
 
     def engines(self) -> list[Worker]:
         """Who samples: one engine per `span` devices."""
@@ -86,19 +88,25 @@ class Crew:
         return [Worker(group, _visible(group)) for group in groups or [tuple(self.devices[:self.span])]]
 
     def trainers(self) -> list[Worker]:
-        """Who trains together, rank by rank; each time they find each other by another port."""
+        """Who trains together, rank by rank; as long as nothing changes they find each other once."""
         devices = self._left(self.devices[self.num_engines * self.span:] if self.is_split else self.devices)
         if len(devices) < 2:
             devices = devices or self.devices[-1:]
             return [Worker((devices[0],), _visible(devices))]
+        if devices != self.together:
+            self.together, self.port = devices, _free_port()
         common = {**_visible(devices), "WORLD_SIZE": str(len(devices)), "MASTER_ADDR": "127.0.0.1",
-                  "LOCAL_WORLD_SIZE": str(len(devices)), "MASTER_PORT": str(_free_port())}
+                  "LOCAL_WORLD_SIZE": str(len(devices)), "MASTER_PORT": str(self.port)}
         return [Worker((device,), {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
                 for rank, device in enumerate(devices)]
 
     def note_failure(self, worker: Worker) -> None:
         """Count a process that failed against its devices."""
         self.failures.update(worker.devices)
+
+    def part(self) -> None:
+        """Have those who train find each other anew, in new processes."""
+        self.together = []
 
     def is_left_out(self, worker: Worker) -> bool:
         """Whether a device has failed so often that it is left out from now on."""
