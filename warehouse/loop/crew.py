@@ -47,13 +47,14 @@ class Sampling:
             if code is None:
                 continue
             self.running.remove(entry)
+            if code != STOPPED_EXIT_CODE:
+                self.crew.note_end(worker, "rollout", well=code == 0)
             if code == 0:
                 self.free.append(worker)
                 continue
             self.failed = job
             if code == STOPPED_EXIT_CODE:
                 return code
-            self.crew.note_failure(worker)
             others = len(self.running) + len(self.free)
             if not others:
                 return code
@@ -113,13 +114,15 @@ class Training:
         self.failed = [each for each, code in zip(self.running, codes, strict=True)
                        if code not in (None, 0, STOPPED_EXIT_CODE)]
         if not self.failed:
+            for worker, _ in self.running:
+                self.crew.note_end(worker, "train", well=True)
             return STOPPED_EXIT_CODE if any(codes) else 0
         if len(self.failed) == len(self.running):
             return self.failed[0][1].poll()
         self.kill()
         self.crew.part()
         for worker, job in self.failed:
-            self.crew.note_failure(worker)
+            self.crew.note_end(worker, "train", well=False)
             self.lost(worker, job, "it is trained on from what was saved")
         self.end()
         self._begin()

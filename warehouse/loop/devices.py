@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from warehouse.store.errors import StageError
 
-MOST_FAILURES = 2               # of a GPU, after which it is left out
+MOST_FAILURES = 2               # of a stage on a GPU, one after the other, after which that is left out
 LEAST_GAIN = 0.1                # share of an iteration that a move has to save: it starts processes anew
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -76,7 +76,7 @@ class Crew:
         self.devices, self.span = [*devices], span
         self.is_split = split and len(devices) > span
         self.num_engines = max(1, len(devices) // (2 * span) if self.is_split else len(devices) // span)
-        self.failures = Counter[Device]()
+        self.failures = Counter[tuple[str, Device]]()       # by stage, since it last ended well there
         self.together: list[Device] = []        # who trains by `port`
         self.port = 0
 
@@ -100,9 +100,10 @@ class Crew:
         return [Worker((device,), {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
                 for rank, device in enumerate(devices)]
 
-    def note_failure(self, worker: Worker) -> None:
-        """Count a process that failed against its devices."""
-        self.failures.update(worker.devices)
+    def note_end(self, worker: Worker, stage: str, *, well: bool) -> None:
+        """Count how often in a row a stage has failed on the devices of a process."""
+        for device in worker.devices:
+            self.failures[stage, device] = 0 if well else self.failures[stage, device] + 1
 
     def part(self) -> None:
         """Have those who train find each other anew, in new processes."""
@@ -110,7 +111,7 @@ class Crew:
 
     def is_left_out(self, worker: Worker) -> bool:
         """Whether a device has failed so often that it is left out from now on."""
-        return any(self.failures[device] >= MOST_FAILURES for device in worker.devices)
+        return len(self._left(worker.devices)) < len(worker.devices)
 
     def adapt(self, sampling: float, training: float) -> bool:
         """Move the split towards what the seconds of the last iteration say; whether it moved."""
@@ -121,7 +122,8 @@ class Crew:
         return self.num_engines != before
 
     def _left(self, devices: Sequence[Device]) -> list[Device]:
-        return [device for device in devices if self.failures[device] < MOST_FAILURES]
+        failing = {device for (_, device), count in self.failures.items() if count >= MOST_FAILURES}
+        return [device for device in devices if device not in failing]
 
 
 def better_split(num_devices: int, num_engines: int, sampling: float, training: float, span: int = 1) -> int:
