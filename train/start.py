@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 from train.inputs.groups import Group
 from train.inputs.inputs import Inputs
@@ -37,9 +36,9 @@ def check_sharding(processes: Processes, settings: Settings) -> None:
                              "launch` shares them (FSDP). Leave one out.")
 
 
-def load_policy(warehouse: Warehouse, parent: dict[str, Any], settings: Settings, processes: Processes,
-                loaded: nn.Module | None = None) -> Policy:
-    """The policy `parent` on the device, or this process's part of it; `loaded` is the base, if it is."""
+def load_policy(warehouse: Warehouse, parent: dict[str, Any], settings: Settings,
+                processes: Processes) -> Policy:
+    """The policy `parent` on the device, or this process's part of it."""
     device, sharding = processes.device, processes.sharding
     folder, trained = warehouse.policy_dir(parent["policy_version"]), parent["kind"] != "base"
     revision = warehouse.facts.get("model_revision")
@@ -49,7 +48,7 @@ def load_policy(warehouse: Warehouse, parent: dict[str, Any], settings: Settings
     return load_lora(warehouse.model, folder if trained else None, dtype=settings.dtype, device=device,
                      seed=settings.seed, rank=settings.lora_rank, alpha=settings.lora_alpha,
                      rslora=settings.rslora, targets=settings.lora_targets,
-                     load_in_4bit=settings.load_in_4bit, revision=revision, sharding=sharding, loaded=loaded)
+                     load_in_4bit=settings.load_in_4bit, revision=revision, sharding=sharding)
 
 
 def sharing(policy: Policy, groups: Sequence[Group]) -> str:

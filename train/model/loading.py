@@ -27,14 +27,13 @@ warnings.filterwarnings("ignore", message="Attempting to run cuBLAS, but there w
 
 def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.device, seed: int, rank: int,
               alpha: float, rslora: bool, targets: str, load_in_4bit: bool = False,
-              revision: str | None = None, sharding: Sharding | None = None,
-              loaded: nn.Module | None = None) -> Policy:
+              revision: str | None = None, sharding: Sharding | None = None) -> Policy:
     """Base model with the adapter in `parent`, or with a new one (B = 0: it changes nothing yet).
 
-    `revision` is the commit of a base that comes from the hub; `loaded` what `load_base` gave for it.
+    `revision` is the commit of a base that comes from the hub.
     """
     from peft import LoraConfig, PeftModel, get_peft_model
-    model = loaded or load_base(base, revision, dtype=dtype, load_in_4bit=load_in_4bit)
+    model = load_base(base, revision, dtype=dtype, load_in_4bit=load_in_4bit)
     if parent is not None:
         try:
             adapted = PeftModel.from_pretrained(model, str(parent), is_trainable=True)

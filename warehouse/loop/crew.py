@@ -36,12 +36,13 @@ class Sampling:
         self.free = list(workers)
         self.shares = [Shard(index, len(workers)) for index in range(len(workers))]
         self.running: list[tuple[Worker, Shard, Running]] = []
-        self.failed: Running | None = None
+        self.failed: Running | None = None      # the last of them
+        self.code: int | None = None
         self._begin()
 
     def poll(self) -> int | None:
         """0 once all shares are done; the code of a failure once nobody is left to do what is missing."""
-        for entry in [*self.running]:
+        for entry in [*self.running] if self.code is None else ():
             worker, share, job = entry
             code = job.poll()
             if code is None:
@@ -53,16 +54,17 @@ class Sampling:
                 self.free.append(worker)
                 continue
             self.failed = job
-            if code == STOPPED_EXIT_CODE:
-                return code
             others = len(self.running) + len(self.free)
-            if not others:
+            if code == STOPPED_EXIT_CODE or not others:
+                self.code = code
                 return code
             self.shares += [Shard(share.index + share.count * part, share.count * others)
                             for part in range(others)]
             self.lost(worker, job, "the others sample its share")
-        self._begin()
-        return None if self.running else 0
+        if self.code is None:
+            self._begin()
+            self.code = None if self.running else 0
+        return self.code
 
     def _begin(self) -> None:
         while self.shares and self.free:
