@@ -86,7 +86,8 @@ def main(model: str, tasks: tuple[str, ...], config: str, iterations: int, folde
 
 
 def grown(settings: str, factor: int) -> str:
-    """The config with so many times the tasks."""
+    """The config with so many times the tasks, and without evaluations."""
+    settings = re.sub(r"(?ms)^\[loop\]$.*?(?=^\[|\Z)", "", settings)
     return re.sub(r"(?m)^(num-tasks *= *)(\d+)", lambda found: f"{found[1]}{factor * int(found[2])}",
                   settings)
 

@@ -58,6 +58,17 @@ WITH steps AS (SELECT iteration, optimizer_step,
               WHERE trained_iteration = members.iteration AND completion_ids IS NOT NULL
               ORDER BY forward, place, completion_ids, completions.sample_index)
 SELECT * EXCLUDE (group_id) FROM rows ORDER BY forward, place, num_completion_tokens DESC, sample_index"""
+# When each stage did its work: manifests say when it was over, and how long the phases took that come last.
+TIMELINE_SQL = """\
+WITH spans AS (
+    SELECT stage, iteration, epoch(finished_at) AS over,
+           [list_sum([coalesce(CAST(facts -> 'seconds' ->> phase AS DOUBLE), 0) FOR phase IN phases])
+            FOR phases IN [['sampling', 'running', 'old logprobs', 'gradients'],
+                           ['writing', 'reading', 'metrics']]] AS seconds
+    FROM stages WHERE (purpose = 'train' OR stage = 'train')
+                  AND iteration > (SELECT max(iteration) FROM stages WHERE stage = 'train') - 5)
+SELECT stage, iteration, over - seconds[2] - seconds[1] AS start, seconds[1] AS busy
+FROM spans WHERE seconds[1] > 0 ORDER BY stage, iteration"""
 MOST_FORWARDS = 10
 NOT_TRAINED = "Nothing is trained yet."
 NO_MISMATCH = "Nothing is trained yet that a policy of the run has sampled."
@@ -85,6 +96,20 @@ def draw_packing(rows: Rows) -> Chart:
     return ribbons(shown[:MOST_FORWARDS], legend, note)
 
 
+def draw_timeline(rows: Rows) -> Chart:
+    """A lane per stage: when it did its work, iteration after iteration."""
+    began = min(row["start"] for row in rows)
+    whole = max(row["start"] + row["busy"] for row in rows) - began
+    lanes = []
+    for name, stage in (("sampling", "rollout"), ("programs", "score"), ("training", "train")):
+        spans = [(row["start"] - began, row["busy"], f"t{4 + 2 * (row['iteration'] % 2)}", 1,
+                  f"iteration {row['iteration']}, {name}, {row['busy']:.1f} s")
+                 for row in rows if row["stage"] == stage]
+        share = sum(length for _, length, *_ in spans) / whole
+        lanes += [(name, [[], spans], f"{share:.0%}")] if spans else []
+    return ribbons(lanes, [(4, "even iterations"), (6, "odd ones")], f"{whole:.0f} s in all", "seconds")
+
+
 def _num_tokens(groups: list[Rows]) -> int:
     """Tokens that go through the model: each prompt once, and each completion."""
     return sum(group[0]["num_prompt_tokens"] + sum(row["num_completion_tokens"] for row in group)
@@ -92,8 +117,8 @@ def _num_tokens(groups: list[Rows]) -> int:
 
 
 def ribbons(rows: Sequence[tuple[str, Sequence[Sequence[Segment]], str]], legend: list[tuple[int, str]],
-            note: str) -> Chart:
-    """A ribbon of tokens for each row of (label, lanes, label at its end), all on one scale from 0."""
+            note: str, unit: str = "tokens") -> Chart:
+    """A ribbon for each row of (label, lanes, label at its end), all on one scale from 0."""
     longest = max(start + length for _, lanes, _ in rows for lane in lanes for start, length, *_ in lane)
     across, heights, gap = Scale(0, longest, LEFT + 22, WIDTH - RIGHT - 34), (5, 15), 7
     marks, y = [], float(TOP)
@@ -110,7 +135,7 @@ def ribbons(rows: Sequence[tuple[str, Sequence[Sequence[Segment]], str]], legend
             y += tall + 1
         y += gap
     marks += [text_at(across(value), y + 10, number(value)) for value in scale_ticks(across)]
-    marks += [text_at(LEFT + 16, y + 10, "tokens", kind="tick small", anchor="end"),
+    marks += [text_at(LEFT + 16, y + 10, unit, kind="tick small", anchor="end"),
               text_at(WIDTH - RIGHT, y + 28, note, kind="note", anchor="end")]
     return Chart(svg_of(marks, y + 36), legend, {"x": [], "px": []})
 
@@ -169,6 +194,9 @@ TRAINING = (
            PACKING_SQL, draw_packing, "No step packed groups, or the tokens are pruned."),
     Figure("seconds", "Seconds per stage", "Wall time of every complete stage, including evaluations.",
            SECONDS_SQL, bars(rollout="rollout", score="score", train="train"), "No stage is complete."),
+    Figure("timeline", "When each stage worked",
+           "The last five iterations, by the stages' own seconds: overlaps, and gaps in which all wait.",
+           TIMELINE_SQL, draw_timeline, "No stage is complete."),
     Figure("rates", "Tokens per second", "Completion tokens over the whole stage, including its start.",
            TOKENS_SQL, lines(rollout="rollout", train="train"), "No stage is complete."),
 )

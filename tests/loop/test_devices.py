@@ -11,7 +11,7 @@ import pytest
 
 from tests.building.engine import ON_GPU
 from tests.chaos.loop import contents, leftovers, problems
-from tests.loop.test_engine import CONFIG, INIT, command
+from tests.loop.test_engine import CONFIG, INIT, ROOT, command
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow("several engines and trainers"),
@@ -87,8 +87,8 @@ def test_ahead_one_device_samples_while_the_other_trains(undisturbed: dict[str, 
     warehouse = new_run(tmp_path / "ahead")
     loop(warehouse, "--devices", "2", "--ahead")
     assert contents(warehouse)["completions 0"] == undisturbed["completions 0"]
-    versions = warehouse.read("completions", ["policy_version"], iteration=1)["policy_version"].to_pylist()
-    assert {*versions} == {0} and problems(warehouse) == []
+    rows = warehouse.read("completions", ["policy_version"], iteration=1, purpose="train")
+    assert {*rows["policy_version"].to_pylist()} == {0} and problems(warehouse) == []
 
 
 def test_what_several_devices_began_one_goes_on_with(undisturbed: dict[str, Any], tmp_path: Path) -> None:
@@ -96,3 +96,13 @@ def test_what_several_devices_began_one_goes_on_with(undisturbed: dict[str, Any]
     command("rollout", warehouse.root, "--iteration", 0, "--shard", "1/3", "--part-size", 8)
     loop(warehouse)
     assert contents(warehouse)["completions 0"] == undisturbed["completions 0"]
+
+
+def test_trainers_that_share_the_weights_train_the_same(undisturbed: dict[str, Any], tmp_path: Path) -> None:
+    warehouse, config = new_run(tmp_path / "shared"), ROOT / "examples" / "many-gpus" / "by-layer.yaml"
+    loop(warehouse, "--devices", "2", "--accelerate-config", str(config))
+    assert {facts["num_processes"] for facts in trainings(warehouse)} == {2}
+    expected, found = undisturbed["train 0"], contents(warehouse)["train 0"]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours["old_logprobs"] == pytest.approx(theirs["old_logprobs"], abs=1e-5)
+    assert len(warehouse.policy_versions()) == 3 and problems(warehouse) == []

@@ -17,10 +17,10 @@ from tests.building import plain
 from tests.building.runs import TURN, new_run, without_waiting
 from warehouse.inspect.advice import Advice
 from warehouse.ledger.entries import RolledBack
-from warehouse.loop.devices import Crew, better_split, chosen_devices
+from warehouse.loop.devices import Crew, better_split, chosen_devices, sharing_of
 from warehouse.loop.driver import ENGINE_SHARE, Loop, LoopOptions, Watched, check_options
 from warehouse.stages.shard import Shard
-from warehouse.stages.warm import BESIDE
+from warehouse.stages.warm import BESIDE, PLACE
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
 
@@ -141,6 +141,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+ROOT = Path(__file__).parents[2]
 BACK = Advice(["Stop here, or go back"], 1, back=1)
 
 
@@ -291,6 +292,11 @@ def test_a_device_that_fails_twice_is_left_out(world: World) -> None:
     assert places(world, "train")[-1] == "0" and "RANK" not in world.jobs[-1].place
 
 
+def test_a_rollout_ahead_that_fails_meanwhile_ends_the_loop_too(world: World) -> None:
+    world.failing["rollout --iteration 1"] = 1
+    assert world.loop(ahead=True) == 1 and world.warehouse.state.newest == 1
+
+
 def test_where_no_engine_is_left_the_loop_ends_with_the_words_of_the_last(world: World) -> None:
     world.failing["rollout"], world.words["rollout"] = 1, "No memory.\n"
     assert world.loop(1, devices=2) == 1
@@ -299,9 +305,9 @@ def test_where_no_engine_is_left_the_loop_ends_with_the_words_of_the_last(world:
 
 def test_a_training_of_which_a_process_fails_begins_again_by_another_port(world: World) -> None:
     world.fails_once["RANK=1"], world.fails_once["RANK=0"] = [-9], [75]
-    assert world.loop(1, devices=2) == 0
-    trainings = [job.place["MASTER_PORT"] for job in world.jobs if job.words[0] == "train"]
-    assert len(trainings) == 4 and trainings[0] == trainings[1] != trainings[2] == trainings[3]
+    assert world.loop(2, devices=2) == 0
+    ports = [job.place["MASTER_PORT"] for job in world.jobs if job.words[0] == "train"]
+    assert len(ports) == 6 and ports[0] == ports[1] != ports[2] and {*ports[2:]} == {ports[2]}
     assert [lost["device"] for lost in world.told("lost")] == ["device 1"]
 
 
@@ -323,6 +329,20 @@ def test_ahead_some_devices_sample_while_the_others_train(world: World) -> None:
 def test_the_split_moves_by_one_towards_the_stage_that_takes_longer(num_engines: int, sampling: float,
                                                                    training: float, then: int) -> None:
     assert better_split(8, num_engines, sampling, training) == then
+
+
+def test_a_config_of_accelerate_has_the_trainers_share_the_weights(tmp_path: Path) -> None:
+    sharing = sharing_of(ROOT / "examples" / "many-gpus" / "by-layer.yaml")
+    assert sharing["ACCELERATE_USE_FSDP"] == sharing["FSDP_RESHARD_AFTER_FORWARD"] == "true"
+    assert sharing["FSDP_VERSION"] == "2" and sharing.keys() <= PLACE
+    for count in (1, 2):
+        crew = Crew(chosen_devices("all", count), sharing=sharing)
+        assert [worker.place["RANK"] for worker in crew.trainers()] == [str(rank) for rank in range(count)]
+        assert all(sharing.items() <= worker.place.items() for worker in crew.trainers())
+        assert not any("RANK" in worker.place for worker in crew.engines())
+    (tmp_path / "empty.yaml").write_text("")
+    with pytest.raises(StageError, match="fsdp_config"):
+        sharing_of(tmp_path / "empty.yaml")
 
 
 def test_gpus_are_those_that_this_process_sees_by_the_numbers_of_torch(

@@ -13,6 +13,7 @@ from reports.export import standalone
 from reports.figure import Figure, bars, cells, lines
 from reports.figures_health import draw_errors
 from reports.figures_learning import draw_passes
+from reports.figures_training import draw_timeline
 from reports.page import figure_block
 from tests.building.weather import build_run
 from warehouse.maintain.prune import prune_run
@@ -41,6 +42,18 @@ def test_what_is_drawn_alone_keeps_its_colour_and_says_what_it_is() -> None:
     reached = {"iteration": 0, "purpose": "train", "k": 16, "pass_at_k": 0.5, "low": 0.4, "high": 0.6}
     passes = draw_passes([reached])
     assert entries(passes) == [("b1", "pass@16, training")]
+
+
+def test_stages_that_overlap_lie_above_each_other_with_the_share_of_the_time_that_they_work() -> None:
+    spans = [("rollout", 100.0, 2.0), ("rollout", 103.0, 1.0), ("score", 101.0, 3.0)]
+    chart = draw_timeline([{"stage": stage, "iteration": number, "start": start, "busy": busy}
+                           for number, (stage, start, busy) in enumerate(spans)])
+    bars_drawn = [tuple(map(float, each)) for each in re.findall(r' x="([\d.]+)" y="[\d.]+" width="([\d.]+)"',
+                                                                chart.svg)]
+    (first, wide), (again, _), (score, long) = bars_drawn
+    assert (again - first) / (score - first) == pytest.approx(3, abs=0.05)
+    assert long / wide == pytest.approx(1.5, abs=0.02)
+    assert ">75%<" in chart.svg and ">4 s in all<" in chart.svg
 
 
 @pytest.mark.parametrize("number", [40, 41, 300])

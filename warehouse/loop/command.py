@@ -37,11 +37,15 @@ LOG = "loop.log"
               help="Send the numbers of all stages to tensorboard, wandb, trackio or mlflow.")
 @click.option("--gpus", default="all", show_default=True, metavar="all|N,N..",
               help="GPUs to work with, numbered as torch does: an engine on each, and a training by all.")
+@click.option("--accelerate-config", default=None, metavar="FILE",
+              type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="Have the GPUs that train share the weights, as in examples/many-gpus.")
 @click.option("--devices", type=click.IntRange(min=1), default=None, hidden=True)   # on a CPU, for tests
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per event.")
 @shows_errors
 @stopping()
-def loop(run: Path, gpus: str, devices: int | None, as_json: bool, **options: Any) -> None:
+def loop(run: Path, gpus: str, accelerate_config: Path | None, devices: int | None, as_json: bool,
+         **options: Any) -> None:
     """Run rollout, score and train until ITERATIONS are trained.
 
     Run it again after any end: it goes on where it stopped. An alarm ends it with exit code 3. What the
@@ -53,7 +57,7 @@ def loop(run: Path, gpus: str, devices: int | None, as_json: bool, **options: An
     from tqdm import tqdm
 
     from warehouse.inspect.alarms import check_signals
-    from warehouse.loop.devices import Crew, chosen_devices
+    from warehouse.loop.devices import Crew, chosen_devices, sharing_of
     from warehouse.loop.driver import Loop, LoopOptions, check_options
     from warehouse.loop.jobs import Job
     told = LoopOptions(**options)
@@ -62,7 +66,8 @@ def loop(run: Path, gpus: str, devices: int | None, as_json: bool, **options: An
     check_options(warehouse, told)
     sampling = read_config(warehouse.root / "config.toml").get("rollout", {})
     span = sampling.get("tensor-parallel-size", sampling.get("tensor_parallel_size", 1))
-    crew = Crew(chosen_devices(gpus, devices), span=span, split=told.ahead)
+    crew = Crew(chosen_devices(gpus, devices), span=span, split=told.ahead,
+                sharing=sharing_of(accelerate_config))
     with (tempfile.TemporaryDirectory(prefix="rollhouse-loop-", dir=warm.folder()) as folder,
           (warehouse.root / LOG).open("a") as log,
           tqdm(total=told.iterations, desc="policy", leave=False, disable=None,

@@ -36,32 +36,35 @@ class Sampling:
         self.free = list(workers)
         self.shares = [Shard(index, len(workers)) for index in range(len(workers))]
         self.running: list[tuple[Worker, Shard, Running]] = []
-        self.failed: Running | None = None
+        self.failed: Running | None = None      # the last of them
+        self.code: int | None = None
         self._begin()
 
     def poll(self) -> int | None:
         """0 once all shares are done; the code of a failure once nobody is left to do what is missing."""
-        for entry in [*self.running]:
+        for entry in [*self.running] if self.code is None else ():
             worker, share, job = entry
             code = job.poll()
             if code is None:
                 continue
             self.running.remove(entry)
+            if code != STOPPED_EXIT_CODE:
+                self.crew.note_end(worker, "rollout", well=code == 0)
             if code == 0:
                 self.free.append(worker)
                 continue
             self.failed = job
-            if code == STOPPED_EXIT_CODE:
-                return code
-            self.crew.note_failure(worker)
             others = len(self.running) + len(self.free)
-            if not others:
+            if code == STOPPED_EXIT_CODE or not others:
+                self.code = code
                 return code
             self.shares += [Shard(share.index + share.count * part, share.count * others)
                             for part in range(others)]
             self.lost(worker, job, "the others sample its share")
-        self._begin()
-        return None if self.running else 0
+        if self.code is None:
+            self._begin()
+            self.code = None if self.running else 0
+        return self.code
 
     def _begin(self) -> None:
         while self.shares and self.free:
@@ -113,12 +116,15 @@ class Training:
         self.failed = [each for each, code in zip(self.running, codes, strict=True)
                        if code not in (None, 0, STOPPED_EXIT_CODE)]
         if not self.failed:
+            for worker, _ in self.running:
+                self.crew.note_end(worker, "train", well=True)
             return STOPPED_EXIT_CODE if any(codes) else 0
         if len(self.failed) == len(self.running):
             return self.failed[0][1].poll()
         self.kill()
+        self.crew.part()
         for worker, job in self.failed:
-            self.crew.note_failure(worker)
+            self.crew.note_end(worker, "train", well=False)
             self.lost(worker, job, "it is trained on from what was saved")
         self.end()
         self._begin()

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from warehouse.stages import warm
 from warehouse.store.errors import StageError
 
-MOST_FAILURES = 2               # of a GPU, after which it is left out
+MOST_FAILURES = 2               # of a stage on a GPU, one after the other, after which that is left out
 LEAST_GAIN = 0.1                # share of an iteration that a move has to save: it starts processes anew
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -66,17 +67,20 @@ def chosen_devices(gpus: str, cpus: int | None = None) -> list[Device]:
 class Crew:
     """Which devices sample and which train. Time-shared all do both; else the first sample, the others train.
 
-    `span` devices make an engine (`--tensor-parallel-size`).
+    `span` devices make an engine (`--tensor-parallel-size`); by `sharing` (variables) trainers share weights.
     """
 
-    def __init__(self, devices: Sequence[Device], *, span: int = 1, split: bool = False) -> None:
+    def __init__(self, devices: Sequence[Device], *, span: int = 1, split: bool = False,
+                 sharing: Mapping[str, str] | None = None) -> None:
         if len(devices) < span:
             raise StageError(f"An engine spans {span} GPUs (tensor-parallel-size), and {len(devices)} are "
                              "there. Lower it, or name more by --gpus.")
-        self.devices, self.span = [*devices], span
+        self.devices, self.span, self.sharing = [*devices], span, sharing or {}
         self.is_split = split and len(devices) > span
         self.num_engines = max(1, len(devices) // (2 * span) if self.is_split else len(devices) // span)
-        self.failures = Counter[Device]()
+        self.failures = Counter[tuple[str, Device]]()       # by stage, since it last ended well there
+        self.together: list[Device] = []        # who trains by `port`
+        self.port = 0
 
     def engines(self) -> list[Worker]:
         """Who samples: one engine per `span` devices."""
@@ -86,23 +90,31 @@ class Crew:
         return [Worker(group, _visible(group)) for group in groups or [tuple(self.devices[:self.span])]]
 
     def trainers(self) -> list[Worker]:
-        """Who trains together, rank by rank; each time they find each other by another port."""
+        """Who trains together, rank by rank; as long as nothing changes they find each other once."""
         devices = self._left(self.devices[self.num_engines * self.span:] if self.is_split else self.devices)
-        if len(devices) < 2:
-            devices = devices or self.devices[-1:]
+        devices = devices or self.devices[-1:]
+        if len(devices) == 1 and not self.sharing:
             return [Worker((devices[0],), _visible(devices))]
-        common = {**_visible(devices), "WORLD_SIZE": str(len(devices)), "MASTER_ADDR": "127.0.0.1",
-                  "LOCAL_WORLD_SIZE": str(len(devices)), "MASTER_PORT": str(_free_port())}
+        if devices != self.together:
+            self.together, self.port = devices, _free_port()
+        common = {**_visible(devices), **self.sharing, "WORLD_SIZE": str(len(devices)),
+                  "LOCAL_WORLD_SIZE": str(len(devices)), "MASTER_ADDR": "127.0.0.1",
+                  "MASTER_PORT": str(self.port)}
         return [Worker((device,), {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
                 for rank, device in enumerate(devices)]
 
-    def note_failure(self, worker: Worker) -> None:
-        """Count a process that failed against its devices."""
-        self.failures.update(worker.devices)
+    def note_end(self, worker: Worker, stage: str, *, well: bool) -> None:
+        """Count how often in a row a stage has failed on the devices of a process."""
+        for device in worker.devices:
+            self.failures[stage, device] = 0 if well else self.failures[stage, device] + 1
+
+    def part(self) -> None:
+        """Have those who train find each other anew, in new processes."""
+        self.together = []
 
     def is_left_out(self, worker: Worker) -> bool:
         """Whether a device has failed so often that it is left out from now on."""
-        return any(self.failures[device] >= MOST_FAILURES for device in worker.devices)
+        return len(self._left(worker.devices)) < len(worker.devices)
 
     def adapt(self, sampling: float, training: float) -> bool:
         """Move the split towards what the seconds of the last iteration say; whether it moved."""
@@ -113,7 +125,8 @@ class Crew:
         return self.num_engines != before
 
     def _left(self, devices: Sequence[Device]) -> list[Device]:
-        return [device for device in devices if self.failures[device] < MOST_FAILURES]
+        failing = {device for (_, device), count in self.failures.items() if count >= MOST_FAILURES}
+        return [device for device in devices if device not in failing]
 
 
 def better_split(num_devices: int, num_engines: int, sampling: float, training: float, span: int = 1) -> int:
@@ -130,6 +143,19 @@ def better_split(num_devices: int, num_engines: int, sampling: float, training: 
               if engines > 0 and engines * span < num_devices]
     best = min(others, key=seconds, default=num_engines)
     return best if seconds(best) < (1 - LEAST_GAIN) * seconds(num_engines) else num_engines
+
+
+def sharing_of(config: Path | None) -> dict[str, str]:
+    """What `accelerate launch --config_file` makes of a config as in examples/many-gpus; {} without one."""
+    if config is None:
+        return {}
+    import yaml
+    try:
+        options = yaml.safe_load(config.read_text(encoding="utf-8"))["fsdp_config"]
+        return {"ACCELERATE_USE_FSDP": "true", **{name.upper(): str(value).lower() for name, value in
+                                                  options.items() if name.upper() in warm.PLACE}}
+    except (yaml.YAMLError, UnicodeDecodeError, LookupError, TypeError, AttributeError) as error:
+        raise StageError(f"{config} has no fsdp_config. Name a config as in examples/many-gpus.") from error
 
 
 def _visible(devices: Sequence[Device]) -> dict[str, str]:
