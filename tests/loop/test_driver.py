@@ -104,9 +104,10 @@ class World:
             plain.train(warehouse)
         return 0
 
-    def loop(self, iterations: int = 3, devices: int | None = None, **options: Any) -> int:
+    def loop(self, iterations: int = 3, devices: int | None = None, split: bool = False,
+             **options: Any) -> int:
         world = self
-        crew = Crew(chosen_devices("all", devices), split=options.get("ahead", False))
+        crew = Crew(chosen_devices("all", devices), split=split)
 
         class Watching(Loop):
             def _look(self, iteration: int) -> Watched:
@@ -318,9 +319,15 @@ def test_a_training_that_all_of_its_processes_refuse_ends_the_loop(world: World)
 
 
 def test_ahead_some_devices_sample_while_the_others_train(world: World) -> None:
-    assert world.loop(devices=3, ahead=True) == 0
+    assert world.loop(devices=3, ahead=True, split=True) == 0
     assert {*places(world, "rollout")} == {"0"} and {*places(world, "train")} == {"1,2"}
     assert not any("--gpu-memory-utilization" in call for call in world.calls("rollout"))
+
+
+def test_ahead_without_a_split_every_device_samples_and_trains(world: World) -> None:
+    assert world.loop(devices=2, ahead=True) == 0
+    assert {*places(world, "rollout")} == {"0", "1"} and {*places(world, "train")} == {"0,1"}
+    assert all("--gpu-memory-utilization" in call for call in world.calls("rollout"))
 
 
 @pytest.mark.parametrize(("num_engines", "sampling", "training", "then"), [

@@ -16,7 +16,7 @@ from warehouse.stages import warm
 from warehouse.stages.stop import stopping
 from warehouse.store.commit import by_address
 from warehouse.store.config_file import read_config
-from warehouse.store.errors import printable
+from warehouse.store.errors import StageError, printable
 
 LOG = "loop.log"
 
@@ -37,6 +37,9 @@ LOG = "loop.log"
               help="Send the numbers of all stages to tensorboard, wandb, trackio or mlflow.")
 @click.option("--gpus", default="all", show_default=True, metavar="all|N,N..",
               help="GPUs to work with, numbered as torch does: an engine on each, and a training by all.")
+@click.option("--split", is_flag=True,
+              help="With --ahead and several GPUs: some sample while the others train, as many as it takes. "
+                   "Without it every GPU does both at a time.")
 @click.option("--accelerate-config", default=None, metavar="FILE",
               type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="Have the GPUs that train share the weights, as in examples/many-gpus.")
@@ -44,8 +47,8 @@ LOG = "loop.log"
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per event.")
 @shows_errors
 @stopping()
-def loop(run: Path, gpus: str, accelerate_config: Path | None, devices: int | None, as_json: bool,
-         **options: Any) -> None:
+def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devices: int | None,
+         as_json: bool, **options: Any) -> None:
     """Run rollout, score and train until ITERATIONS are trained.
 
     Run it again after any end: it goes on where it stopped. An alarm ends it with exit code 3. What the
@@ -61,12 +64,14 @@ def loop(run: Path, gpus: str, accelerate_config: Path | None, devices: int | No
     from warehouse.loop.driver import Loop, LoopOptions, check_options
     from warehouse.loop.jobs import Job
     told = LoopOptions(**options)
+    if split and not told.ahead:
+        raise StageError("--split has some GPUs sample while the others train, which needs --ahead. Add it.")
     check_signals(told.ignore)
     warehouse = open_run(run)
     check_options(warehouse, told)
     sampling = read_config(warehouse.root / "config.toml").get("rollout", {})
     span = sampling.get("tensor-parallel-size", sampling.get("tensor_parallel_size", 1))
-    crew = Crew(chosen_devices(gpus, devices), span=span, split=told.ahead,
+    crew = Crew(chosen_devices(gpus, devices), span=span, split=split and told.ahead,
                 sharing=sharing_of(accelerate_config))
     with (tempfile.TemporaryDirectory(prefix="rollhouse-loop-", dir=warm.folder()) as folder,
           (warehouse.root / LOG).open("a") as log,

@@ -65,7 +65,7 @@ def chosen_devices(gpus: str, cpus: int | None = None) -> list[Device]:
 
 
 class Crew:
-    """Which devices sample and which train. Time-shared all do both; else the first sample, the others train.
+    """Which devices sample and which train: all do both, or with `split` the first sample, the others train.
 
     `span` devices make an engine (`--tensor-parallel-size`); by `sharing` (variables) trainers share weights.
     """
