@@ -20,15 +20,15 @@ from warehouse.options import (
 @with_version
 @click.group()
 def cli() -> None:
-    """Pictures and pages of a run, made from SQL; nothing in the run is changed."""
+    """Pictures and pages of a run, made from SQL."""
 
 
 @cli.command()
 @run_argument
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=None,
-              help="File to write; RUN/report.html by default.")
+              help="File to write. [default: RUN/report.html]")
 @click.option("--every", type=FiniteRange(min=1), default=None,
-              help="Write it again every so many seconds until ended; an open page shows the latest.")
+              help="Write it again every so many seconds; an open page follows.")
 @shows_errors
 def build(run: Path, output: Path | None, every: float | None) -> None:
     """Write the report of RUN: one HTML file that needs no network."""
@@ -51,7 +51,8 @@ def build(run: Path, output: Path | None, every: float | None) -> None:
 def compare(run: Path, others: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """Write a page that compares RUN with each OTHER.
 
-    Curves of all together, tasks in pairs with RUN. With --json print what differs, and write no page.
+    It shows the curves of all runs, and the tasks of RUN paired with each other run. With --json it prints
+    the differences and writes no page.
     """
     from reports.compare import compare_runs, comparison_facts
     if as_json:
@@ -65,11 +66,11 @@ def compare(run: Path, others: tuple[Path, ...], output: Path, as_json: bool) ->
 @run_argument
 @click.argument("name", required=False)
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=None,
-              help="File to write, .svg or .png; NAME.svg by default.")
-@click.option("--dark", is_flag=True, help="On a dark ground.")
+              help="File to write, .svg or .png. [default: NAME.svg]")
+@click.option("--dark", is_flag=True, help="Use a dark background.")
 @shows_errors
 def figure(run: Path, name: str | None, output: Path | None, dark: bool) -> None:
-    """Write the figure NAME as a picture; without it, list them."""
+    """Write the figure NAME as a picture; without NAME list all figures."""
     from reports.build import FIGURES
     from reports.export import export_figure
     connection = warehouse.open(run)
@@ -100,9 +101,9 @@ def grid(run: Path, name: str, output: Path) -> None:
 @cli.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN..", type=RunFolder())
 @click.option("--port", type=click.IntRange(0, 65535), default=0,
-              help="Port to listen on; a free one by default.")
+              help="Port to listen on. [default: a free one]")
 @click.option("--at", default="", metavar="PAGE", help="Page of the first RUN that the printed address "
-              "opens, as the foot of every page names it.")
+              "opens, as shown at the foot of every page.")
 @shows_errors
 def serve(runs: tuple[str, ...], port: int, at: str) -> None:
     """Show each RUN in the browser, on this machine alone, until Ctrl-C.

@@ -21,9 +21,10 @@ LOADS = ("score.run",)               # what `warehouse warm` imports beforehand
 @click.argument("where", metavar="RUN|SOURCE", is_eager=True, callback=limits_of_score)
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), is_eager=True,
-              callback=limits_of_score, expose_value=False, help="Limits as its table [score] has them.")
+              callback=limits_of_score, expose_value=False,
+              help="Config file with the limits in its table [score].")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), default=None,
-              help="File for a line of JSON about each solution.")
+              help="Write one line of JSON per solution to this file.")
 @options_of(LimitOptions)
 @options_of(LaneOptions)
 @options_of(TierOptions)
@@ -57,8 +58,8 @@ def score(run: Path, **values: Any) -> None:
 
     Scores every complete rollout that this scorer has not scored, or the iteration named. Run again after a
     kill, it scores what is missing; of a rollout that is still under way it scores the complete parts and
-    exits with 75, as it does on SIGTERM and at the time limit. With another reward or other limits it is
-    another scorer, whose rows stand beside those of the former.
+    exits with 75, as it does on SIGTERM and at the time limit. Another reward or other
+    limits make another scorer; its rows are stored next to the earlier ones.
     """
     from score.rewards.named import default_reward
     from score.run import run_score

@@ -17,14 +17,14 @@ REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "exact", "test
 class RewardOptions:
     """How measures become a reward."""
 
-    reward: str | None = option(None, "How measures become a reward. [default: that of each kind of task]",
+    reward: str | None = option(None, "Reward to compute. [default: by kind of task]",
                                 choices=REWARDS, group="Reward")
     parameter: tuple[str, ...] = option(
         (), "Parameter of the reward, for example shaping=0.2; may be repeated.", metavar="NAME=VALUE")
     reward_file: str | None = option(
         None, "A reward function of your own, with TRL's signature, instead of --reward.",
         metavar="FILE.py:NAME", guarded="reward")
-    truncated_zero: bool = option(False, "Reward 0 for completions that were cut off.")
+    truncated_zero: bool = option(False, "Give truncated completions the reward 0.")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class LimitOptions:
     cpu_seconds: float = option(1.0, "CPU time of a program, all inputs together.",
                                 group="Limits of a program")
     wall_seconds: float | None = option(None, "Wall time of a program. [default: 5 x CPU]")
-    memory_mib: int = option(512, "Memory of a program above that of an empty process.")
+    memory_mib: int = option(512, "Memory of a program on top of an empty process.")
     output_kib: int = option(64, "Size of a program's answer.")
 
     @property
@@ -48,25 +48,25 @@ class LaneOptions:
     """What programs may import, and the lanes that run them."""
 
     allow_import: tuple[str, ...] = option(
-        (), "Further module that programs may import, for example scipy; may be repeated.", metavar="MODULE",
-        group="What programs may import, and lanes that run them")
+        (), "Allow programs to import this module, for example scipy; may be repeated.", metavar="MODULE",
+        group="Imports and lanes")
     import_path: tuple[str, ...] = option(
-        (), "Folder with modules of your own named by --allow-import.", guarded="",
+        (), "Folder with your own modules for --allow-import.", guarded="",
         type=click.Path(exists=True, file_okay=False))
     preload: tuple[str, ...] = option(
-        (), "Import once per lane instead of once per program that mentions it.", metavar="MODULE",
+        (), "Import this module once per lane instead of once per program.", metavar="MODULE",
         guarded="")
-    lanes: int | None = option(None, "Programs running at a time. [default: one per usable core]", least=1)
+    lanes: int | None = option(None, "Programs that run at once. [default: one per usable core]", least=1)
 
 
 @dataclass(frozen=True)
 class TierOptions:
     """Isolation of programs."""
 
-    tier: str | None = option(None, "Isolation to insist on. [default: the best there is]",
+    tier: str | None = option(None, "Isolation that is required. [default: the best available]",
                               choices=("A", "B", "C"), group="Isolation")
     unsafe_no_sandbox: bool = option(
-        False, "Run foreign programs without isolation; every row then says so.", guarded="")
+        False, "Run programs without isolation; every row records it.", guarded="")
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class ScoreOptions:
     limits: LimitOptions = field(default_factory=LimitOptions)
     lanes: LaneOptions = field(default_factory=LaneOptions)
     isolation: TierOptions = field(default_factory=TierOptions)
-    shard: Shard = option(Shard(), "Score this share of the parts; the others belong to other workers.",
+    shard: Shard = option(Shard(), "Score this share of the parts, as one of several workers.",
                           parse=Shard.parse, metavar="INDEX/COUNT", group="Run, stop and resume")
-    time_limit: float | None = option(None, "Seconds after which to stop and exit with 75, to be run again.",
+    time_limit: float | None = option(None, "Stop after so many seconds with 75, to be run again.",
                                       least=0)
     grace: float = option(
-        30.0, "Seconds to finish the part in hand after SIGTERM or SIGINT before it is dropped.", least=0)
+        30.0, "Seconds to finish the current part after SIGTERM or SIGINT.", least=0)

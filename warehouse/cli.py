@@ -37,7 +37,7 @@ LOADS = ("warehouse.inspect.alarms", "warehouse.inspect.summary", "warehouse.sql
 @with_version
 @click.group()
 def cli() -> None:
-    """Every completion of a run as Parquet that anyone queries with SQL."""
+    """Look at, query and maintain runs: Parquet files with SQL over them."""
 
 
 @cli.command()
@@ -46,15 +46,15 @@ def cli() -> None:
 @click.option("--adapter", type=click.Path(exists=True, file_okay=False, path_type=Path), default=None,
               help="LoRA adapter on --model to start from: it becomes policy 0.")
 @click.option("--tasks", multiple=True, metavar="[NAME=]SOURCE",
-              help="Tasks to train on; give it several times for several sources.")
+              help="Tasks to train on; may be repeated.")
 @click.option("--heldout", multiple=True, metavar="[NAME=]SOURCE",
-              help="Tasks that are only evaluated, never trained on unless asked by name.")
+              help="Tasks that are only evaluated; may be repeated.")
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
-              help="TOML file to copy to RUN/config.toml: options of every stage.")
+              help="TOML file with options of every stage, copied to RUN/config.toml.")
 @shows_errors
 def init(run: Path, model: str, adapter: Path | None, tasks: tuple[str, ...], heldout: tuple[str, ...],
          config: Path | None) -> None:
-    """Make the run folder RUN: import tasks, fix the base model."""
+    """Create the run folder RUN with its tasks and base model."""
     from warehouse.init import init_run
     from warehouse.start.doctor import check_new_model
     for line in init_run(run, model, tasks, heldout, config, adapter=adapter, check_model=check_new_model):
@@ -72,19 +72,19 @@ class SqlCommand(click.Command):
 @cli.command(cls=SqlCommand)
 @runs_argument
 @click.option("--command", "-c", "query", default=None, metavar="QUERY",
-              help="QUERY, where it does not stand behind the runs.")
+              help="The query, if it is not the last argument.")
 @click.option("--file", "-f", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
-              help="File of SQL to run in the place of QUERY.")
+              help="Run the SQL in this file.")
 @click.option("--format", "style", type=click.Choice(["table", "csv", "json", "parquet", "markdown"]),
-              default=None, help="How rows are written. Default: as --output's suffix says, else a table.")
+              default=None, help="Format of the rows. [default: by the suffix of --output, else a table]")
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=None,
-              help="File to write instead of the terminal; parquet needs one.")
+              help="Write to this file; required for parquet.")
 @click.option("--limit", type=click.IntRange(min=0), default=None,
-              help="Most rows; 0 for all. Default: 200 of a table or Markdown on the terminal, else all.")
-@click.option("--full", is_flag=True, help="Show lists and long text whole.")
-@click.option("--partial", is_flag=True, help="Show the parts of unfinished stages too.")
+              help="Maximum number of rows; 0 for all. [default: 200 on the terminal, else all]")
+@click.option("--full", is_flag=True, help="Do not shorten lists and long text.")
+@click.option("--partial", is_flag=True, help="Include parts of unfinished stages.")
 @click.option("--in-place", is_flag=True,
-              help="Read columns out of the object store: parts are neither brought nor verified.")
+              help="Read columns from the object store without fetching and verifying parts.")
 @strict_option
 @at_option
 @shows_errors
@@ -92,9 +92,9 @@ def sql(runs: tuple[str, ...], query: str | None, file: Path | None, partial: bo
         strict: bool, at: int | None, **options: Any) -> None:
     """Run QUERY over the tables and views of one run, or of several.
 
-    Of several each table and view has a first column `run`: warehouse sql A B -c "FROM iteration_stats". `-`
-    reads QUERY from the input, `@name` is one of the (first) run's config.toml; several statements may follow
-    one another.
+    With several runs every table and view has a first column `run`: warehouse sql A B -c "FROM
+    iteration_stats". QUERY may be `-` for standard input or `@name` for a query in the first run's
+    config.toml, and may hold several statements.
     """
     from warehouse.inspect.queries import read_script, write_answers
     from warehouse.sql.many import connect_runs, open_runs
@@ -115,17 +115,18 @@ def sql(runs: tuple[str, ...], query: str | None, file: Path | None, partial: bo
 @cli.command()
 @run_argument
 @click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="Iterations to list.")
-@click.option("--iteration", type=click.IntRange(min=0), default=None, help="Print this one as one line.")
+@click.option("--iteration", type=click.IntRange(min=0), default=None,
+              help="Print this iteration only, as one line.")
 @click.option("--purpose", default="train", show_default=True,
-              help="Of the one line: which purpose; eval is a line for every evaluation.")
-@click.option("--line", is_flag=True, help="Print one iteration as one line, for loops.")
+              help="Purpose of the one line; eval prints a line per evaluation.")
+@click.option("--line", is_flag=True, help="Print the latest iteration as one line.")
 @json_option
 @strict_option
 @at_option
 @shows_errors
 def summary(run: Path, last: int, iteration: int | None, purpose: str, line: bool, as_json: bool,
             strict: bool, at: int | None) -> None:
-    """Print one screen about the run."""
+    """Summarize the run on one screen."""
     from warehouse.inspect.summary import (
         iteration_rows,
         latest_iteration,
@@ -152,10 +153,7 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
 @click.argument("name", required=False)
 @shows_errors
 def schema(name: str | None) -> None:
-    """Print what every table, view, column and macro means.
-
-    Or NAME alone.
-    """
+    """Describe every table, view, column and macro, or only NAME."""
     from warehouse.sql.dictionary import dictionary_lines
     click.echo("\n".join(dictionary_lines(name)))
 
@@ -164,10 +162,10 @@ def schema(name: str | None) -> None:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @shows_errors
 def warm(command: tuple[str, ...]) -> None:
-    """Run a loop and keep loaded what its commands load.
+    """Run COMMAND with imports and engine kept loaded.
 
-    Those of Rollhouse that it calls start without importing, and `rollout` keeps its engine, which sleeps
-    while others have the GPU. They do what they do without this, and all ends with COMMAND.
+    Commands of Rollhouse inside COMMAND start without importing, and `rollout` keeps its engine, which sleeps
+    while other stages use the GPU. Results are the same as without it. Everything ends with COMMAND.
     """
     from warehouse.stages.warm_server import run_warm
     sys.exit(run_warm(command))

@@ -96,7 +96,7 @@ def _load_first_config(context: click.Context, parameter: click.Parameter,
 
 
 at_option = click.option("--at", type=click.IntRange(min=0), default=None, metavar="ENTRY",
-                         help="The run as it was after this entry of its log (`warehouse log`).")
+                         help="Read the run as it was after this entry of its log (`warehouse log`).")
 
 
 def open_run(run: str | Path, at: int | None = None) -> Any:
@@ -209,13 +209,13 @@ run_argument = click.argument("run", type=RunFolder(), is_eager=True, callback=_
 runs_argument = click.argument("runs", nargs=-1, required=True, type=RunFolder(), is_eager=True,
                                metavar="RUN.. [QUERY]", callback=_load_first_config)
 iteration_option = click.option("--iteration", type=click.IntRange(min=0), default=None,
-                                help="Iteration to work on; what is due when left out.")
+                                help="Iteration to work on. [default: the one that is due]")
 PURPOSE_HELP = ("What the rows are for: train, eval (every evaluation), eval-SPLIT, distil, train-turn2.. "
                 "[default: all]")
 purpose_option = click.option("--purpose", default=None, help=PURPOSE_HELP)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 strict_option = click.option("--strict", is_flag=True,
-                             help="Exit with 1 where something is damaged, rather than leave it out.")
+                             help="Exit with 1 if something is damaged, instead of leaving it out.")
 
 
 def as_line(facts: dict[str, Any]) -> str:

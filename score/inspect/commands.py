@@ -30,7 +30,7 @@ def limits_of_score(context: click.Context, parameter: click.Parameter, value: P
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @click.option("--examples", type=click.IntRange(min=0), default=3, show_default=True,
-              help="Completions to show of each kind of change.")
+              help="Completions to show per kind of change.")
 @shows_errors
 def diff(run: Path, first: str, second: str, examples: int) -> None:
     """Compare what scorers A and B say about the same completions of RUN.
@@ -45,10 +45,11 @@ def diff(run: Path, first: str, second: str, examples: int) -> None:
 @click.command("explain")
 @run_folder
 @click.argument("completion", metavar="ITERATION/[PURPOSE/]TASK/INDEX")
-@click.option("--scorer", default=None, help="Whose verdict; as the view scorers says when left out.")
+@click.option("--scorer", default=None,
+              help="Scorer of the verdict. [default: the chosen one, see the view scorers]")
 @shows_errors
 def explain(run: Path, completion: str, scorer: str | None) -> None:
-    """Show one completion: prompt, program, outputs beside what was expected, verdict and reward."""
+    """Show one completion: prompt, program, outputs and expected outputs, verdict and reward."""
     from score.inspect.explain import explain_completion
     click.echo(explain_completion(run, completion, scorer, colors=sys.stdout.isatty()))
 
@@ -56,15 +57,15 @@ def explain(run: Path, completion: str, scorer: str | None) -> None:
 @click.command("try", cls=TitledCommand)
 @click.argument("run", type=RunFolder(path_type=Path), is_eager=True, callback=limits_of_score)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--task", "task_id", required=True, help="Task of the run to try it on.")
+@click.option("--task", "task_id", required=True, help="Task to try it on.")
 @click.option("--reward", default=None,
-              help="Reward to compute; as `score` would when left out, but for a reward file.")
+              help="Reward to compute. [default: that of `score` without a reward file]")
 @options_of(LimitOptions)
 @options_of(LaneOptions)
 @options_of(TierOptions)
 @shows_errors
 def try_program(run: Path, file: Path, task_id: str, reward: str | None, **values: Any) -> None:
-    """Run the program in FILE on one task of RUN, in the sandbox, and show what a completion would get."""
+    """Run the program in FILE on one task of RUN in the sandbox and show its reward."""
     from score.inspect.try_file import try_file
     click.echo(try_file(run, file, task_id, reward, options_from(LimitOptions, values).limits,
                         options_from(LaneOptions, values), options_from(TierOptions, values),

@@ -25,15 +25,15 @@ from warehouse.store.errors import StageError, printable
 @click.command()
 @run_argument
 @click.option("--iteration", multiple=True, type=click.IntRange(min=0),
-              help="Iterations to keep; all by default.")
-@click.option("--purpose", multiple=True, help="Purposes to keep; eval is every evaluation.")
-@click.option("--split", multiple=True, help="Splits to keep.")
-@click.option("--policy", multiple=True, type=click.IntRange(min=0), help="Policy versions to keep.")
+              help="Iterations to include. [default: all]")
+@click.option("--purpose", multiple=True, help="Purposes to include; eval is every evaluation.")
+@click.option("--split", multiple=True, help="Splits to include.")
+@click.option("--policy", multiple=True, type=click.IntRange(min=0), help="Policy versions to include.")
 @click.option("--by", multiple=True, type=click.Choice(["iteration", "purpose", "split", "policy", "task"]),
-              help="One row per value of these; iteration and purpose by default.")
-@click.option("--pool", is_flag=True, help="One row: all kept completions of a task together.")
+              help="One row per value of these. [default: iteration and purpose]")
+@click.option("--pool", is_flag=True, help="Pool all included completions of a task into one row.")
 @click.option("--format", "style", type=click.Choice(["table", "markdown", "csv"]), default="table",
-              show_default=True, help="How the rows are written.")
+              show_default=True, help="Format of the rows.")
 @shows_errors
 @click.pass_context
 def results(context: click.Context, run: Path, by: tuple[str, ...], pool: bool, style: str,
@@ -53,14 +53,11 @@ def results(context: click.Context, run: Path, by: tuple[str, ...], pool: bool, 
 
 @click.command("log")
 @run_argument
-@click.option("--last", "-n", type=click.IntRange(min=1), default=None, help="So many entries.")
-@click.option("--json", "as_json", is_flag=True, help="A line of JSON per entry.")
+@click.option("--last", "-n", type=click.IntRange(min=1), default=None, help="Print only this many entries.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per entry.")
 @shows_errors
 def log_command(run: Path, last: int | None, as_json: bool) -> None:
-    """Print what happened to the run, the latest first.
-
-    When, where, by which command, and which settings changed.
-    """
+    """Print the history of the run, latest first: time, host, command, changed settings."""
     from warehouse.inspect.history import history, history_lines
     rows = history(open_run(run).state)[:last]
     lines = [json.dumps(row) for row in rows] if as_json else history_lines(rows)
@@ -70,8 +67,9 @@ def log_command(run: Path, last: int | None, as_json: bool) -> None:
 @click.command()
 @run_argument
 @click.argument("completion")
-@click.option("--prompt", is_flag=True, help="Show the prompt too.")
-@click.option("--color/--no-color", default=None, help="Colours; by default where the terminal has them.")
+@click.option("--prompt", is_flag=True, help="Show the prompt as well.")
+@click.option("--color/--no-color", default=None,
+              help="Use colours. [default: if the terminal supports them]")
 @shows_errors
 def show(run: Path, completion: str, prompt: bool, color: bool | None) -> None:
     """Show a COMPLETION with its grids.
@@ -87,9 +85,9 @@ def show(run: Path, completion: str, prompt: bool, color: bool | None) -> None:
 @click.command()
 @run_argument
 @click.option("--since", type=click.IntRange(min=0), default=None,
-              help="Alarms raised at this iteration or later; since the last rollback by default.")
-@click.option("--ignore", multiple=True, metavar="SIGNAL", help="Signals not to act on.")
-@click.option("--raised", is_flag=True, help="Exit with 3 also for what was raised once.")
+              help="Judge iterations from this one on. [default: since the last rollback]")
+@click.option("--ignore", multiple=True, metavar="SIGNAL", help="Do not act on this signal; may be repeated.")
+@click.option("--raised", is_flag=True, help="Exit with 3 also for signals that were raised once.")
 @json_option
 @strict_option
 @shows_errors
@@ -119,7 +117,7 @@ def watch(run: Path, since: int | None, ignore: tuple[str, ...], raised: bool, a
 @click.command()
 @run_argument
 @click.option("--iteration", type=click.IntRange(min=0), default=None,
-              help="Training iteration; the last when left out.")
+              help="Training iteration. [default: the last]")
 @click.option("--num", type=click.IntRange(min=1), default=15, show_default=True, help="Tokens to list.")
 @shows_errors
 def gaps(run: Path, iteration: int | None, num: int) -> None:

@@ -15,8 +15,9 @@ from warehouse.store.errors import StageError, counted, shell_quote
 @click.argument("output", type=click.Path(path_type=Path))
 @click.option("--to", "kind", type=click.Choice(["jsonl", "hf"]), required=True,
               help="jsonl: one file (.jsonl or .jsonl.zst); hf: a folder.")
-@click.option("--iteration", multiple=True, type=click.IntRange(min=0), help="Iterations; all by default.")
-@click.option("--purpose", default=None, help="One purpose, or eval for every evaluation; all by default.")
+@click.option("--iteration", multiple=True, type=click.IntRange(min=0),
+              help="Iterations to export. [default: all]")
+@click.option("--purpose", default=None, help="One purpose, or eval for every evaluation. [default: all]")
 @shows_errors
 def export_command(run: Path, output: Path, kind: str, iteration: tuple[int, ...],
                    purpose: str | None) -> None:
@@ -39,10 +40,10 @@ def export_command(run: Path, output: Path, kind: str, iteration: tuple[int, ...
 @click.option("--iteration", type=click.IntRange(0, 2147483647), required=True, help="Iteration to write.")
 @click.option("--purpose", default="train", show_default=True, help="Purpose to write.")
 @click.option("--plain-sampling", is_flag=True,
-              help="The completions were sampled at temperature 1 without truncation or penalties.")
+              help="State that sampling had temperature 1, no truncation and no penalties.")
 @shows_errors
 def import_command(run: Path, source: Path, iteration: int, purpose: str, plain_sampling: bool) -> None:
-    """Read rollouts sampled elsewhere from SOURCE.
+    """Import rollouts that were sampled elsewhere from SOURCE.
 
     JSON lines (.zst too) with token ids and logprobs.
     """
