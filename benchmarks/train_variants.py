@@ -71,7 +71,7 @@ def shared_prompt(policy: Policy, groups: list[Group], per_step: int, *, online:
         started = time.perf_counter()
         if not online:
             members = [batch[number] for number in plan[index]]
-            fill_logprobs(policy, members, processes, chosen, "old_logprobs")
+            fill_logprobs(policy, members, processes, chosen.tokens_per_batch, "old_logprobs")
             for group in members:
                 weigh_rows(group.forwardable, chosen)
         passed = time.perf_counter() - started

@@ -78,9 +78,11 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "gain_k": "Difference to the parent's pass@k.", "gain_k_low": "Lower end of its 95% interval.",
         "gain_k_high": "Upper end of its 95% interval.",
         "p_value": "Of the gain in pass@1, corrected for the number of arms (Holm).",
-        "num_tasks": "Held-out tasks that were compared.", "kl": "KL of the last optimizer step.",
+        "num_tasks": "Held-out tasks that were compared.",
+        "kl": "KL per token from the arm's policy to the one that all start from, on its evaluation.",
         "ess": "Effective sample size of the last optimizer step, as a share.",
         "steps": "Optimizer steps.", "seconds": "Seconds of the arm's stages.",
+        "cost": "Their price in dollars, if config.toml has a price per hour.",
         "error": "Why the arm failed."},
     "warehouse doctor --json": {
         "rollout": "Whether this machine can sample: an object with the keys below.",

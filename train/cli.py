@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from train.inputs.options import DTYPES, TrainOptions
+from train.logprobs import logprobs
 from warehouse.fields import options_from, options_of
 from warehouse.options import RunFolder, TitledCommand, open_run, run_argument, shows_errors, with_version
 from warehouse.stages import warm
@@ -48,9 +49,10 @@ def export(run: str, policy: int | None, output: Path, dtype: str | None) -> Non
 
 
 @with_version
-@click.command(cls=TitledCommand, beside=(export,), context_settings={"show_default": True},
-               epilog="`train export RUN --output FOLDER` writes the policy as one plain model; `warehouse "
-                      "doctor --model MODEL` says what can be trained of a model.")
+@click.command(cls=TitledCommand, beside=(export, logprobs), context_settings={"show_default": True},
+               epilog="`train export RUN --output FOLDER` writes the policy as one plain model, `train "
+                      "logprobs RUN` stores what any policy says of stored completions; `warehouse doctor "
+                      "--model MODEL` says what can be trained of a model.")
 @run_argument
 @options_of(TrainOptions)
 @shows_errors
@@ -64,6 +66,7 @@ def train(run: Path, **values: Any) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads crawl on a shared machine
     # Packs differ in length: memory of a GPU in fixed pieces would fall apart over them.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    from train.inputs.asked import model_of_folder
     from train.inputs.inputs import (
         change_of_scorer,
         due_iteration,
@@ -80,6 +83,8 @@ def train(run: Path, **values: Any) -> None:
         refuse_adapter_options()
     check_settings(settings)
     warehouse, iteration = open_run(run), settings.iteration
+    teacher = model_of_folder(warehouse, settings.teacher) if settings.teacher else None
+    settings = settings.replace(teacher=teacher and teacher.name)
     if iteration is None:
         if (iteration := due_iteration(warehouse, settings.purpose)) is None:
             click.echo(by_address(nothing_due(warehouse, settings.purpose)))
@@ -108,7 +113,7 @@ def train(run: Path, **values: Any) -> None:
         return
     from train.run import train_iteration  # torch loads once rows and options are known to be good
     with saying_the_disk_is_full(warehouse.root):
-        train_iteration(warehouse, inputs, settings, started=warm.started, say=click.echo)
+        train_iteration(warehouse, inputs, settings, started=warm.started, say=click.echo, teacher=teacher)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 
 from train.finish import WAITING, is_waiting
+from train.inputs.asked import teacher_advantages
 from train.inputs.inputs import Inputs, stage_settings
 from train.inputs.options import TrainOptions
 from train.inputs.own_advantages import own_advantages
@@ -37,7 +38,10 @@ def plan_batch(inputs: Inputs, settings: TrainOptions, checkpoints: Checkpoints,
 
 def advantages_given(inputs: Inputs, settings: TrainOptions, checkpoints: Checkpoints,
                      processes: Processes) -> list[torch.Tensor] | None:
-    """What --advantages gives the rows: asked once for all processes, kept for a stage that goes on."""
+    """What --teacher or --advantages gives the rows; the latter is kept for a stage that goes on."""
+    if settings.teacher:
+        said = teacher_advantages(inputs.stage.warehouse, inputs.groups, settings.teacher)
+        return [torch.tensor(value, dtype=torch.float32) for value in said]
     name = settings.advantages
     if name is None:
         return None

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from train.ask import How, write_logprobs
 from train.finish import finish, is_waiting
+from train.inputs.asked import Model, rollouts_of
 from train.inputs.inputs import Inputs, begin, mismatch_floor
 from train.inputs.options import TrainOptions
 from train.inputs.settings import asks_base
@@ -14,7 +16,7 @@ from train.model.loading import load_full
 from train.model.policy import SHARED_PROMPT, Policy
 from train.model.saving import whole_policy
 from train.plan import has_nothing, plan_batch, stored_logprobs, without_signal
-from train.resident import keep, kept_or_loaded
+from train.resident import give_back_memory, keep, kept_or_loaded
 from train.start import check_fits, load_optimizer, open_processes, sharing
 from train.steps.accelerator import Processes, Tracker
 from train.steps.batch import weigh_rows
@@ -34,7 +36,7 @@ from warehouse.store.run_folder import Warehouse
 
 
 def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, *, started: float,
-                    say: Callable[[str], None]) -> None:
+                    say: Callable[[str], None], teacher: Model | None = None) -> None:
     """Train on the rows of one iteration and commit the next policy; run again after a kill, it finishes.
 
     Raises MismatchError before the first update if the engine served other weights than it says, and
@@ -49,10 +51,13 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
           track(warehouse, inputs, settings, processes) as tracker):
         if inputs.stage.settings() and not settings.dry_run:
             processes.by_first(lambda: begin(inputs, settings))
+        if teacher:
+            inputs = ask_teacher(warehouse, inputs, settings, teacher, processes, stop, say)
+            clock.lap("teacher")
         checkpoints = Checkpoints(warehouse, inputs.stage, processes)
         batch, plan = plan_batch(inputs, settings, checkpoints, processes, say)
         policy = kept_or_loaded(warehouse, inputs.parent, settings, processes)
-        check_fits(policy, inputs)
+        check_fits(policy, inputs.groups)
         if not settings.tokens_per_batch:       # as many to a forward as all processes have memory for
             chosen = processes.gather([choose_tokens(policy, inputs.groups)])
             settings = settings.replace(tokens_per_batch=min(chosen))
@@ -81,6 +86,16 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
             lambda: finish(warehouse, inputs, learner, steps, whole, probe, clock, say))
     keep(policy, warehouse, settings, written)
     processes.close()
+
+
+def ask_teacher(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, teacher: Model,
+                processes: Processes, stop: StopRequest, say: Callable[[str], None]) -> Inputs:
+    """Have the teacher's logprobs of all rows stored; the inputs with these among what they read."""
+    rollouts = rollouts_of(warehouse, inputs.groups)
+    write_logprobs(warehouse, [teacher], rollouts, How(dtype=settings.dtype), processes, stop, say)
+    give_back_memory()      # which the teacher took
+    said = [warehouse.state.life("logprobs", **rollout.identity, scorer=teacher.name) for rollout in rollouts]
+    return inputs._replace(reads=[*inputs.reads, *(life.begun for life in said if life)])
 
 
 def track(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, processes: Processes) -> Tracker:
@@ -123,15 +138,16 @@ def compute_logprobs(warehouse: Warehouse, inputs: Inputs, learner: Learner, sto
     if stored is not None:
         hand_out(forwardable(learner.batch), stored)
         return
-    policy, settings, rows = learner.policy, learner.settings, (learner.batch, learner.processes)
-    fill_logprobs(policy, *rows, settings, "old_logprobs", stop)
+    policy, settings = learner.policy, learner.settings
+    rows = learner.batch, learner.processes, settings.tokens_per_batch
+    fill_logprobs(policy, *rows, "old_logprobs", stop)
     if asks_base(settings) and policy.is_adapter:
         with policy.without_adapter():
-            fill_logprobs(policy, *rows, settings, "ref_logprobs", stop)
+            fill_logprobs(policy, *rows, "ref_logprobs", stop)
     elif asks_base(settings):
         base = load_full(warehouse.model, dtype=settings.dtype, device=policy.device,
                          revision=warehouse.facts.get("model_revision"), sharding=learner.processes.sharding)
-        fill_logprobs(base, *rows, settings, "ref_logprobs", stop)
+        fill_logprobs(base, *rows, "ref_logprobs", stop)
 
 
 def check_and_begin(warehouse: Warehouse, inputs: Inputs, learner: Learner,
@@ -141,7 +157,7 @@ def check_and_begin(warehouse: Warehouse, inputs: Inputs, learner: Learner,
     The forward of a single step gave pi_old of the rows with a gradient alone; the others are added here.
     """
     settings = learner.settings
-    fill_logprobs(learner.policy, learner.batch, learner.processes, settings, "old_logprobs")
+    fill_logprobs(learner.policy, learner.batch, learner.processes, settings.tokens_per_batch, "old_logprobs")
     for group in learner.batch:
         weigh_rows(group.forwardable, settings)
     table = mismatch_table(learner.batch, settings)

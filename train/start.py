@@ -55,10 +55,10 @@ def sharing(policy: Policy, groups: Sequence[Group]) -> str:
             f"tokens ({policy.why_not_shared})")
 
 
-def check_fits(policy: Policy, inputs: Inputs) -> None:
+def check_fits(policy: Policy, groups: Sequence[Group]) -> None:
     """StageError for rows longer than the model's context, or of another tokenizer."""
     limit, stretched = position_limit(policy.config)
-    for group in inputs.groups:
+    for group in groups:
         if not len(group.prompt_ids):
             raise StageError(f"Group {group.group_id} has no prompt to continue: its iteration was "
                              "pruned, and a smaller --replay leaves it out, or its task has an empty one.")

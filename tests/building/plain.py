@@ -43,6 +43,22 @@ def score(warehouse: Warehouse) -> None:
             stage.complete({"completions": len(parts)}, map(part_number, parts))
 
 
+def logprobs(warehouse: Warehouse, version: int, iteration: int, purpose: str, drift: float) -> None:
+    """As train/ask.py does it: a policy that is so many nats of each token away from the sampler."""
+    keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
+    name, trained = f"policy-{version}", warehouse.state.policies[version].trained
+    stage, read = warehouse.stage("logprobs", **keys, scorer=name), what_is_read(warehouse, keys)
+    read["reads"] += [] if trained is None else [trained]
+    stage.settle({"policy_version": version}, **read)
+    for part in warehouse.parts("completions", **keys):
+        rows = [{**{key: row[key] for key in ("iteration", "purpose", "task_id", "sample_index")},
+                 "model": name, "policy_version": version,
+                 "logprobs": [each - drift for each in row["behaviour_logprobs"]]} for row in _read(part)]
+        warehouse.write_part("policy_logprobs", part_number(part), table("policy_logprobs", rows), **keys,
+                             scorer=name)
+    stage.complete({"seconds": 1.0})
+
+
 def train(warehouse: Warehouse) -> None:
     """As train/run.py and train/finish.py do it, without a model."""
     iteration = due_iteration(warehouse)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def tiny_run(folder: Path) -> Warehouse:
 
 def sample_rows(warehouse: Warehouse, iteration: int, *, num_groups: int = 8, group_size: int = 6,
                 max_tokens: int = 10, sampled_by: int | None = None, claimed: int | None = None,
-                scorer: str = SCORER, top_k: int = 0) -> None:
+                scorer: str = SCORER, top_k: int = 0, num_parts: int = 1) -> None:
     """Roll out and score an iteration: the share of even tokens is rewarded, every fourth group alike.
 
     `sampled_by` is the policy that samples (the iteration's own if None), `claimed` the one that the rows
@@ -62,7 +62,7 @@ def sample_rows(warehouse: Warehouse, iteration: int, *, num_groups: int = 8, gr
         prompt_ids = torch.randint(0, VOCABULARY, (5 + 3 * number,), generator=generator)
         prompts.append(prompt_row(f"task-{number}", group_size, iteration=iteration,
                                   prompt_ids=prompt_ids.tolist()))
-    _answer(warehouse, prompts, generator, max_tokens, sampled_by, claimed, scorer, top_k)
+    _answer(warehouse, prompts, generator, max_tokens, sampled_by, claimed, scorer, top_k, num_parts)
 
 
 def sample_turn(warehouse: Warehouse, iteration: int, turn: int, *, group_size: int = 3, every: int = 4,
@@ -86,7 +86,8 @@ def sample_turn(warehouse: Warehouse, iteration: int, turn: int, *, group_size: 
 
 
 def _answer(warehouse: Warehouse, prompts: list[dict[str, Any]], generator: torch.Generator, max_tokens: int,
-            sampled_by: int | None, claimed: int | None, scorer: str, top_k: int = 0) -> None:
+            sampled_by: int | None, claimed: int | None, scorer: str, top_k: int = 0,
+            num_parts: int = 1) -> None:
     """Sample the completions of prompts, score them, and finish both stages."""
     keys: dict[str, Any] = {name: prompts[0][name] for name in ("iteration", "purpose")}
     version = keys["iteration"] if sampled_by is None else sampled_by
@@ -104,8 +105,11 @@ def _answer(warehouse: Warehouse, prompts: list[dict[str, Any]], generator: torc
                 top_k=top_k, support_ids=support if top_k else None))
             samples.append(sample_row(completions[-1], scorer, reward, correct=reward == 1))
     write_rows(warehouse, "prompts", [prompts])
-    write_rows(warehouse, "completions", [completions])
-    write_rows(warehouse, "samples", [samples], scorer=scorer)
+    size = prompts[0]["group_size"]
+    parts = [slice(*pair) for pair in pairwise(len(prompts) * number // num_parts * size
+                                               for number in range(num_parts + 1))]
+    write_rows(warehouse, "completions", [completions[part] for part in parts])
+    write_rows(warehouse, "samples", [samples[part] for part in parts], scorer=scorer)
     finish(warehouse, "rollout", **keys)
     finish(warehouse, "score", **keys, scorer=scorer)
 

@@ -129,9 +129,9 @@ def moved(stale):
     """A policy away from pi_old, so that ratios and clips matter, and the logprobs from before that."""
     policy, settings = load_policy(stale, 1), settings_of(stale)
     batch = build_batch(load_groups(stale, 1, SCORER, truncated_sampling="refuse"), 1, settings)
-    fill_logprobs(policy, batch, Processes("cpu"), settings, "old_logprobs")
+    fill_logprobs(policy, batch, Processes("cpu"), settings.tokens_per_batch, "old_logprobs")
     with policy.without_adapter():
-        fill_logprobs(policy, batch, Processes("cpu"), settings, "ref_logprobs")
+        fill_logprobs(policy, batch, Processes("cpu"), settings.tokens_per_batch, "ref_logprobs")
     for parameter in policy.trainable().values():
         parameter.data.mul_(1.1)
     return policy, collect(batch)

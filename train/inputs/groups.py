@@ -2,7 +2,8 @@
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 from warehouse.ledger.state import TRAIN
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.names import base_purpose
+from warehouse.store.parts import read_parts
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import CUT_OFF, UNTRUNCATED
 
@@ -25,6 +27,7 @@ PROMPT_COLUMNS = ["task_id", "group_id", "prompt_ids", "group_size", "parent_ite
 ROUNDING, REWARD_LIMIT = 1e-4, 1e15
 SAMPLE_COLUMNS = ["task_id", "sample_index", "reward", "correct"]
 Key = tuple[int, str, str, int]         # iteration, purpose, task_id, sample_index
+Rewards = dict[tuple[str, int], tuple[float, bool]]     # reward and correct, by task_id and sample_index
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +99,19 @@ def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_
     return _join(iteration, purpose, prompts, completions, _rewards(samples), scorer)
 
 
+def groups_of_part(part: Path, prompts: pa.Table, iteration: int, purpose: str) -> list[Group]:
+    """The groups of one part of completions, without rewards; greedy ones at temperature 1.
+
+    `prompts` are the PROMPT_COLUMNS of all its rollout.
+    """
+    completions = read_parts([part], "completions", COMPLETION_COLUMNS)
+    own = prompts.filter(pc.is_in(prompts["group_id"], completions["group_id"].combine_chunks()))
+    return [replace(group, temperature=group.temperature or 1.0)
+            for group in _join(iteration, purpose, own, completions, None, "")]
+
+
 def _join(iteration: int, purpose: str, prompts: pa.Table, completions: pa.Table,
-          rewards: dict[tuple[str, int], tuple[float, bool]], scorer: str) -> list[Group]:
+          rewards: Rewards | None, scorer: str) -> list[Group]:
     ids, logprobs = _lists(completions, "completion_ids"), _lists(completions, "behaviour_logprobs")
     supports = _supports(completions)
     columns = {name: completions.column(name).to_pylist() for name in
@@ -163,7 +177,7 @@ def _parents(prompts: pa.Table) -> list[tuple[Key | None, bool]]:
 
 def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, logprobs: np.ndarray,
              support: tuple[np.ndarray, np.ndarray] | None,
-             rewards: dict[tuple[str, int], tuple[float, bool]], iteration: int, scorer: str) -> Rollout:
+             rewards: Rewards | None, iteration: int, scorer: str) -> Rollout:
     task_id, sample_index = columns["task_id"][row], columns["sample_index"][row]
     version, length = columns["policy_version"][row], len(completion_ids)
     name = f"Completion {sample_index} of task {task_id}, iteration {iteration},"
@@ -178,10 +192,10 @@ def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, log
     if support is not None and (support[1].shape != completion_ids.shape or not support[1].all()):
         raise StageError(f"{name} has {length} tokens, but support_ids of {np.count_nonzero(support[1])}. "
                          "Run `warehouse check` on the run folder.")
-    if (task_id, sample_index) not in rewards:
+    if rewards is not None and (task_id, sample_index) not in rewards:
         raise StageError(f"{name} has no row of scorer {scorer}: the iteration is scored in part. "
                          f"Run `score` on iteration {iteration} again.")
-    reward, correct = rewards[task_id, sample_index]
+    reward, correct = (math.nan, False) if rewards is None else rewards[task_id, sample_index]
     if abs(reward) > REWARD_LIMIT:
         raise StageError(f"{name} has reward {reward:g}, which no float32 loss can hold. Mend the reward and "
                          f"`score` iteration {iteration} again; null is for what could not be measured.")
@@ -195,7 +209,7 @@ def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, log
                    reward, correct, versions, support)
 
 
-def _rewards(samples: pa.Table) -> dict[tuple[str, int], tuple[float, bool]]:
+def _rewards(samples: pa.Table) -> Rewards:
     columns = [samples.column(name).to_pylist() for name in SAMPLE_COLUMNS]
     return {(task_id, index): (math.nan if reward is None else reward, bool(correct))
             for task_id, index, reward, correct in zip(*columns, strict=True)}

@@ -69,6 +69,9 @@ class TrainOptions:
     advantages: str | None = option(
         None, "Your own advantages: a function of all rows that gives each a number, or one per token.",
         metavar="FILE.py:NAME", guarded="")
+    teacher: str | None = option(
+        None, "Distil this model, a folder or hub id with the run's tokenizer: advantages of tokens are "
+        "log p_teacher - log mu.", metavar="PATH")
 
     kl_beta: float = option(0.0, "Weight of the KL to the base model.", least=0,
                             group="KL to the base and entropy")

@@ -54,17 +54,19 @@ def _contradictions(settings: TrainOptions) -> list[tuple[object, str]]:
     return [
         (settings.scale_rewards != "group" and spec.correct_only,
          f"The loss {loss} divides by no std: leave --scale-rewards out."),
-        (settings.scale_rewards != "group" and settings.advantages,
-         "--advantages are taken as they are: leave --scale-rewards out."),
+        (settings.advantages and settings.teacher,
+         "--advantages and --teacher both say what a token is worth. Leave one of them out."),
+        (settings.scale_rewards != "group" and (settings.advantages or settings.teacher),
+         "Advantages by --advantages or --teacher are taken as they are: leave --scale-rewards out."),
         (CORRECTIONS[correction][:2] == (None, None) and (low, high) != (None, None),
          f"The correction {correction} has no bounds: leave --correction-low and -high out."),
         (not settings.kl_ratio and not settings.kl_beta,
          "--no-kl-ratio is of the KL to the base: give that a weight with --kl-beta."),
         (settings.total_steps and settings.schedule == "constant",
          "--total-steps is where a schedule ends: choose --schedule linear or --schedule cosine."),
-        (spec.correct_only and settings.advantages,
-         f"The loss {loss} gives every right completion the same weight; --advantages needs a loss that "
-         "weighs, for example --loss reinforce."),
+        (spec.correct_only and (settings.advantages or settings.teacher),
+         f"The loss {loss} gives every right completion the same weight; --advantages and --teacher need a "
+         "loss that weighs, for example --loss reinforce."),
         (purpose != "train" and not f"{purpose}-".startswith("distil-"),
          f"--purpose {purpose} is not possible: 'train' is trained on, or what a model behind an API said, "
          "'distil' or 'distil-<label>'."),

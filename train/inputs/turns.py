@@ -28,9 +28,9 @@ def load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: Trai
                     f"and score them")
             raise StageError(f"The turns {turn} of iteration {iteration} {what}, or train on others with "
                              "--turns.")
-        groups += load_groups(warehouse, iteration, scorer, purpose=purpose,
-                              truncated_sampling=settings.truncated_sampling,
-                              alone=bool(settings.advantages) or find_loss(settings.loss).correct_only)
+        alone = settings.advantages or settings.teacher or find_loss(settings.loss).correct_only
+        groups += load_groups(warehouse, iteration, scorer, purpose=purpose, alone=bool(alone),
+                              truncated_sampling=settings.truncated_sampling)
     return groups
 
 

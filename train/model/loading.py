@@ -115,6 +115,13 @@ def load_full(weights: str, *, dtype: str, device: torch.device, revision: str |
                                     sharding=sharding))
 
 
+def load_frozen(source: str, *, dtype: str, device: torch.device, revision: str | None = None,
+                sharding: Sharding | None = None) -> Policy:
+    """A model of which nothing is trained, kept and computed in `dtype`."""
+    model = load_base(source, revision, dtype=dtype).requires_grad_(False)
+    return _choose_attention(Policy(model, is_adapter=False, device=device, sharding=sharding))
+
+
 def load_base(source: str, revision: str | None, *, dtype: str, load_in_4bit: bool = False) -> nn.Module:
     """A model as it is stored, in main memory (in 4 bits on the GPU); StageError if there is none."""
     options: dict[str, Any] = {"dtype": DTYPES[dtype], "revision": revision, "attn_implementation": "sdpa"}

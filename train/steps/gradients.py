@@ -73,7 +73,7 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
     chosen, kept = _to_forward(batch, groups, processes, settings)
     packs = pack_groups(policy, chosen, settings.tokens_per_batch)
     members = [[chosen[number] for number in pack] for pack in packs]
-    with in_step(policy, members, processes, settings, backward=True):
+    with in_step(policy, members, processes, settings.tokens_per_batch, backward=True):
         for pack, pack_members in zip(packs, members, strict=True):
             if interrupted():
                 return None

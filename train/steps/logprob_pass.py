@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from train.inputs.options import TrainOptions
 from train.model.packs import PromptGroup, pack_groups
 from train.model.policy import Policy
 from train.model.shared_prompt import pack_logprobs, passes_of
@@ -19,7 +18,7 @@ COLUMNS = ("old_logprobs", "entropy", "ref_logprobs")
 STEP_COLUMNS = ("log_drift", "clipped")
 
 
-def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, settings: TrainOptions,
+def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, tokens_per_batch: int,
                   column: str, stop: StopRequest | None = None) -> None:
     """Set old_logprobs, with the entropy, or ref_logprobs of every row that has none; all processes share it.
 
@@ -31,17 +30,17 @@ def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, s
     mine = share(batch, list(missing), processes)
     groups = prompt_groups(batch, {index: [batch[index].rows[place] for place in missing[index]]
                                    for index in mine})
-    packs = pack_groups(policy, groups, settings.tokens_per_batch)
+    packs = pack_groups(policy, groups, tokens_per_batch)
     filled: list[tuple[int, int]] = []
     members = [[groups[number] for number in pack] for pack in packs]
-    with (in_step(policy, members, processes, settings, backward=False),
+    with (in_step(policy, members, processes, tokens_per_batch, backward=False),
           tqdm(total=len(mine), desc=column.replace("_", " "), unit="group", leave=False,
                mininterval=bar_interval(), disable=not (processes.first and mine)) as bar):
         for pack, pack_members in zip(packs, members, strict=True):
             if processes.count == 1 and stop and stop.due():
                 raise StageStopped(f"Stopped because {stop.reason}, before the first step: nothing had to be "
                                    "saved. Run the same command again.")
-            logprobs, entropies = pack_logprobs(policy, pack_members, token_budget=settings.tokens_per_batch)
+            logprobs, entropies = pack_logprobs(policy, pack_members, token_budget=tokens_per_batch)
             asked = [mine[number] for number in pack if number < len(mine)]
             places = [(index, place) for index in asked for place in missing[index]]
             for (index, place), row_logprobs, entropy in zip(places, logprobs, entropies, strict=True):
@@ -72,12 +71,12 @@ def exchange(batch: list[RowGroup], places: list[tuple[int, int]], processes: Pr
         hand_out(rows, values)
 
 
-def in_step(policy: Policy, packs: list[list[PromptGroup]], processes: Processes, settings: TrainOptions, *,
+def in_step(policy: Policy, packs: list[list[PromptGroup]], processes: Processes, tokens_per_batch: int, *,
             backward: bool) -> AbstractContextManager[None]:
     """Of a sharded model, all processes make the passes that the packs of each of them take together."""
     if policy.shards is None:
         return nullcontext()
-    passes = [passes_of(policy, pack, settings.tokens_per_batch, backward=backward) for pack in packs]
+    passes = [passes_of(policy, pack, tokens_per_batch, backward=backward) for pack in packs]
     return policy.shards.in_step(processes.gather(["".join(passes)]))
 
 

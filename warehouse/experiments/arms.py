@@ -14,10 +14,12 @@ from warehouse.experiments.branch import make_branch
 from warehouse.ledger.state import TRAIN, RunState
 from warehouse.loop.driver import LOOK_SECONDS, Running
 from warehouse.store.commit import commit_json, replace_bytes
+from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.json_files import read_json
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
+RUN = "{run}"
 FACTS = "arm.json"              # of an arm's folder: its settings and where it branched off
 DOING = {"rollout": "sampling", "score": "running programs", "train": "training"}
 
@@ -55,45 +57,43 @@ def policy_to_start_from(warehouse: Warehouse, folder: Path, at: int | None) -> 
     scored = [life.iteration for life in state.of_stage("rollout")
               if life.purpose == TRAIN and life.is_complete and not life.pruned
               and state.scorers(life.iteration, TRAIN) and life.iteration in state.policies]
-    if at is None:
-        if not scored:
-            raise StageError(f"{run} has no scored rows to train on. Run `rollout "
-                             f"{shell_quote(run)}` and `score {shell_quote(run)}` first.")
+    if at is None and scored:
         return max(scored)
-    state.check_branch(at, rows=True)
-    rows = state.life("rollout", at, TRAIN)
-    if rows is not None and rows.pruned:
-        raise StageError(f"The rows of iteration {at} were pruned, so nothing can be trained on them. Name "
-                         "another policy with --at.")
+    if at is not None:
+        state.check_branch(at, rows=True)
     if at not in scored:
-        doing = "" if rows is None or not rows.is_complete else "score"
-        stage = doing or "rollout"
-        raise StageError(f"Iteration {at} has no scored rows to train on. Run `{stage} "
-                         f"{shell_quote(run)} --iteration {at}` first, or name another policy with --at.")
+        which, named = (run, shell_quote(run)) if at is None else (
+            f"Iteration {at}", f"{shell_quote(run)} --iteration {at}")
+        raise StageError(f"{which} has no scored rows to train on. Run `rollout {named}` and `score {named}` "
+                         "first, or name another policy with --at.")
     return at
 
 
-def due(state: RunState, plan: Plan, name: str) -> list[str] | None:
-    """The words of the next command of an arm, its run's name left out; None when it is complete.
+def due(state: RunState, plan: Plan, arm: Arm) -> list[str] | None:
+    """The words of the next command of an arm, with {run} for its run; None when it is complete.
 
-    Iterations of which the branch has rows are trained on these, of others the arm samples its own.
+    Iterations of which the branch has rows are trained on these, of others the arm samples its own. Last its
+    evaluation is shown to the policy that all start from: how far it has gone from that.
     """
-    for iteration in range(plan.at, plan.last if name != PARENT else plan.at):
+    for iteration in range(plan.at, plan.last if arm.name != PARENT else plan.at):
         number = ["--iteration", str(iteration)]
         if state.newest > iteration:
             continue
         if not state.is_complete("rollout", iteration, TRAIN):
-            return ["rollout", *number]
+            return ["rollout", RUN, *number, *arm.words("rollout")]
         if not state.scorers(iteration, TRAIN):
-            return ["score", *number, "--purpose", TRAIN]
-        return ["train", *number]
+            return ["score", RUN, *number, "--purpose", TRAIN, *arm.words("score")]
+        return ["train", RUN, *number]
     number, purpose = ["--iteration", str(plan.last)], f"eval-{plan.label}"
     if not state.is_complete("rollout", plan.last, purpose):
-        policy = ["--policy", str(plan.at)] if name == PARENT else []
-        return ["rollout", "--eval", "--label", plan.label, *number, *policy, "--group-size",
+        policy = ["--policy", str(plan.at)] if arm.name == PARENT else []
+        return ["rollout", RUN, "--eval", "--label", plan.label, *number, *policy, "--group-size",
                 str(plan.evaluate)]
     if not state.scorers(plan.last, purpose):
-        return ["score", *number, "--purpose", purpose]
+        return ["score", RUN, *number, "--purpose", purpose]
+    if arm.name != PARENT and not state.is_complete("logprobs", plan.last, purpose, f"policy-{plan.at}"):
+        return ["train", "logprobs", RUN, "--policy", str(plan.at), "--iterations", str(plan.last),
+                "--purpose", purpose]
     return None
 
 
@@ -101,6 +101,9 @@ def check_arm(plan: Plan, arm: Arm) -> None:
     """StageError where the folder of an arm holds another one, or none."""
     root = plan.folder / arm.name
     facts = read_json(root / FACTS)
+    if arm.settings != arm.of_training and plan.iterations == 1:
+        raise StageError(f"The arm {arm.name} has options of sampling, but with --iterations 1 arms train on "
+                         "stored rows only. Raise --iterations, or leave these options out.")
     if facts is None:
         made = open_warehouse(root) if root.exists() else None
         if made and (plan.run.run_id not in made.owners or made.state.newest > plan.at):
@@ -122,9 +125,8 @@ def prepare(plan: Plan, arm: Arm) -> Warehouse:
             plan.folder.mkdir(parents=True, exist_ok=True)
             make_branch(plan.run, root, plan.at, rows=True)
         config = root / "config.toml"
-        text = config.read_text(encoding="utf-8") if config.exists() else ""
-        if arm.settings:
-            replace_bytes(config, with_settings(text, arm.settings).encode())
+        if arm.of_training:
+            replace_bytes(config, with_settings(read_config(config), arm.of_training).encode())
         commit_json(root / FACTS, {"run_id": plan.run.run_id, "at": plan.at, "settings": arm.settings})
     return open_warehouse(root)
 
@@ -155,7 +157,7 @@ def run_arms(plan: Plan, arms: list[Arm], jobs: int, start: Callable[[list[str]]
         if arm.name not in runs:
             runs[arm.name] = prepare(plan, arm)
         run = runs[arm.name]
-        words = due(run.log.refresh(), plan, arm.name)
+        words = due(run.log.refresh(), plan, arm)
         if words is None:
             end(arm.name, "complete")
             return
@@ -167,7 +169,7 @@ def run_arms(plan: Plan, arms: list[Arm], jobs: int, start: Callable[[list[str]]
             return
         last[arm.name] = words
         extra = more if words[0] == "rollout" else ()
-        running[arm.name] = start([words[0], str(run.root), *words[1:], *extra])
+        running[arm.name] = start([*(word.replace(RUN, str(run.root)) for word in words), *extra])
 
     try:
         while waiting:

@@ -9,26 +9,50 @@ from typing import Any, NamedTuple
 
 import click
 
-from warehouse.options import checked_options
-from warehouse.store.config_file import HEADING, place_in, read_config
+from warehouse.options import checked_options, room_command
+from warehouse.store.config_file import place_in, read_config
 from warehouse.store.errors import StageError
 
 PARENT = "parent"               # what the folder of the policy that all arms start from is called
+BARE = re.compile(r"[A-Za-z0-9_-]+")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+SAMPLING = ("rollout", "score")
 # What the command decides itself, or what ends a training before it has written a policy.
-TAKEN = ("iteration", "purpose", "dry-run", "follow", "time-limit", "keep-policies")
+TAKEN = ("iteration", "purpose", "dry-run", "follow", "time-limit", "keep-policies", "eval", "label", "turn",
+         "policy", "shard", "distil", "accept-change")
 
 
 class Arm(NamedTuple):
-    """A name, and the options of `train` in which it differs from the run's config.toml."""
+    """A name, and the options in which it differs from the run's config.toml.
+
+    `settings` are options of `train` and, as dicts under 'rollout' and 'score', of the rows that it samples.
+    """
 
     name: str
     settings: dict[str, Any]
 
     @property
+    def of_training(self) -> dict[str, Any]:
+        """The options of `train`."""
+        return {key: value for key, value in self.settings.items() if key not in SAMPLING}
+
+    @property
     def title(self) -> str:
         """The settings in words."""
-        return ", ".join(f"{key} {_text(value)}" for key, value in self.settings.items()) or "as the run"
+        words = [f"{key} {_text(value)}" for key, value in self.of_training.items()]
+        words += [f"{stage} {key} {_text(value)}" for stage in SAMPLING
+                  for key, value in self.settings.get(stage, {}).items()]
+        return ", ".join(words) or "as the run"
+
+    def words(self, stage: str) -> list[str]:
+        """Its options of rollout or score as a command line has them."""
+        words: list[str] = []
+        for key, value in self.settings.get(stage, {}).items():
+            if isinstance(value, bool):
+                words.append(f"--{'' if value else 'no-'}{key}")
+            for each in [] if isinstance(value, bool) else value if isinstance(value, list) else [value]:
+                words += [f"--{key}", str(each)]
+        return words
 
 
 def read_arms(path: Path, train: click.Command, config: Path) -> list[Arm]:
@@ -51,7 +75,8 @@ def read_arms(path: Path, train: click.Command, config: Path) -> list[Arm]:
     shared = read_config(config).get("train", {})
     seen: list[tuple[dict[str, Any], str]] = []
     for arm in arms:
-        effective = in_effect(train, {**_dashed(shared), **arm.settings})
+        effective = in_effect(train, {**_dashed(shared), **arm.of_training})
+        effective |= {stage: arm.settings.get(stage) for stage in SAMPLING}
         for other, name in seen:
             if other == effective:
                 raise StageError(f"{place_in(path, arm.name)}: the arms {name} and {arm.name} differ in "
@@ -69,6 +94,16 @@ def _arm(path: Path, name: str, table: object, train: click.Command) -> Arm:
         raise StageError(f"{place_in(path, name)}: an arm cannot be called '{name}'. Its folder has this "
                          f"name: take letters, digits, '.', '_' and '-', and not '{PARENT}'.")
     settings = _dashed(table)
+    for stage in SAMPLING:
+        if isinstance(settings.get(stage), dict):
+            settings[stage] = _dashed(settings[stage])
+            _check_options(path, f"{name}.{stage}", settings[stage], room_command(stage))
+    _check_options(path, name, Arm(name, settings).of_training, train)
+    return Arm(name, settings)
+
+
+def _check_options(path: Path, name: str, settings: Mapping[str, Any], command: click.Command) -> None:
+    """StageError for options that a command does not have, or that cannot differ between arms."""
     if "model" in settings:
         raise StageError(f"{place_in(path, name, 'model')}: [{name}] model: the stored rows are of the run's "
                          "own model. To train another one, make a run of it: warehouse init NEW --model ..")
@@ -76,8 +111,7 @@ def _arm(path: Path, name: str, table: object, train: click.Command) -> Arm:
         if key in settings:
             raise StageError(f"{place_in(path, name, key)}: [{name}] {key} cannot differ between arms. "
                              "Remove that line.")
-    checked_options(train, table, path, name)
-    return Arm(name, settings)
+    checked_options(command, settings, path, name)
 
 
 def _dashed(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,32 +128,24 @@ def in_effect(command: click.Command, settings: Mapping[str, Any]) -> dict[str, 
     return values
 
 
-def with_settings(text: str, settings: Mapping[str, Any], table: str = "train") -> str:
-    """The text of a config file in which a table has these settings; its other tables stay as they are.
+def with_settings(tables: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
+    """The text of a config file with these tables, of which [train] has these settings."""
+    made = {**tables, "train": {**_dashed(tables.get("train", {})), **settings}}
+    return "\n".join("\n".join([f"[{name}]", *_lines(table), ""]) for name, table in made.items())
 
-    StageError where the table does not begin with a line [table].
-    """
-    tables, lines, current = tomllib.loads(text), list[str](), ""
-    for line in text.splitlines():
-        if heading := HEADING.match(line):
-            current = heading[1].strip("\"' ")
-        if current != table:
-            lines.append(line)
-    wanted = {**_dashed(tables.get(table, {})), **settings}
-    lines += [f"[{table}]", *(f"{key} = {_text(value)}" for key, value in wanted.items())]
-    made = "".join(f"{line}\n" for line in lines)
-    try:
-        same = tomllib.loads(made) == {**tables, table: wanted}
-    except tomllib.TOMLDecodeError:
-        same = False
-    if not same:
-        raise StageError(f"config.toml has a table [{table}] that no arm can add to. Write it below a line "
-                         f"[{table}], with a value on each line.")
-    return made
+
+def _lines(table: Mapping[str, Any]) -> list[str]:
+    return [f"{_key(key)} = {_text(value)}" for key, value in table.items()]
+
+
+def _key(key: str) -> str:
+    return key if BARE.fullmatch(key) else json.dumps(key)
 
 
 def _text(value: Any) -> str:
     """A value as TOML has it."""
     if isinstance(value, list):
         return f"[{', '.join(_text(each) for each in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(_lines(value))}}}"
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else f"{value!r}"

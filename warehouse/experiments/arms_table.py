@@ -12,8 +12,10 @@ from warehouse.experiments.arms import Plan
 from warehouse.experiments.arms_file import PARENT, Arm
 from warehouse.inspect.render import as_table
 from warehouse.inspect.results import paired_interval
+from warehouse.inspect.story import dollars
 from warehouse.ledger.entries import Branched
 from warehouse.sql.database import Connection, connect, rows_of
+from warehouse.store.config_file import price_per_hour
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 FLIPS = 10_000
@@ -21,8 +23,9 @@ TASKS_SQL = """
 SELECT task_id, c / n AS pass_1, CASE WHEN n >= {k} THEN pass_at_k(n, c, {k}) END AS pass_k
 FROM task_results WHERE n > 0 AND iteration = {iteration} AND purpose = '{purpose}'"""
 STEPS_SQL = """
-SELECT count(*)::INTEGER AS steps, last(policy_kl ORDER BY global_step) AS kl,
-       last(extra ORDER BY global_step) AS extra
+SELECT count(*)::INTEGER AS steps, last(extra ORDER BY global_step) AS extra,
+       (SELECT kl FROM kl_ladder
+        WHERE iteration = {last} AND purpose = '{purpose}' AND policy_version = {at}) AS kl
 FROM train_steps WHERE iteration >= {at} AND iteration < {last}"""
 
 
@@ -47,6 +50,9 @@ def table_of(plan: Plan, arms: Sequence[Arm], failed: Mapping[str, str]) -> list
         own = connect(run)
         rows.append(_row(plan, arm) | measured(connection, base, _tasks(own, plan)) | _steps(own, plan)
                     | {"seconds": seconds_of(run, plan)})
+    price = price_per_hour(plan.run.root)
+    for row in rows if price is not None else []:
+        row["cost"] = row["seconds"] * price / 3600 if "seconds" in row else None
     tested = [row for row in rows if row.get("p_value") is not None]
     for row, corrected in zip(tested, holm([row["p_value"] for row in tested]), strict=True):
         row["p_value"] = corrected
@@ -105,14 +111,16 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
     k = plan.evaluate
     names = ["arm", "settings", "pass@1", "gain", "95% interval", *(
         [f"pass@{k}", f"gain@{k}", f"95% interval@{k}"] if k > 1 else []), "p", "KL", "ESS", "steps",
-        "seconds"]
+        "seconds", *(["cost"] if any("cost" in row for row in rows) else [])]
     shown = [[row["arm"], row["title"], _share(row.get("pass_1")), _gain(row.get("gain")),
               _interval(row, "gain"),
               *([_share(row.get("pass_k")), _gain(row.get("gain_k")), _interval(row, "gain_k")]
                 if k > 1 else []),
               _digits(row.get("p_value"), ".4f"), _digits(row.get("kl"), ".1e"),
               _digits(row.get("ess"), ".2f"), _digits(row.get("steps"), "d"),
-              _digits(row.get("seconds"), ".1f")] for row in rows]
+              _digits(row.get("seconds"), ".1f"),
+              *([dollars(row["cost"]) if row["cost"] is not None else ""] if "cost" in row else [])]
+             for row in rows]
     lines = [as_table(names, shown, full=True)]
     lines += [f"{row['arm']}: {row['error']}" for row in rows if row.get("error")]
     tests = sum(row.get("p_value") is not None for row in rows)
@@ -141,8 +149,9 @@ def _means(tasks: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def _steps(connection: Connection, plan: Plan) -> dict[str, Any]:
-    """Steps, and of the last one KL and effective sample size."""
-    [row] = rows_of(connection, STEPS_SQL.format(at=plan.at, last=plan.last))
+    """Steps, ESS of the last one, and the KL from the arm's policy to the parent's on its evaluation."""
+    purpose = f"eval-{plan.label}"
+    [row] = rows_of(connection, STEPS_SQL.format(at=plan.at, last=plan.last, purpose=purpose))
     extra = json.loads(row["extra"] or "{}")
     return {"steps": row["steps"], "kl": row["kl"], "ess": extra.get("policy_ess")}
 

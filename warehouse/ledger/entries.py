@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-STAGES = ("rollout", "score", "train")
+DERIVED = ("score", "logprobs")     # stages that go through a rollout: part i is of part i of its completions
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class Made:
 class Begun:
     """A stage of an iteration begins: its settings are fixed, and its generation is named after this entry.
 
-    `reads` are the begin entries of the stages whose rows or policies it uses, and `rows` is the folder of
-    those that a score goes through, part by part. `taken` are groups of earlier rollouts that the plan of
-    this one goes on with. `folder` is given in entries of old runs alone.
+    `scorer` names the model of a stage logprobs. `reads` are the begin entries of the stages whose rows or
+    policies it uses, and `rows` is the folder of those that it goes through, part by part. `taken` are groups
+    of earlier rollouts that the plan of this one goes on with. `folder` is given for old runs alone.
     """
 
     stage: str

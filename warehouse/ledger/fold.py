@@ -135,6 +135,8 @@ class Fold:
             if not before.is_trained(newest):
                 self._left_out[newest] = to
             self._end([life.begun for life in before.sampled_ahead()], number)
+        self._end([life.begun for life in before.of_stage("logprobs")
+                   if life.settings.get("policy_version") == version], number)
         self._policies[version] = replace(chosen, version=version, rolled_back_to=to,
                                           global_step=what.global_step)
 

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from warehouse.ledger.entries import Begun, Completed, Entry, Rewritten
+from warehouse.ledger.entries import DERIVED, Begun, Completed, Entry, Rewritten
 from warehouse.ledger.refusals import Refusal
 from warehouse.store.names import base_purpose, is_training, turn_of, turn_purpose
 
-Key = tuple[str, int, str | None, str | None]       # stage, iteration, purpose, scorer
+Key = tuple[str, int, str | None, str | None]       # stage, iteration, purpose, scorer or model
 TRAIN = "train"                                     # the purpose that is trained on and carried over
 LATEST = "finished last"
 
@@ -49,7 +49,9 @@ class Life:
     @property
     def title(self) -> str:
         """How messages name it, for example `score of iteration 3, purpose train, scorer exact-1`."""
-        others = [f", {name} {value}" for name, value in self.identity.items() if name != "iteration"]
+        who = "model" if self.stage == "logprobs" else "scorer"
+        keys = {"purpose": self.purpose, who: self.scorer}
+        others = [f", {name} {value}" for name, value in keys.items() if value is not None]
         return f"{self.stage} of iteration {self.iteration}{''.join(others)}"
 
     @property
@@ -145,6 +147,11 @@ class RunState:
     def scores(self, iteration: int, purpose: str) -> list[Life]:
         """Every score of a rollout, under way or complete."""
         return [life for life in self.of_stage("score", iteration) if life.purpose == purpose]
+
+    def derived(self, iteration: int, purpose: str) -> list[Life]:
+        """Every score of a rollout and every model's logprobs, under way or complete."""
+        return [life for stage in DERIVED for life in self.of_stage(stage, iteration)
+                if life.purpose == purpose]
 
     def scorers(self, iteration: int, purpose: str) -> list[str]:
         """Scorers that completed a rollout."""
@@ -422,11 +429,11 @@ class RunState:
 
     def why_not_again(self, life: Life) -> str:
         """Why no command could make rows of a rollout or a score as they were; '' where one could."""
-        if life.stage == "score":
+        if life.stage in DERIVED:
             rollout = self.life("rollout", life.iteration, life.purpose)
             if rollout and rollout.pruned:
                 return "its completions were pruned, so it cannot be scored again"
-            same = life.settings.get("replaced", {}) == self.replaced_payloads
+            same = life.stage != "score" or life.settings.get("replaced", {}) == self.replaced_payloads
             return "" if same else "tasks were replaced since, so it cannot be scored again"
         if life.stage == "rollout" and ((life.pruned and not life.settings.get("model"))    # behind an API
                                         or not self.has_weights(life)):
@@ -499,7 +506,7 @@ class RunState:
         self.check_reads(what.reads, title)
         self.check_rows(what.reads, what.rows)
         rollout = self.life("rollout", what.iteration, what.purpose)
-        if what.stage == "score" and (rollout is None or rollout.begun not in what.reads):
+        if what.stage in DERIVED and (rollout is None or rollout.begun not in what.reads):
             raise Refusal("no_rollout", title=title)
         if what.stage == "train" and (self.is_trained(what.iteration) or what.iteration + 1 in self.policies):
             raise Refusal("trained_meanwhile", policy=what.iteration + 1, iteration=what.iteration)
@@ -524,7 +531,7 @@ class RunState:
         """Refusal if stages have other rows by now than those that their new generations were made of."""
         lives = [self.lives[int(begun)] for begun in what.generations]
         for life, facts in zip(lives, what.generations.values(), strict=True):
-            readers = self.scores(life.iteration, str(life.purpose)) if life.stage == "rollout" else []
+            readers = self.derived(life.iteration, str(life.purpose)) if life.stage == "rollout" else []
             beside = {reader.begun for reader in readers} - {each.begun for each in lives}
             if life.ended is not None or life.folder != facts["former"] or (
                     beside and what.why == "compacted"):        # part i of scores is of part i of completions
@@ -546,7 +553,7 @@ class RunState:
     def check_rows(self, reads: Iterable[int], rows: str | None) -> None:
         """Refusal if the parts that a score goes through were merged or repaired since it listed them."""
         for read in reads if rows is not None else ():
-            if self.lives[read].folder != rows:
+            if self.lives[read].stage == "rollout" and self.lives[read].folder != rows:
                 raise Refusal("rewritten", title=self.lives[read].title)
 
     def check_reads(self, reads: Iterable[int], title: str) -> None:
@@ -561,13 +568,13 @@ class RunState:
 
 
 def made_from(lives: Mapping[int, Life], begun: Iterable[int]) -> set[int]:
-    """These lives and those that end with them: scores of their rows, and trainings under way."""
+    """These lives and those that end with them: scores and logprobs, and trainings under way."""
     found = {each for each in begun if lives[each].ended is None}
     latest = -1
     while len(found) != latest:
         latest = len(found)
         found |= {life.begun for life in lives.values() if life.ended is None and life.reads & found and (
-            life.stage == "score" or (life.stage == "train" and not life.is_complete))}
+            life.stage in DERIVED or (life.stage == "train" and not life.is_complete))}
     return found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from warehouse.ledger.entries import DERIVED
 from warehouse.maintain.fix import Change, changes_for
 from warehouse.maintain.part_findings import Consequence, Finding, Seen, find_damaged_parts, footer_problems
 from warehouse.sql.inventory import UNFINISHED, is_built_upon
@@ -14,11 +15,12 @@ from warehouse.store.commit import TEMPORARY_MARK, file_names, twin_of
 from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.parts import part_number, spills_of
 from warehouse.store.run_folder import TRAIN_TABLES, Warehouse
+from warehouse.store.stage import TABLES as TABLE_OF
 from warehouse.store.stage import Stage, readable_manifest
 
 EXPECTED = re.compile(r"(part|carried|samples|tokens|steps)-\d{5,}\.parquet|"
                       r"(manifest|manifest-copy|settings|plan)\.json|(drift|change|compacted)-\w+\.json")
-TABLES = ("tasks", "prompts", "completions", "samples", "train")
+TABLES = ("tasks", "prompts", "completions", "samples", "policy_logprobs", "train")
 
 
 class Report(NamedTuple):
@@ -182,7 +184,7 @@ def _gone(warehouse: Warehouse, stage: Stage) -> Finding:
     """The folder of a complete stage is not there. What is scored can be scored again, no rows be sampled."""
     assert stage.life is not None
     what = f"is gone, though {stage.title} is complete. Restore it from a copy of the run"
-    if stage.name == "score":
+    if stage.name in DERIVED:
         return Finding(stage.folder / "manifest.json", f"{stage.folder} {what}, or let `warehouse "
                        "check --fix` open the stage again.", "aside", stage)
     read = stage.name == "train" or warehouse.state.readers(stage.life.begun)
@@ -195,7 +197,7 @@ def _tables(stage: Stage) -> list[tuple[str, dict[str, Any], Path]]:
     if stage.name == "train":
         return [(table, {"iteration" if table == "train_steps" else "trained_iteration":
                          stage.identity["iteration"]}, stage.folder) for table in TRAIN_TABLES]
-    table = "completions" if stage.name == "rollout" else "samples"
+    table = TABLE_OF[stage.name]
     return [(table, stage.identity, stage.folder),
             *([("carried", stage.identity, stage.folder), ("prompts", stage.identity, stage.prompts)]
               if stage.prompts else [])]

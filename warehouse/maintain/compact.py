@@ -23,7 +23,7 @@ from warehouse.store.names import is_training
 from warehouse.store.parts import as_stored, part_number, part_writer, read_groups, row_group_size
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import arrow_schema
-from warehouse.store.stage import read_manifest
+from warehouse.store.stage import TABLES, read_manifest
 
 Merged = dict[int, list[int]]  # number of the merged part -> numbers of the parts in it, in order
 MIB = 2**20
@@ -44,12 +44,12 @@ def compact_run(warehouse: Warehouse, iteration: int | None = None, part_mib: in
 
 
 def _compact(warehouse: Warehouse, keys: dict[str, Any], part_mib: int, named: bool) -> list[str] | None:
-    """Merge completions and samples alike, so that part i of samples still scores part i of completions.
+    """Merge completions, samples and logprobs alike: part i of samples still scores part i of completions.
 
     None where another command changed them meanwhile.
     """
     state = warehouse.state
-    lives = [life for life in (state.life("rollout", **keys), *state.scores(**keys)) if life]
+    lives = [life for life in (state.life("rollout", **keys), *state.derived(**keys)) if life]
     training = state.life("train", keys["iteration"]) if is_training(keys["purpose"]) else None
     unfinished = [life.title for life in (*lives, training) if life and not life.is_complete]
     if unfinished and named:
@@ -107,7 +107,7 @@ def _merge(new: NewGeneration, plan: Merged) -> None:
               if part["name"].startswith("part-")}
     if listed != {number for numbers in plan.values() for number in numbers}:
         raise StageError(f"{stage.title} has other parts than its rollout: see `warehouse check`.")
-    table = "completions" if stage.name == "rollout" else "samples"
+    table = TABLES[stage.name]
     warehouse.verify(table, **stage.identity)
     former = warehouse.parts(table, **stage.identity)
     by_number = {part_number(part): part for part in former}

@@ -30,7 +30,7 @@ def discard(warehouse: Warehouse, iteration: int, purpose: str | None,
 
 def _scores(state: RunState, iteration: int, purpose: str, scorer: str) -> list[Life]:
     """The scores of a rollout by a scorer; Refusal if there are none, or a training used them."""
-    lives = [life for life in state.scores(iteration, purpose) if is_named(str(life.scorer), scorer)]
+    lives = [life for life in state.derived(iteration, purpose) if is_named(str(life.scorer), scorer)]
     if not lives:
         raise Refusal("nothing_there", iteration=iteration)
     for life in lives:

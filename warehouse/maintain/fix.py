@@ -124,8 +124,8 @@ def _run_again(stage: Stage) -> Change:
 
 
 def _scores(warehouse: Warehouse, stage: Stage) -> list[Stage]:
-    """The scores of a rollout; none of another stage."""
-    return warehouse.scores(**stage.identity) if stage.name == "rollout" else []
+    """The scores and logprobs of a rollout; none of another stage."""
+    return warehouse.derived(**stage.identity) if stage.name == "rollout" else []
 
 
 def _sampled_again(warehouse: Warehouse, stage: Stage, path: Path) -> Iterator[Change]:

@@ -18,7 +18,10 @@ from warehouse.store.stage import Stage
 UNDER_WAY_SECONDS = 3600        # a command may be writing a generation that the log does not name yet
 DROPPED = {"completions": ("completion_ids", "behaviour_logprobs", "support_ids"), "prompts": ("prompt_ids",),
            "carried": ("completion_ids", "behaviour_logprobs", "support_ids"),
+           "policy_logprobs": ("logprobs", "entropies"),
            "train_samples": ("old_logprobs",), "train_tokens": ("log_drift", "clipped")}
+TABLES_OF = {"rollout": ("completions", "carried", "prompts"), "logprobs": ("policy_logprobs",),
+             "train": ("train_samples", "train_tokens")}
 
 
 class Pruned(NamedTuple):
@@ -42,7 +45,7 @@ def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> Pruned:
     num_parts = size = after = 0
     for number in tqdm(iterations, desc="prune", unit="iteration", leave=False, disable=None):
         work = [(stage, table, part) for stage in warehouse.stages(number)
-                if stage.name != "score" and stage.life and stage.life.is_complete and not stage.life.pruned
+                if stage.name in TABLES_OF and stage.life and stage.life.is_complete and not stage.life.pruned
                 for table, part in _parts(warehouse, stage)]
         num_parts += len(work)
         size += stored_bytes(part for _, _, part in work)
@@ -52,8 +55,7 @@ def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> Pruned:
 
 
 def _parts(warehouse: Warehouse, stage: Stage) -> Iterator[tuple[str, Path]]:
-    for table in ("train_samples", "train_tokens") if stage.name == "train" else (
-            "completions", "carried", "prompts"):
+    for table in TABLES_OF[stage.name]:
         parts = warehouse.parts(table, **stage.identity)
         ensure_local(parts)
         yield from ((table, part) for part in parts)

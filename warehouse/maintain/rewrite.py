@@ -17,7 +17,7 @@ from warehouse.ledger.state import Life
 from warehouse.store.checksums import part_facts
 from warehouse.store.commit import adopt_file, commit_json, ensure_local, file_names, remove_folder
 from warehouse.store.run_folder import Warehouse
-from warehouse.store.stage import Stage
+from warehouse.store.stage import TABLES, Stage
 
 
 @dataclass
@@ -40,10 +40,10 @@ class NewGeneration:
 
     def folders(self) -> list[tuple[Path, Path]]:
         """Where the files of the stage lie and where they will, of a rollout the prompts', too."""
-        tables = {"rollout": ("completions", "prompts"), "score": ("samples",), "train": ("train_steps",)}
+        tables = [TABLES[self.life.stage], *(["prompts"] if self.life.stage == "rollout" else [])]
         return [(self.warehouse.folder_of(table, self.life, **self.life.identity),
                  self.warehouse.folder_of(table, None, folder=self.name, **self.life.identity))
-                for table in tables[self.life.stage]]
+                for table in tables]
 
     def new_path(self, path: Path) -> Path:
         """Where a file of the stage is to lie."""

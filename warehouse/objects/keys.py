@@ -6,7 +6,7 @@ from pathlib import Path
 
 from warehouse.store.commit import TEMPORARY_MARK
 
-TABLES = ("_log", "tasks", "prompts", "completions", "samples", "train", "policies")
+TABLES = ("_log", "tasks", "prompts", "completions", "samples", "policy_logprobs", "train", "policies")
 TOP_FILES = ("warehouse.json", "config.toml", "intent.json", "pruned.jsonl")   # the last two of old runs
 DOCUMENT = re.compile(r"(?!.*/files-).*\.(json|jsonl|toml)")     # brought when the run is opened
 OWN = re.compile(rf"{re.escape(TEMPORARY_MARK)}|\.spill-")       # this machine's alone, never an object

@@ -23,7 +23,8 @@ SQL_TYPES = {pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN", pa.float32(): "FLOAT
              SUPPORT: "INTEGER[][]", SEGMENTS: "STRUCT(start INTEGER, length INTEGER, kind VARCHAR)[]",
              VERSION_SEGMENTS: "STRUCT(start INTEGER, length INTEGER, policy_version INTEGER)[]"}
 FOLDER_KEYS = {"prompts": ("iteration", "purpose"), "completions": ("iteration", "purpose"),
-               "samples": ("iteration", "purpose", "scorer"), "train_samples": ("trained_iteration",),
+               "samples": ("iteration", "purpose", "scorer"),
+               "policy_logprobs": ("iteration", "purpose", "model"), "train_samples": ("trained_iteration",),
                "train_tokens": ("trained_iteration",), "train_steps": ("iteration",)}
 STORED_AS = {"carried": "completions", "all_samples": "samples", "fresh_samples": "samples",
              "fresh_train_samples": "train_samples"}
@@ -33,7 +34,7 @@ UNTYPED = {"vocabulary": "NULL::INTEGER AS token_id, NULL::VARCHAR AS token",
            "part_files": "NULL::VARCHAR AS path, NULL::VARCHAR AS name, NULL::BIGINT AS bytes, "
                          "NULL::TIMESTAMPTZ AS modified"}
 PART_GLOBS = ("tasks/**/*.parquet", "prompts/**/*.parquet", "completions/**/*.parquet",
-              "samples/**/*.parquet", "train/**/*.parquet")
+              "samples/**/*.parquet", "policy_logprobs/**/*.parquet", "train/**/*.parquet")
 
 
 def table_views(inventory: Inventory) -> str:

@@ -12,10 +12,11 @@ from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import StageError, check_addresses
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import SCHEMA_VERSION
+from warehouse.store.stage import TABLES as TABLE_OF
 from warehouse.store.stage import Stage, readable_manifest
 
 TABLES = ("tasks", "prompts", "completions", "carried", "all_samples", "samples", "fresh_samples",
-          "train_samples", "fresh_train_samples", "train_tokens", "train_steps")
+          "policy_logprobs", "train_samples", "fresh_train_samples", "train_tokens", "train_steps")
 UNFINISHED = "is not complete, though what was made from it is. Run it again: it makes what is missing."
 ADDRESSES = 1.2  # GiB, below which DuckDB aborts on two cores
 Listed = dict[Path, dict[str, Any]]  # parts, and how a manifest lists them
@@ -94,7 +95,7 @@ def table_of(stage: Stage, part: Path) -> str:
     if stage.name == "rollout":
         return "prompts" if part.parent == stage.prompts else (
             "carried" if part.name.startswith("carried-") else "completions")
-    return "samples" if stage.name == "score" else f"train_{part.name.partition('-')[0]}"
+    return f"train_{part.name.partition('-')[0]}" if stage.name == "train" else TABLE_OF[stage.name]
 
 
 def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool,

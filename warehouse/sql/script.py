@@ -12,7 +12,8 @@ from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.run_folder import Warehouse
 
 MEASURE_FILES = ("macros.sql", "measures.sql")
-VIEW_FILES = ("views.sql", "settings.sql", "adjusted.sql", "alarms.sql", "forensics.sql", "paired.sql")
+VIEW_FILES = ("views.sql", "settings.sql", "adjusted.sql", "alarms.sql", "forensics.sql", "paired.sql",
+              "logprobs.sql")
 SQL_FILES = MEASURE_FILES + VIEW_FILES
 RUNS_FILE = "runs.sql"      # beside them where several runs are asked at once
 HIDDEN = ("stage_manifests", "policy_documents", "part_files", "fresh_samples", "fresh_train_samples",

@@ -86,7 +86,8 @@ def sweep(warehouse: "Warehouse") -> None:
     probe = warehouse.scratch("clock")
     now = probe.stat().st_mtime
     probe.rmdir()
-    tables = [Path(folder, name) for table in ("completions", "prompts", "samples", "train")
+    tables = [Path(folder, name)
+              for table in ("completions", "prompts", "samples", "policy_logprobs", "train")
               for folder, folders, names in os.walk(warehouse.root / table) for name in folders + names
               if TEMPORARY_MARK in name or ".spill-" in name]
     for path in [*warehouse.root.glob(f"*{TEMPORARY_MARK}*"), *tables]:

@@ -18,7 +18,7 @@ from warehouse.store.schema import SCHEMA_VERSION, arrow_schema, later_columns, 
 # float32 logprobs shrink by a tenth when byte-split, and by nothing more at any level above zstd's 3, while
 # ids and text shrink by another tenth at level 6.
 ENCODINGS = {"completion_ids": "PLAIN", "prompt_ids": "PLAIN", "support_ids": "PLAIN",
-             "behaviour_logprobs": "BYTE_STREAM_SPLIT",
+             "behaviour_logprobs": "BYTE_STREAM_SPLIT", "logprobs": "BYTE_STREAM_SPLIT",
              "old_logprobs": "BYTE_STREAM_SPLIT", "log_drift": "BYTE_STREAM_SPLIT"}
 ZSTD_LEVEL, TEXT_LEVEL = 3, 6
 TEXTS = {"completion", "prompt", "code", "outputs", "messages", "payload", "reward_parts", "extra",
@@ -26,7 +26,7 @@ TEXTS = {"completion", "prompt", "code", "outputs", "messages", "payload", "rewa
 NAMES = {"purpose", "task_id", "group_id", "scorer", "split", "finish_reason", "policy_sha256",
          "prompt_format", "format_options", "prefill", "logprobs_mode", "engine", "dtype", "device", "host",
          "error_class", "error_name", "sandbox_tier", "source", "drop_reason", "prompt_id", "fingerprint",
-         "parent_purpose", "feedback_format"}
+         "parent_purpose", "feedback_format", "model"}
 # Small groups find one completion's lists quickly. Rows without lists are read by column: the groups of a
 # thousand files would cost more to list than their columns to read.
 ROW_GROUP_SIZES = {"samples": 16384}

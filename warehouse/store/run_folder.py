@@ -21,6 +21,7 @@ from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.json_files import damaged, read_json
 from warehouse.store.names import SCORER, check_name
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
+from warehouse.store.stage import TABLES as TABLE_OF
 from warehouse.store.stage import Stage
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ POLICY_TYPES = {"kind": str, "parent": int, "rolled_back_to": int, "global_step"
 TRAIN_TABLES = {"train_samples": "samples", "train_tokens": "tokens", "train_steps": "steps"}
 STEMS = {**TRAIN_TABLES, "carried": "carried"}  # how the parts of a table are named; others are `part`
 STAGE_OF = {"prompts": "rollout", "completions": "rollout", "carried": "rollout", "samples": "score",
+            "policy_logprobs": "logprobs",
             **dict.fromkeys(TRAIN_TABLES, "train")}
 WRITTEN_BY = 4                  # the schema version that brought the log
 
@@ -119,8 +121,9 @@ class Warehouse:
         else:
             top = "completions" if table == "carried" else table
             name = f"{top}/iteration={iteration}/purpose={check_name('The purpose', str(purpose))}"
-            if table == "samples":
-                name += f"/scorer={check_name('The scorer', str(scorer), SCORER)}"
+            if table in ("samples", "policy_logprobs"):
+                name += f"/{'scorer' if table == 'samples' else 'model'}="
+                name += check_name("The scorer", str(scorer), SCORER)
         return self._generation(self.root / name, folder or (life.folder if life else ""))
 
     @staticmethod
@@ -204,7 +207,7 @@ class Warehouse:
 
     def stage(self, name: str, *, iteration: int, purpose: str | None = None,
               scorer: str | None = None) -> Stage:
-        """The stage `rollout`, `score` or `train` of one iteration."""
+        """The stage `rollout`, `score`, `logprobs` or `train` of one iteration."""
         identity: dict[str, Any] = {"iteration": iteration, "purpose": purpose, "scorer": scorer}
         return Stage(name, {key: value for key, value in identity.items() if value is not None}, self)
 
@@ -212,14 +215,13 @@ class Warehouse:
         """The stage of a life."""
         return Stage(life.stage, life.identity, self)
 
-    def scores(self, iteration: int, purpose: str) -> list[Stage]:
-        """Every score of one rollout, finished or not."""
-        return [self.stage_of(life) for life in self.state.scores(iteration, purpose)]
+    def derived(self, iteration: int, purpose: str) -> list[Stage]:
+        """Every score of one rollout and every model's logprobs, finished or not."""
+        return [self.stage_of(life) for life in self.state.derived(iteration, purpose)]
 
     def stages(self, iteration: int | None = None) -> list[Stage]:
-        """Rollouts, then scores, then trainings, finished or not; of one iteration or of all."""
-        stages = [self.stage_of(life) for name in ("rollout", "score", "train")
-                  for life in self.state.of_stage(name, iteration)]
+        """Rollouts, then scores, logprobs and trainings, finished or not; of one iteration or of all."""
+        stages = [self.stage_of(life) for name in TABLE_OF for life in self.state.of_stage(name, iteration)]
         ensure_local(stage.folder / "manifest.json" for stage in stages if stage.is_complete())
         return stages
 

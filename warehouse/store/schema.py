@@ -182,6 +182,15 @@ SAMPLES = (
     Column("extra", TEXT, "Free-form metrics of the scorer, as JSON."),
 )
 
+POLICY_LOGPROBS = (
+    *KEYS,
+    Column("model", TEXT, "Which model was asked: 'policy-3', or the name of a model's folder and its hash."),
+    Column("policy_version", COUNT, "The policy that it is, 0 for the base; null for another model."),
+    Column("logprobs", LOGPROBS, "Its log probability in nats of each token of completion_ids, at the "
+           "temperature of the row and over what truncation left (support_ids); as old_logprobs are."),
+    Column("entropies", LOGPROBS, "Entropy of its distribution of each token, nats; null unless asked for."),
+)
+
 TRAIN_SAMPLES = (
     *KEYS,
     Column("group_id", TEXT, "The group; joins with prompts by iteration, purpose and group_id."),
@@ -252,7 +261,7 @@ TRAIN_STEPS = (
 )
 
 TABLES = {"tasks": TASKS, "prompts": PROMPTS, "completions": COMPLETIONS, "carried": COMPLETIONS,
-          "samples": SAMPLES,
+          "samples": SAMPLES, "policy_logprobs": POLICY_LOGPROBS,
           "train_samples": TRAIN_SAMPLES, "train_tokens": TRAIN_TOKENS, "train_steps": TRAIN_STEPS}
 
 

@@ -23,7 +23,7 @@ from warehouse.store.parts import check_parts
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TABLES = {"rollout": "completions", "score": "samples", "train": "train_steps"}
+TABLES = {"rollout": "completions", "score": "samples", "logprobs": "policy_logprobs", "train": "train_steps"}
 
 
 class Run(Protocol):
@@ -52,7 +52,7 @@ class Run(Protocol):
 
 @dataclass(frozen=True)
 class Stage:
-    """One run of rollout, score or train over one iteration, as the state of the run has it now."""
+    """One run of rollout, score, logprobs or train over one iteration, as the state of the run has it now."""
 
     name: str
     identity: dict[str, Any]
@@ -225,17 +225,17 @@ class Stage:
         if self.name == "train" and self.is_complete():
             return (f"train the same rows again on a branch: `warehouse branch {shell_quote(run)} "
                     f"{shell_quote(f'{run}-at-{iteration}')} --at {iteration} --with-rows`")
-        which = {"rollout": f"--purpose {self.identity.get('purpose')}", "train": "--training",
-                 "score": f"--purpose {self.identity.get('purpose')} --scorer "
-                          f"{shell_quote(self.identity.get('scorer'))}"}[self.name]
+        which = "--training" if self.name == "train" else f"--purpose {self.identity.get('purpose')}"
+        if "scorer" in self.identity:
+            which += f" --scorer {shell_quote(self.identity['scorer'])}"
         return (f"put aside what it wrote with `warehouse discard {shell_quote(run)} --iteration {iteration} "
                 f"{which}`")
 
     @property
     def title(self) -> str:
         """How messages name the stage, for example `score of iteration 3, purpose train`."""
-        others = [f", {key} {value}" for key, value in self.identity.items() if key != "iteration"]
-        return f"{self.name} of iteration {self.identity['iteration']}{''.join(others)}"
+        keys = {"purpose": None, "scorer": None, **self.identity}
+        return Life(self.name, **keys, begun=-1, folder="", settings={}).title
 
 
 def read_manifest(folder: Path, name: str = "manifest.json") -> dict[str, Any] | None:

@@ -1,8 +1,10 @@
 """Arms train the same rows with other settings, go on after a kill, and leave their parent as it is."""
 
 import json
+import math
 import signal
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,9 @@ from warehouse.experiments.arms_file import Arm, read_arms, with_settings
 from warehouse.experiments.arms_table import flip_test, holm, table_of
 from warehouse.options import room_command
 from warehouse.store.config_file import read_config
-from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
+DRIFT = 0.25      # of the parent from every arm, nats per token
 FILE = "[low]\nlearning-rate = 1e-4\n[as-it-was]\n[high]\nlearning-rate = 1e-3\n"
 
 
@@ -56,17 +58,21 @@ class World:
         self.failing, self.kill_at = "", 0
 
     def start(self, words: list[str]) -> Command:
-        stage, root, *rest = words
+        stage, root, *rest = words if words[1] != "logprobs" else ["logprobs", *words[2:]]
         self.ran.append(f"{Path(root).name}: {stage} {' '.join(rest)}")
         if self.kill_at and len(self.ran) == self.kill_at:
             raise KeyboardInterrupt
         if self.failing and self.failing in self.ran[-1]:
             return Command(words, 1)
-        run, iteration = open_warehouse(root), int(rest[rest.index("--iteration") + 1])
+        run, named = open_warehouse(root), dict(pairwise(rest))
+        if stage == "logprobs":
+            plain.logprobs(run, int(named["--policy"]), int(named["--iterations"]), named["--purpose"], DRIFT)
+            return Command(words, 0)
+        iteration = int(named["--iteration"])
         if stage == "rollout":
-            named = ({"evaluate": True, "label": rest[rest.index("--label") + 1]} if "--eval" in rest else {})
-            version = int(rest[rest.index("--policy") + 1]) if "--policy" in rest else None
-            plain.sample(run, iteration=iteration, policy_version=version, **named)
+            labelled = {"evaluate": True, "label": named["--label"]} if "--eval" in rest else {}
+            version = int(named["--policy"]) if "--policy" in rest else None
+            plain.sample(run, iteration=iteration, policy_version=version, **labelled)
         else:
             plain.score(run) if stage == "score" else plain.train(run)
         return Command(words, 0)
@@ -119,7 +125,8 @@ def test_each_arm_trains_the_stored_rows_in_a_run_of_its_own_and_the_parent_stay
         "parent: score --iteration 2 --purpose eval-arms-2",
         "low: train --iteration 1",
         "low: rollout --eval --label arms-2 --iteration 2 --group-size 2",
-        "low: score --iteration 2 --purpose eval-arms-2"]
+        "low: score --iteration 2 --purpose eval-arms-2",
+        "low: logprobs --policy 1 --iterations 2 --purpose eval-arms-2"]
     low = open_warehouse(plan.folder / "low")
     assert check_run(low).problems == [] and low.state.newest == 2
     assert read_config(low.root / "config.toml")["train"] == {"learning-rate": 1e-4, "lora-rank": 8}
@@ -129,10 +136,11 @@ def test_each_arm_trains_the_stored_rows_in_a_run_of_its_own_and_the_parent_stay
                                               "learning-rate 0.001"]
     # The scripted engine answers by the seed alone: the same seeds are the same answers.
     assert [row["gain"] for row in rows[1:]] == [0, 0, 0] and rows[1]["num_tasks"] == 2
+    assert [row["kl"] for row in rows[1:]] == [pytest.approx(math.exp(-DRIFT) + DRIFT - 1)] * 3
     assert files(run.root) == before
 
 
-@pytest.mark.parametrize("kill_at", range(1, 9))
+@pytest.mark.parametrize("kill_at", range(1, 11))
 def test_killed_anywhere_it_goes_on_and_what_is_finished_is_read(run: Warehouse, kill_at: int) -> None:
     arms, plan, world = arms_of(run, FILE)[:2], plan_of(run), World()
     world.kill_at = kill_at
@@ -141,7 +149,7 @@ def test_killed_anywhere_it_goes_on_and_what_is_finished_is_read(run: Warehouse,
     again = World()
     assert again.run(plan, arms) == {}
     assert world.ran[:-1] + again.ran == (whole := [*dict.fromkeys(world.ran + again.ran)])
-    assert len(whole) == 8
+    assert len(whole) == 10
     last = World()
     more = [*arms, Arm("later", {"learning-rate": 2e-3})]
     assert last.run(plan, more) == {} and {line.split(":")[0] for line in last.ran} == {"later"}
@@ -182,7 +190,34 @@ def test_iterations_without_stored_rows_are_sampled_by_the_arm(run: Warehouse) -
     assert [line for line in world.ran if line.startswith("low")] == [
         "low: train --iteration 1", "low: rollout --iteration 2", "low: score --iteration 2 --purpose train",
         "low: train --iteration 2", "low: rollout --eval --label arms-2 --iteration 3 --group-size 2",
-        "low: score --iteration 3 --purpose eval-arms-2"]
+        "low: score --iteration 3 --purpose eval-arms-2",
+        "low: logprobs --policy 1 --iterations 3 --purpose eval-arms-2"]
+
+
+def test_rows_that_an_arm_samples_are_sampled_and_scored_with_its_options(run: Warehouse) -> None:
+    [hot] = arms_of(run, "[hot]\nlearning-rate = 1e-4\n[hot.rollout]\ntemperature = 0.7\n"
+                         "[hot.score]\nparameter = ['shaping=0.2']\n")
+    world = World()
+    assert world.run(plan_of(run, iterations=2), [hot]) == {}
+    assert [line for line in world.ran if line.startswith("hot")][:3] == [
+        "hot: train --iteration 1", "hot: rollout --iteration 2 --temperature 0.7",
+        "hot: score --iteration 2 --purpose train --parameter shaping=0.2"]
+    assert "temperature" not in world.ran[-3] and "eval" in world.ran[-3], "evaluated like the others"
+    assert read_config(plan_of(run).folder / "hot" / "config.toml")["train"]["learning-rate"] == 1e-4
+    assert hot.title == 'learning-rate 0.0001, rollout temperature 0.7, score parameter ["shaping=0.2"]'
+    path = run.root.parent / "arms.toml"
+    assert "Raise --iterations" in refusal(run.root, path, "--folder", run.root.parent / "elsewhere")
+
+
+def test_what_arms_cost_follows_from_the_price_of_an_hour(run: Warehouse) -> None:
+    arms = arms_of(run, FILE)
+    World().run(plan_of(run), arms)
+    assert all("cost" not in row for row in table_of(plan_of(run), arms, {}))
+    with (run.root / "config.toml").open("a") as file:
+        file.write("[warehouse]\nprice-per-hour = 3600\n")
+    rows = table_of(plan_of(run), arms, {})
+    assert [row["cost"] for row in rows] == [row["seconds"] for row in rows] and rows[1]["cost"] > 0
+    assert "$" in command(run.root, run.root.parent / "arms.toml", "--evaluate", 2).stdout
 
 
 def test_the_command_prints_a_row_per_arm_and_refuses_an_edited_one(run: Warehouse) -> None:
@@ -213,6 +248,8 @@ def test_the_command_prints_a_row_per_arm_and_refuses_an_edited_one(run: Warehou
     ("[a]\nlearning-rat = 1\n", "line 2: [a] has no option 'learning-rat'"),
     ("[a]\nlearning-rate = 'high'\n", "is not a valid float"),
     ("[a]\niteration = 3\n", "iteration cannot differ between arms"),
+    ("[a.rollout]\nlabel = 'mine'\n", "label cannot differ between arms"),
+    ("[a.rollout]\ntemperatur = 1\n", "line 2: [a.rollout] has no option 'temperatur'"),
     ("[parent]\n", "cannot be called 'parent'"), ("['../a']\n", "cannot be called '../a'"),
     ("a = 1\n", "'a' is no table"), ("", "has no arms")])
 def test_a_file_that_cannot_be_run_is_one_sentence(run: Warehouse, text: str, said: str) -> None:
@@ -237,16 +274,13 @@ def test_a_run_that_has_nothing_to_train_on_is_one_sentence(run: Warehouse, tmp_
     assert "Policy 1 holds no weights" in refusal(bare.root, arms, "--at", 1)
 
 
-def test_settings_are_put_into_the_text_of_a_config_file() -> None:
-    text = '# mine\n[rollout]\nseed = 1\n[train] # rates\nlearning_rate = 1e-3  # high\nloss = "grpo"\n'
-    made = with_settings(text, {"learning-rate": 1e-5, "rslora": True, "advantages": 'a "b".py:c'})
-    assert tomllib.loads(made) == {"rollout": {"seed": 1}, "train": {
+def test_settings_are_put_into_the_tables_of_a_config_file() -> None:
+    tables = {"rollout": {"seed": 1}, "train": {"learning_rate": 1e-3, "loss": "grpo"},
+              "prices": {"a/b c": {"input": 1.5, "output": 2}}, "score": {"parameter": ["x=1", 'say "it"']}}
+    made = with_settings(tables, {"learning-rate": 1e-5, "rslora": True, "advantages": 'a "b".py:c'})
+    assert tomllib.loads(made) == {**tables, "train": {
         "learning-rate": 1e-5, "rslora": True, "advantages": 'a "b".py:c', "loss": "grpo"}}
-    assert made.startswith("# mine\n[rollout]\nseed = 1\n[train]\n")
-    assert with_settings(made, {"learning-rate": 1e-5}).count("learning-rate") == 1
-    assert tomllib.loads(with_settings("", {"seed": 3})) == {"train": {"seed": 3}}
-    with pytest.raises(StageError, match="a value on each line"):
-        with_settings("train = {seed = 1}\n", {"seed": 3})
+    assert tomllib.loads(with_settings({}, {"seed": 3})) == {"train": {"seed": 3}}
 
 
 def test_holm_and_the_test_of_signs_against_numbers_by_hand() -> None:

@@ -1,10 +1,10 @@
 -- With what options every stage ran, and which of them differ.
 
--- Of scores the one that counts.
+-- Of scores the one that counts; of logprobs none.
 CREATE OR REPLACE VIEW settings AS
 SELECT iteration, stage, purpose, key, settings ->> ('$."' || key || '"') AS value
 FROM (SELECT iteration, stage, purpose, scorer, settings, unnest(json_keys(settings)) AS key FROM stages) AS written
-WHERE stage <> 'score' OR EXISTS (
+WHERE stage IN ('rollout', 'train') OR EXISTS (
     FROM scorers WHERE chosen AND scorers.iteration = written.iteration AND scorers.purpose = written.purpose
                        AND scorers.scorer = written.scorer);
 

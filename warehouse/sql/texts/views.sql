@@ -155,14 +155,15 @@ WITH named AS (
                 ELSE regexp_extract(name, '^\w+') END AS "table",
            nullif(regexp_extract(name, '/iteration=(\d+)/', 1), '')::INTEGER AS iteration,
            nullif(regexp_extract(name, '/purpose=([^/]+)/', 1), '') AS purpose,
-           nullif(regexp_extract(name, '/scorer=([^/]+)/', 1), '') AS scorer,
+           nullif(regexp_extract(name, '/(?:scorer|model)=([^/]+)/', 1), '') AS scorer,
            regexp_extract(name, '-(\d+)\.parquet$', 1)::INTEGER AS number
     FROM part_files)
 SELECT named.* REPLACE (modified::TIMESTAMP AS modified), named."table" = 'tasks' OR stages.stage IS NOT NULL AS complete
 FROM named
 LEFT JOIN stages
     ON stages.stage = CASE WHEN named."table" IN ('prompts', 'completions', 'carried') THEN 'rollout'
-                           WHEN named."table" = 'samples' THEN 'score' ELSE 'train' END
+                           WHEN named."table" = 'samples' THEN 'score'
+                           WHEN named."table" = 'policy_logprobs' THEN 'logprobs' ELSE 'train' END
     AND stages.iteration = named.iteration
     AND stages.purpose IS NOT DISTINCT FROM named.purpose
     AND stages.scorer IS NOT DISTINCT FROM named.scorer;

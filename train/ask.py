@@ -1,0 +1,142 @@
+"""What policies, or other models, say of stored completions: their logprobs as rows, part by part."""
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import torch
+
+from train.inputs.asked import Model
+from train.inputs.groups import PROMPT_COLUMNS, groups_of_part
+from train.inputs.options import DTYPES
+from train.inputs.turns import shared_prefixes
+from train.model.loading import load_frozen, load_full, load_lora
+from train.model.policy import Policy
+from train.start import check_fits
+from train.steps.accelerator import Processes
+from train.steps.budget import ON_CPU
+from train.steps.logprob_pass import fill_logprobs
+from train.steps.row import Row, RowGroup
+from warehouse.ledger.state import Life
+from warehouse.stages.base_model import check_base
+from warehouse.stages.shard import Shard
+from warehouse.stages.space import check_space
+from warehouse.stages.stop import StageStopped, StopRequest
+from warehouse.store.errors import StageError, counted
+from warehouse.store.parts import part_number, read_parts, stored_bytes
+from warehouse.store.run_folder import Warehouse
+from warehouse.store.schema import arrow_schema
+from warehouse.store.stage import Stage
+
+ON_GPU = 8192       # tokens that go through together: nothing is kept for a backward pass
+
+
+class How(NamedTuple):
+    """How it is asked: the options of `train logprobs` that choose no rows."""
+
+    entropy: bool = False
+    shard: Shard = Shard()
+    dtype: str = "auto"
+    tokens_per_batch: int = 0
+
+
+def write_logprobs(warehouse: Warehouse, models: Iterable[Model], rollouts: list[Life], how: How,
+                   processes: Processes, stop: StopRequest, say: Callable[[str], None]) -> None:
+    """Write the logprobs of every model for every rollout; parts that are written are kept.
+
+    StageStopped, all finished parts kept, when told to stop.
+    """
+    check_base(warehouse)
+    for model in models:
+        policy: Policy | None = None
+        for rollout in rollouts:
+            policy = _ask_about(warehouse, model, policy, rollout, how, processes, stop, say)
+
+
+def _ask_about(warehouse: Warehouse, model: Model, policy: Policy | None, rollout: Life, how: How,
+               processes: Processes, stop: StopRequest, say: Callable[[str], None]) -> Policy | None:
+    """Write what is missing of one rollout; the model, once it had to be loaded, comes back."""
+    began = time.perf_counter()
+    keys: dict[str, Any] = rollout.identity
+    stage = warehouse.stage("logprobs", **keys, scorer=model.name)
+    dtype, read = how.dtype, _reads(warehouse, model, rollout)
+    parts = {part_number(path): path for path in warehouse.parts("completions", **keys)}
+    if dtype == "auto":
+        [dtype, *_] = read_parts([*parts.values()][:1], "completions", ["dtype"])["dtype"].to_pylist()
+        if dtype not in DTYPES:
+            raise StageError(f"The rows of {rollout.title} do not say in which dtype they were sampled. "
+                             f"Choose one with --dtype: {', '.join(DTYPES)}.")
+    settings = {"policy_version": model.policy_version, "model": model.source or None,
+                "weights_sha256": model.sha256, "dtype": dtype, "entropy": how.entropy}
+    processes.by_first(lambda: stage.settle(settings, reads=read, rows=rollout.folder))
+    if stage.is_complete():
+        say(f"{stage.title} is complete already")
+        return policy
+    done = processes.by_first(lambda: {part_number(path) for path in _written(warehouse, stage)})
+    due = [number for number in parts if number not in done and how.shard.holds(number)]
+    warehouse.verify("completions", only=[parts[number] for number in due], **keys)
+    prompts = warehouse.read("prompts", PROMPT_COLUMNS, **keys)
+    for number in due:
+        check_space(warehouse.root, stored_bytes([parts[number]]), stage.title)
+        policy = policy or _load(warehouse, model, dtype, processes)
+        rows = _rows(policy, model, parts[number], prompts, how, processes, **keys)
+        processes.by_first(lambda number=number, rows=rows: warehouse.write_part(  # type: ignore[misc]
+            "policy_logprobs", number, rows, **stage.identity))
+        if any(processes.gather([stop.due()])):
+            raise StageStopped(f"Stopped because {stop.reason}; what was finished is kept. Run the same "
+                               "command again to go on.")
+    seconds = round(time.perf_counter() - began, 3)
+    missing = len(parts) - len(_written(warehouse, stage))
+    if missing:
+        say(f"shard {how.shard} of {stage.title} is done; left to the others: {counted(missing, 'part')}")
+        return policy
+    processes.by_first(lambda: stage.complete({"seconds": seconds}, parts))
+    say(f"{stage.title}: {counted(len(parts), 'part')} written")
+    return policy
+
+
+def _reads(warehouse: Warehouse, model: Model, rollout: Life) -> list[int]:
+    """Begin entries of the rollout and of the training that wrote the policy."""
+    policy = None if model.policy_version is None else warehouse.state.policies[model.policy_version]
+    return [rollout.begun, *([] if policy is None or policy.trained is None else [policy.trained])]
+
+
+def _written(warehouse: Warehouse, stage: Stage) -> list[Path]:
+    return warehouse.parts("policy_logprobs", **stage.identity)
+
+
+def _load(warehouse: Warehouse, model: Model, dtype: str, processes: Processes) -> Policy:
+    """The model, as the trainer forwards it."""
+    version, shared = model.policy_version, dict[str, Any](dtype=dtype, device=processes.device,
+                                                           sharding=processes.sharding)
+    if version is None:
+        return load_frozen(model.source, revision=model.revision, **shared)
+    kind, revision = warehouse.policy(version).get("kind", "base"), warehouse.facts.get("model_revision")
+    if kind == "base":
+        return load_frozen(warehouse.model, revision=revision, **shared)
+    folder = warehouse.policy_dir(version)
+    if kind == "full":
+        return load_full(str(folder), **shared)
+    return load_lora(warehouse.model, folder, seed=0, rank=1, alpha=1, rslora=False, targets="all-linear",
+                     revision=revision, **shared)     # what an adapter is, its own folder says
+
+
+def _rows(policy: Policy, model: Model, part: Path, prompts: pa.Table, how: How, processes: Processes, *,
+          iteration: int, purpose: str) -> pa.Table:
+    """Rows of `policy_logprobs` for one part of completions."""
+    groups = groups_of_part(part, prompts, iteration, purpose)
+    check_fits(policy, groups)
+    batch = [RowGroup(group, [Row(rollout, iteration) for rollout in group.rollouts], 0, *shared)
+             for group, shared in zip(groups, shared_prefixes(groups), strict=True)]
+    tokens = how.tokens_per_batch or (ON_GPU if policy.device.type == "cuda" else ON_CPU)
+    with torch.no_grad():
+        fill_logprobs(policy, batch, processes, tokens, "old_logprobs")
+    named = {"iteration": iteration, "purpose": purpose, "model": model.name,
+             "policy_version": model.policy_version}
+    rows = [{**named, "task_id": row.rollout.task_id, "sample_index": row.rollout.sample_index,
+             "logprobs": row.old_logprobs.numpy(),
+             "entropies": row.entropy.numpy() if how.entropy else None}
+            for group in batch for row in group.rows]
+    return pa.Table.from_pylist(rows, schema=arrow_schema("policy_logprobs"))
