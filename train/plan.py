@@ -40,7 +40,7 @@ def advantages_given(inputs: Inputs, settings: TrainOptions, checkpoints: Checkp
                      processes: Processes) -> list[torch.Tensor] | None:
     """What --teacher or --advantages gives the rows; the latter is kept for a stage that goes on."""
     if settings.teacher:
-        said = teacher_advantages(inputs.stage.warehouse, inputs.groups, settings.teacher)
+        said = teacher_advantages(checkpoints.warehouse, inputs.groups, settings.teacher)
         return [torch.tensor(value, dtype=torch.float32) for value in said]
     name = settings.advantages
     if name is None:

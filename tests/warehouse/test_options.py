@@ -80,7 +80,7 @@ def test_keys_are_the_long_options_and_flags_win(tmp_path: Path) -> None:
     ("[[rollout]]\ngroup-size = 4\n", "'rollout' is no table"),
     ("rollout = 5\n", "'rollout' is no table"),
     ("group-size = 5\n", "line 1: 'group-size' is no table. Put it below the [command] it is for"),
-    ("[warehouse]\nscorers = 'a'\n", "[warehouse] has no key 'scorers'. Known: scorer."),
+    ("[warehouse]\nscorers = 'a'\n", "[warehouse] has no key 'scorers'. Known: scorer, price-per-hour."),
     ("[warehouse]\nscorer = 5\n", "[warehouse] scorer = 5 is no text"),
     ("[queries]\nmine = ['a']\n", "[queries] mine = ['a'] is no text"),
 ])
