@@ -32,11 +32,11 @@ class Checkpoints:
     """The checkpoint folders of one train stage: number 0 holds logprobs, the last one the latest step."""
 
     def __init__(self, warehouse: Warehouse, stage: Stage, processes: Processes):
-        self._warehouse, self._stage, self._processes = warehouse, stage, processes
+        self.warehouse, self._stage, self._processes = warehouse, stage, processes
 
     def save_logprobs(self, logprobs: dict[str, Tensor]) -> None:
         """Keep what was computed under the first policy of the stage: later it cannot be had again."""
-        scratch = self._warehouse.scratch("checkpoint-0")
+        scratch = self.warehouse.scratch("checkpoint-0")
         save_file(logprobs, str(scratch / LOGPROBS))
         (scratch / STATE).write_text(json.dumps({"step": 0}))
         commit_directory(scratch, self._path(0))
@@ -58,13 +58,13 @@ class Checkpoints:
         All processes call it; of a sharded policy each writes its part, which any number of them reads.
         StageError before it if the disk has no room for it, and after it if there is none for the next.
         """
-        root, trained = self._warehouse.root, policy.trainable()
+        root, trained = self.warehouse.root, policy.trainable()
         num_bytes = checkpoint_bytes(sum(value.numel() for value in trained.values()))
 
         def begin() -> Path:
-            self._warehouse.check_live("train", **self._stage.identity)
+            self.warehouse.check_live("train", **self._stage.identity)
             check_space(root, num_bytes, f"The checkpoint after step {step}", keep_reserve=False)
-            return self._warehouse.scratch(f"checkpoint-{step}")
+            return self.warehouse.scratch(f"checkpoint-{step}")
 
         def commit() -> None:
             save_file(tokens, str(scratch / TOKENS))
