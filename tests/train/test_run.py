@@ -325,7 +325,7 @@ def test_a_missing_reward_counts_in_the_denominators_with_a_kl_and_without(run, 
 
 def test_rows_without_a_gradient_are_refused_before_the_model_is_loaded(run, monkeypatch):
     rewrite(run, 0, "samples", lambda row: {**row, "reward": 0.5})
-    monkeypatch.setattr(train.run, "load_policy", lambda *arguments: pytest.fail("loaded"))
+    monkeypatch.setattr(train.run, "kept_or_loaded", lambda *arguments: pytest.fail("loaded"))
     result = run_train(run)
     assert result.exit_code == 1 and "No completion of iteration 0 has a gradient" in result.stderr
 
