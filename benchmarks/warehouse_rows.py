@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from warehouse.store.schema import UNTRUNCATED, arrow_schema
+from warehouse.store.names import UNTRUNCATED
+from warehouse.store.schema import arrow_schema
 
 TASKS, GROUP = 320, 32
 ROWS = TASKS * GROUP

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from warehouse.fields import option
 from warehouse.store.errors import StageError
-from warehouse.store.schema import UNTRUNCATED
+from warehouse.store.names import UNTRUNCATED
 
 LOGPROBS_MODE = "processed_logprobs"  # of the distribution sampled from, not of the raw logits
 MOST_TOP_K, TIES = 64, 16  # up to which what truncation left is stored; tokens at its edge may be equal

@@ -13,9 +13,10 @@ from warehouse.options import RunFolder, TitledCommand, config_defaults, run_fol
 
 def limits_of_score(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
     """Fill the defaults of a command from the table [score] of a config file, else of the run's."""
+    from warehouse.objects.bucket import is_address
     from warehouse.objects.place import sync_copy
     from warehouse.store.errors import StageError
-    if value is not None and Path(value).exists():
+    if value is not None and (is_address(value) or Path(value).exists()):      # else a source of tasks
         try:
             path = value if parameter.name == "config" else sync_copy(value, config_only=True) / "config.toml"
             defaults = config_defaults(context.command, path, "score") if path.parent.is_dir() else {}

@@ -14,16 +14,16 @@ import sys
 
 from score.isolation.lockdown import PR_SET_NO_NEW_PRIVS
 from score.isolation.seccomp import (
-    ALLOW,
+    ALLOW_CALL,
     ERRNO,
     FIRST_ARGUMENT,
+    JUMP_ANY_BIT,
     JUMP_EQUAL,
     LOAD,
     NUMBER,
     RETURN,
     FilterProgram,
     Instruction,
-    when_argument,
 )
 
 PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
@@ -44,8 +44,10 @@ def container_filter(machine: str) -> bytes:
     for number in REFUSED[machine].values():
         program += [(JUMP_EQUAL, 0, 1, number), (RETURN, 0, 0, ERRNO | errno.EPERM)]
     for number in CLONING[machine]:
-        program += when_argument(number, FIRST_ARGUMENT, NAMESPACES, if_set=ERRNO | errno.EPERM, if_not=ALLOW)
-    return b"".join(struct.pack("<HBBI", *each) for each in [*program, (RETURN, 0, 0, ALLOW)])
+        program += [(JUMP_EQUAL, 0, 4, number), (LOAD, 0, 0, FIRST_ARGUMENT),
+                    (JUMP_ANY_BIT, 0, 1, NAMESPACES), (RETURN, 0, 0, ERRNO | errno.EPERM),
+                    (RETURN, 0, 0, ALLOW_CALL)]
+    return b"".join(struct.pack("<HBBI", *each) for each in [*program, (RETURN, 0, 0, ALLOW_CALL)])
 
 
 def confine() -> None:

@@ -548,7 +548,7 @@ def test_the_number_of_tasks_in_the_config_is_that_of_training(
 
 def test_several_gpus_are_refused_of_an_engine_for_cpus(tmp_path: Path,
                                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollout.options.on_cpu", lambda: True)
+    monkeypatch.setattr("rollout.settings.on_cpu", lambda: True)
     warehouse = new_run(tmp_path / "run")
     done = CliRunner().invoke(rollout, [str(warehouse.root), "--tensor-parallel-size", "2"])
     assert done.exit_code == 1 and "is the build for CPUs" in done.output

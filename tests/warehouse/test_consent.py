@@ -14,10 +14,10 @@ from warehouse.consent import is_trusted
 
 HARMFUL = [
     (score, "unsafe-no-sandbox = true"), (score, 'reward-file = "mine.py:f"'),
-    (score, 'scorer = "mine.py:f"'), (score, 'import-path = ["."]'), (score, 'preload = ["os"]'),
+    (score, 'import-path = ["."]'), (score, 'preload = ["os"]'),
     (rollout, 'prompt-format = "mine.py:f"'),
     (rollout, 'feedback = "mine.py:f"'), (rollout, 'api-key-variable = "AWS_SECRET_ACCESS_KEY"'),
-    (rollout, 'model = "gpt"'), (train, 'advantages = "mine.py:f"')]
+    (rollout, 'api-model = "gpt"'), (train, 'advantages = "mine.py:f"')]
 
 
 @pytest.fixture(scope="module")

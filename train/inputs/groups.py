@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from warehouse.ledger.state import TRAIN
 from warehouse.store.errors import StageError, shell_quote
-from warehouse.store.names import base_purpose
+from warehouse.store.names import UNTRUNCATED, base_purpose
 from warehouse.store.parts import read_parts
 from warehouse.store.run_folder import Warehouse
-from warehouse.store.schema import CUT_OFF, UNTRUNCATED
+from warehouse.store.schema import CUT_OFF
 
 TRUNCATION = ("top_p", "top_k", "min_p")
 ORIGIN = ("temperature", "dtype", "max_tokens")     # one for a whole group

@@ -12,8 +12,8 @@ from warehouse.inspect.alarms import (
 from warehouse.inspect.render import short_number
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import counted, shell_quote
+from warehouse.store.names import UNTRUNCATED
 from warehouse.store.run_folder import Warehouse
-from warehouse.store.schema import UNTRUNCATED
 
 PAID_SIGNALS = ("reward_hacking", "truncation", "length_up", "loops", "repetition")
 

@@ -6,6 +6,9 @@ import re
 
 from warehouse.store.errors import StageError
 
+# Sampling parameters that leave a policy's own distribution as it is.
+UNTRUNCATED = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
+               "frequency_penalty": 0.0}
 PURPOSE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 SCORER = re.compile(r"[^/\x00-\x1f\ud800-\udfff]{1,200}")  # a file of rewards may have any name
 TURN = re.compile(r"(.+)-turn([2-9]|[1-9]\d+)")

@@ -13,9 +13,6 @@ TOKEN_IDS, LOGPROBS, SMALL_LIST = pa.list_(pa.int32()), pa.list_(pa.float32()), 
 SUPPORT = pa.list_(TOKEN_IDS)
 SEGMENTS = pa.list_(pa.struct({"start": COUNT, "length": COUNT, "kind": TEXT}))
 VERSION_SEGMENTS = pa.list_(pa.struct({"start": COUNT, "length": COUNT, "policy_version": COUNT}))
-# Sampling parameters that leave a policy's own distribution as it is.
-UNTRUNCATED = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
-               "frequency_penalty": 0.0}
 CUT_OFF = ("length", "loop")  # finish reasons of completions that were not ended by the model or its task
 WHY_IT_ENDED = ("'stop': by the model, 'code': its code block closed, 'length': the token limit, 'loop': it "
                 "repeated itself.")

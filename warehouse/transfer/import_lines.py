@@ -8,7 +8,8 @@ from typing import Any
 
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import shorten
-from warehouse.store.schema import UNTRUNCATED, arrow_schema
+from warehouse.store.names import UNTRUNCATED
+from warehouse.store.schema import arrow_schema
 from warehouse.tasks.augmentation import NUM_COLORS
 from warehouse.tasks.task_files import HALF_LETTER
 

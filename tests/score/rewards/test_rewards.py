@@ -116,8 +116,8 @@ def test_a_reward_of_the_users_own(warehouse, user_file):
     assert found[2]["correct"] is False and found[2]["error_class"] is None
     assert rows(warehouse, "later-")[3]["reward"] == len("nothing")
     before = set(warehouse.state.scorers(0, "train"))
-    former = invoke(warehouse.root, "--scorer", f"{user_file}:brevity")        # what the option was called
-    assert former.output.startswith("Nothing to score: brevity-")
+    again = invoke(warehouse.root, "--reward-file", f"{user_file}:brevity")
+    assert again.output.startswith("Nothing to score: brevity-")
     user_file.write_text(USER + "# another version\n")
     assert invoke(warehouse.root, "--reward-file", f"{user_file}:brevity").exit_code == 0
     assert len(warehouse.state.scorers(0, "train")) == len(before) + 1       # other code is another scorer
