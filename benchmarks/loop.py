@@ -35,6 +35,7 @@ from warehouse.store.run_folder import Warehouse, open_warehouse
 ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "examples" / "demo"
 HEADS = ("iteration", "sampling", "running", "gradients", "else", "share", "idle", "first", "per minute")
+MARK = "BENCHMARKS_LOOP"         # variable by which the processes of a run are found
 WIDTHS = (10, 10, 9, 11, 8, 8, 8, 8, 12)
 
 
@@ -96,7 +97,7 @@ def loop(run: Path, is_cold: bool, model: str, tasks: tuple[str, ...], iteration
          more: list[str]) -> None:
     """Make a run and its iterations as a user would."""
     words = [word for task in tasks for word in ("--tasks", task)]
-    variables = os.environ | ({"ROLLHOUSE_WARM": "off"} if is_cold else {})
+    variables = os.environ | ({"ROLLHOUSE_WARM": "off"} if is_cold else {}) | {MARK: str(run)}
     with log.open("w") as file:
         for command in (["warehouse", "init", str(run), "--model", model, "--config",
                          str(log.with_suffix(".toml")), *words],
@@ -148,7 +149,8 @@ def killing(run: Path, log: Path) -> Iterator[None]:
             time.sleep(0.05)
         for name in Path("/proc").glob("[0-9]*/comm"):
             with contextlib.suppress(OSError):
-                if name.read_text().strip() == process and not over.is_set():
+                own = f"{MARK}={run}".encode() in (name.parent / "environ").read_bytes().split(b"\0")
+                if own and name.read_text().strip() == process and not over.is_set():
                     os.kill(int(name.parent.name), signal.SIGKILL)
                     click.echo(f"killed {process}, process {name.parent.name}", err=True)
 
