@@ -43,7 +43,7 @@ def test_the_policy_that_is_kept_is_trained_on_as_if_it_were_loaded(scored, tmp_
         if rolled_back:         # policy 2 is policy 1 again
             roll_back(run, 1, "a test")
             go_on(run, 2)
-        made.append((weights(run, run.policy_versions()[-1]), loads[:]))
+        made.append((weights(run, run.log.refresh().newest), loads[:]))
         monkeypatch.setattr(warm, "stays", False)
     assert made[0][0] == made[1][0] and made[0][1] == [0]
     assert made[1][1][1:] == ([0, 1, 2] if rolled_back else [0, 1])
