@@ -50,38 +50,39 @@ def write_logprobs(warehouse: Warehouse, models: Iterable[Model], rollouts: list
     """
     check_base(warehouse)
     for model in models:
-        policy: Policy | None = None
+        loaded = dict[str, Policy]()
         for rollout in rollouts:
-            policy = _ask_about(warehouse, model, policy, rollout, how, processes, stop, say)
+            _ask_about(warehouse, model, loaded, rollout, how, processes, stop, say)
 
 
-def _ask_about(warehouse: Warehouse, model: Model, policy: Policy | None, rollout: Life, how: How,
-               processes: Processes, stop: StopRequest, say: Callable[[str], None]) -> Policy | None:
-    """Write what is missing of one rollout; the model, once it had to be loaded, comes back."""
+def _ask_about(warehouse: Warehouse, model: Model, loaded: dict[str, Policy], rollout: Life, how: How,
+               processes: Processes, stop: StopRequest, say: Callable[[str], None]) -> None:
+    """Write what is missing of one rollout; `loaded` holds the model, by its dtype, once it was needed."""
     began = time.perf_counter()
     keys: dict[str, Any] = rollout.identity
     stage = warehouse.stage("logprobs", **keys, scorer=model.name)
-    dtype, read = how.dtype, _reads(warehouse, model, rollout)
+    read = _reads(warehouse, model, rollout)
     parts = {part_number(path): path for path in warehouse.parts("completions", **keys)}
-    if dtype == "auto":
-        [dtype, *_] = read_parts([*parts.values()][:1], "completions", ["dtype"])["dtype"].to_pylist()
-        if dtype not in DTYPES:
-            raise StageError(f"The rows of {rollout.title} do not say in which dtype they were sampled. "
-                             f"Choose one with --dtype: {', '.join(DTYPES)}.")
+    dtype = how.dtype if how.dtype != "auto" else dtype_of(next(iter(parts.values())))
+    if dtype is None or dtype not in DTYPES:
+        raise StageError(f"The rows of {rollout.title} do not say in which dtype they were sampled. "
+                         f"Choose one with --dtype: {', '.join(DTYPES)}.")
     settings = {"policy_version": model.policy_version, "model": model.source or None,
                 "weights_sha256": model.sha256, "dtype": dtype, "entropy": how.entropy}
     processes.by_first(lambda: stage.settle(settings, reads=read, rows=rollout.folder))
     if stage.is_complete():
         say(f"{stage.title} is complete already")
-        return policy
+        return
     done = processes.by_first(lambda: {part_number(path) for path in _written(warehouse, stage)})
     due = [number for number in parts if number not in done and how.shard.holds(number)]
     warehouse.verify("completions", only=[parts[number] for number in due], **keys)
     prompts = warehouse.read("prompts", PROMPT_COLUMNS, **keys)
     for number in due:
         check_space(warehouse.root, stored_bytes([parts[number]]), stage.title)
-        policy = policy or _load(warehouse, model, dtype, processes)
-        rows = _rows(policy, model, parts[number], prompts, how, processes, **keys)
+        if dtype not in loaded:
+            loaded.clear()
+            loaded[dtype] = _load(warehouse, model, dtype, processes)
+        rows = _rows(loaded[dtype], model, parts[number], prompts, how, processes, **keys)
         processes.by_first(lambda number=number, rows=rows: warehouse.write_part(  # type: ignore[misc]
             "policy_logprobs", number, rows, **stage.identity))
         if any(processes.gather([stop.due()])):
@@ -91,10 +92,15 @@ def _ask_about(warehouse: Warehouse, model: Model, policy: Policy | None, rollou
     missing = len(parts) - len(_written(warehouse, stage))
     if missing:
         say(f"shard {how.shard} of {stage.title} is done; left to the others: {counted(missing, 'part')}")
-        return policy
+        return
     processes.by_first(lambda: stage.complete({"seconds": seconds}, parts))
     say(f"{stage.title}: {counted(len(parts), 'part')} written")
-    return policy
+
+
+def dtype_of(part: Path) -> str | None:
+    """The dtype in which the engine sampled the rows of a part of completions, as it was stored."""
+    dtype: str | None = read_parts([part], "completions", ["dtype"])["dtype"][0].as_py()
+    return dtype
 
 
 def _reads(warehouse: Warehouse, model: Model, rollout: Life) -> list[int]:

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.building import plain
 from tests.building.runs import TURN, new_run, without_waiting
+from warehouse.cli import cli
 from warehouse.inspect.advice import Advice
 from warehouse.ledger.entries import RolledBack
 from warehouse.loop.devices import Crew, better_split, chosen_devices, sharing_of
@@ -275,6 +277,17 @@ def test_what_was_begun_in_parts_goes_on_in_such_parts_whatever_devices_there_ar
     begun = world.warehouse.stage("rollout", iteration=0, purpose="train").settings()
     assert begun and world.loop(1, devices=3) == 0
     assert f"--part-size {begun['part_size']} --shard 2/3" in world.calls("rollout")[-1]
+
+
+def test_an_iteration_that_was_imported_is_scored_and_trained(world: World, tmp_path: Path) -> None:
+    other = World(tmp_path / "other")
+    plain.sample(other.warehouse, iteration=0)
+    lines = tmp_path / "rows.jsonl"
+    for words in (["export", str(other.warehouse.root), str(lines), "--to", "jsonl"],
+                  ["import", str(world.warehouse.root), str(lines), "--iteration", "0"]):
+        done = CliRunner().invoke(cli, words)
+        assert done.exit_code == 0, done.output
+    assert world.loop(1) == 0 and world.warehouse.log.refresh().newest == 1
 
 
 def test_the_share_of_an_engine_that_fails_is_sampled_by_the_others(world: World) -> None:

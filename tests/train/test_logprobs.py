@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from tests.building.runs import STARTER, copy_run, new_run
 from tests.building.sampled import load_policy, run_train, sample_rows, sample_turn, tiny_run
+from train import ask as train_ask
 from train.ask import How, write_logprobs
 from train.cli import train
 from train.inputs.asked import model_of_folder, model_of_policy, rollouts_to_ask_about
@@ -260,3 +261,20 @@ def test_an_estimate_is_that_of_its_formulas(asked: Warehouse) -> None:
     assert not rows_of(connect(asked), "FROM estimated_pass('policy-2', purposes := 'eval%')")
     [first] = rows_of(connect(asked), "FROM estimated_pass('policy-0', until := 0)")
     assert first["normalised"] == pytest.approx(first["sampled"]) and first["ess"] == pytest.approx(1)
+
+
+def test_rows_of_two_dtypes_are_each_asked_about_in_their_own(tmp_path: Path, monkeypatch: Any) -> None:
+    run = tiny_run(tmp_path / "run")
+    sample_rows(run, 0)
+    assert run_train(run).exit_code == 0
+    sample_rows(run, 1)
+    loaded, load = [], train_ask._load
+    monkeypatch.setattr(train_ask, "_load", lambda warehouse, model, dtype, processes: (
+        loaded.append(dtype), load(warehouse, model, dtype, processes))[1])
+    dtypes = iter(["float32", "bfloat16"])
+    monkeypatch.setattr(train_ask, "dtype_of", lambda _part: next(dtypes), raising=False)
+    assert ask(run, "--policy", "base").exit_code == 0
+    assert loaded == ["float32", "bfloat16"]
+    stored = [run.stage("logprobs", iteration=number, purpose="train", scorer="policy-0").settings()
+              for number in (0, 1)]
+    assert [each["dtype"] for each in stored if each] == ["float32", "bfloat16"]

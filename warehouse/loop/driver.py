@@ -180,7 +180,8 @@ class Loop:
         begun = [life for life in self.warehouse.log.refresh().of_stage("rollout", iteration)
                  if base_purpose(str(life.purpose)).startswith(purpose)]
         if begun:
-            return ["--part-size", str(begun[0].settings["part_size"])]
+            size = begun[0].settings.get("part_size")       # an import has none
+            return ["--part-size", str(size)] if size else []
         engines, config = len(self.crew.engines()), self._config()
         if engines == 1 or "part-size" in config:
             return []
