@@ -96,7 +96,8 @@ def execute(plan: Plan, folder: Path, deadline: float, score_options: tuple[str,
             elif iteration % DEAD == DEAD - 1 and is_dead(warehouse, iteration):
                 break
         if plan.is_endless:
-            plan = replace(plan, iterations=iteration, evaluated={iteration: max(plan.evaluated.values())})
+            last = warehouse.log.refresh().newest
+            plan = replace(plan, iterations=last, evaluated={last: max(plan.evaluated.values())})
             looks.append(looked(warehouse))
         measure(plan, warehouse, score_options)
     except (StageError, click.ClickException, SystemExit) as error:

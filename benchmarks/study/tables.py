@@ -119,8 +119,8 @@ def regime_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
         cells = []
         for k in (1, 16):
             values = by_task([run for run in runs if run["evaluations"]], k)
-            low, high = np.quantile(resampled(values), [0.025, 0.975])
-            cells.append(f"{values.mean():.3f} ({low:.3f} .. {high:.3f})")
+            low, high = np.quantile(resampled(values), [0.025, 0.975]) if len(values) else (0, 0)
+            cells.append(f"{values.mean():.3f} ({low:.3f} .. {high:.3f})" if len(values) else "not measured")
         yield f"| {kind} | {ends} | {levels} | {first} | {' | '.join(cells)} |"
 
 
