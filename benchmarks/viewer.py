@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from reports.build import FIGURES
 from reports.viewer.app import make_app
+from reports.viewer.serve import open_early
 from reports.viewer.session import Session
 
 
@@ -20,6 +21,7 @@ def main(run: str) -> None:
     """Ask for every page and print what it took."""
     started = time.perf_counter()
     session = Session(run, "0")
+    open_early(session)
     view = session.view()
     print(f"{'open':60} {time.perf_counter() - started:6.2f} s")
     [row] = view.asking().rows("SELECT iteration, task_id, group_id, sample_index FROM samples "

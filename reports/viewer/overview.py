@@ -127,15 +127,20 @@ def run_page(view: View, _ask: Asking, _query: Query) -> Page:
         "sections": sections, "saved": saved, "questions": find.QUESTIONS, "version": view.version})
 
 
-def part_answer(view: View, ask: Asking, query: Query) -> dict[str, str]:
+def part_answer(view: View, _ask: Asking, query: Query) -> dict[str, str]:
     """A part of the run's page that takes a while."""
     name = query.text("part")
     if name != "story":
         raise StageError(f"There is no part '{name}' of a run's page. Load the page again.")
-    return {"html": view.once("story", lambda: story(view, ask)), "version": view.version}
+    return {"html": story_of(view), "version": view.version}
 
 
-def story(view: View, ask: Asking) -> str:
+def story_of(view: View) -> str:
+    """The story of a run, written once for what is complete now."""
+    return view.once("story", lambda: _story(view, view.asking()))
+
+
+def _story(view: View, ask: Asking) -> str:
     """What a person would say, the numbers asked for first, alarms with the completions that show them."""
     alarms, stats = alarms_of(view), ask.rows(STATS_SQL)
     if not stats:

@@ -55,9 +55,10 @@ def named_sessions(runs: Sequence[str]) -> list[Session]:
 
 def open_early(session: Session) -> None:
     """Have a run ready when its page is asked for; what is wrong with it that page says."""
-    from reports.viewer.overview import line_of
+    from reports.viewer.overview import line_of, story_of
     try:
         line_of(session.view())
+        story_of(session.view())
     except StageError as error:
         click.echo(f"warning: {error}", err=True)
 

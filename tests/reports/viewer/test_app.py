@@ -16,7 +16,7 @@ import warehouse
 from reports.build import FIGURES
 from reports.viewer.session import LOOK_AGAIN, View
 from tests.building.object_server import object_server
-from tests.building.runs import back_before, begin, copy_run, finish
+from tests.building.runs import back_before, begin, copy_run, finish, replace_rows
 from tests.building.weather import SCORER, build_run
 from tests.reports.test_build import replace_completions
 from tests.reports.viewer.conftest import TOKEN, client_of
@@ -167,6 +167,23 @@ def test_a_hostile_completion_is_text_alone(run: Warehouse, tmp_path: Path) -> N
         whole = client.get("/copy/text?name=0/task-003/4")
         assert whole.headers["content-type"].startswith("text/plain") and HOSTILE[:20] in whole.text
         assert "attachment" in whole.headers["content-disposition"]
+
+
+def test_ten_megabytes_and_a_million_tokens_are_shown_by_stretches(tmp_path: Path) -> None:
+    shutil.copytree(Path(__file__).parents[2] / "fixtures" / "run-0.2.0", tmp_path / "run")
+    run, many = open_warehouse(tmp_path / "run"), 1_000_000
+    [row, *_] = run.read("completions", ["task_id", "sample_index"], iteration=0, purpose="train").to_pylist()
+    replace_rows(run, "completions", lambda each: each if {**each, **row} != each else {
+        **each, "completion": HOSTILE + "x" * 10_000_000, "num_completion_tokens": many,
+        **{name: (each[name] * many)[:many] for name in ("completion_ids", "behaviour_logprobs")}},
+        iteration=0, purpose="train")
+    name = f"0/{row['task_id']}/{row['sample_index']}"
+    with client_of(run.root) as client:
+        for address in (f"completion?name={name}", f"completion?name={name}&first=900000",
+                        f"export?page=completion&name={name}"):
+            answer = client.get(f"/run/{address}")
+            assert answer.status_code == 200 and len(answer.content) < 1_000_000
+            assert "<script>window" not in answer.text
 
 
 def test_a_run_that_grows_and_vanishes_while_it_is_shown(run: Warehouse, tmp_path: Path,
