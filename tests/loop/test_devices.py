@@ -73,20 +73,33 @@ def trainings(warehouse: Warehouse) -> list[dict[str, Any]]:
     return [manifest["facts"] for manifest in manifests if manifest]
 
 
+def assert_alike(found: dict[str, Any], expected: dict[str, Any], *, only_sampled: bool = False) -> None:
+    """The same completions of iteration 0, but for the last digits of the logprobs: an engine's depend on who
+    else is in the batch. Where these are the same as well, all else has to be the same to the bit.
+    """
+    ours, theirs = found["completions 0"], expected["completions 0"]
+    for mine, other in zip(ours, theirs, strict=True):
+        assert {**mine, "behaviour_logprobs": None} == {**other, "behaviour_logprobs": None}
+        assert mine["behaviour_logprobs"] == pytest.approx(other["behaviour_logprobs"], abs=1e-5)
+    if ours == theirs and not only_sampled:
+        assert found == expected
+
+
 def test_an_engine_and_a_trainer_that_are_killed_change_no_row(undisturbed: dict[str, Any],
                                                                tmp_path: Path) -> None:
     warehouse = new_run(tmp_path / "killed")
     printed, killed = loop(warehouse, "--devices", "2", kills=(
         ("completions/iteration=0/*/*/part-*", "rollout@1"), ("train/iteration=1/*/checkpoint-0", "train@1")))
-    assert killed == ["rollout@1", "train@1"] and printed.count("device 1: ") == 2
-    assert contents(warehouse) == undisturbed
+    # The engine may have been killed between two shares: then nothing of it was lost.
+    assert killed == ["rollout@1", "train@1"] and "device 1: `train` ended" in printed
+    assert_alike(contents(warehouse), undisturbed)
     assert leftovers(warehouse) == problems(warehouse) == []
 
 
 def test_ahead_one_device_samples_while_the_other_trains(undisturbed: dict[str, Any], tmp_path: Path) -> None:
     warehouse = new_run(tmp_path / "ahead")
     loop(warehouse, "--devices", "2", "--ahead")
-    assert contents(warehouse)["completions 0"] == undisturbed["completions 0"]
+    assert_alike(contents(warehouse), undisturbed, only_sampled=True)
     rows = warehouse.read("completions", ["policy_version"], iteration=1, purpose="train")
     assert {*rows["policy_version"].to_pylist()} == {0} and problems(warehouse) == []
 
@@ -95,7 +108,7 @@ def test_what_several_devices_began_one_goes_on_with(undisturbed: dict[str, Any]
     warehouse = new_run(tmp_path / "fewer")
     command("rollout", warehouse.root, "--iteration", 0, "--shard", "1/3", "--part-size", 8)
     loop(warehouse)
-    assert contents(warehouse)["completions 0"] == undisturbed["completions 0"]
+    assert_alike(contents(warehouse), undisturbed, only_sampled=True)
 
 
 def test_trainers_that_share_the_weights_train_the_same(undisturbed: dict[str, Any], tmp_path: Path) -> None:
@@ -105,4 +118,4 @@ def test_trainers_that_share_the_weights_train_the_same(undisturbed: dict[str, A
     expected, found = undisturbed["train 0"], contents(warehouse)["train 0"]
     for ours, theirs in zip(found, expected, strict=True):
         assert ours["old_logprobs"] == pytest.approx(theirs["old_logprobs"], abs=1e-5)
-    assert len(warehouse.policy_versions()) == 3 and problems(warehouse) == []
+    assert warehouse.log.refresh().newest == 2 and problems(warehouse) == []

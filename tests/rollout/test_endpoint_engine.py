@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,7 +19,7 @@ from rollout.endpoint.gate import make_key
 from tests.building.engine import ON_GPU, needs_same_rows
 from tests.building.runs import copy_run
 from tests.rollout.test_merged import run_with_adapter
-from warehouse.store.run_folder import Warehouse
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow("starts vLLM's server, and engines to compare with")]
 ROOT = Path(__file__).parents[2]
@@ -43,6 +42,7 @@ serve = "adapter"
 def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     run = run_with_adapter(tmp_path_factory.mktemp("served"), [f"t{number}" for number in range(12)])
     (run.root / "config.toml").write_text(CONFIG)
+    copy_run(run, run.root.with_name("unsampled"))
     return run
 
 
@@ -69,6 +69,11 @@ def server(warehouse: Warehouse) -> Iterator[Served]:
     monkeypatch.undo()
 
 
+def unsampled(run: Warehouse, folder: Path) -> Warehouse:
+    """A copy of the run from before any test sampled."""
+    return copy_run(open_warehouse(run.root.with_name("unsampled")), folder)
+
+
 def roll_out(run: Warehouse, *options: str, url: str = "") -> None:
     words = [*ROLLOUT, str(run.root), *options, *(["--endpoint", url] if url else [])]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -93,9 +98,7 @@ def assert_same(rows: list[dict], others: list[dict]) -> None:
     (0, ()), (1, ()), (2, ("--policy", "1", "--stop-loops", "3"))])
 def test_the_rows_are_those_of_an_engine_in_the_process(
         warehouse: Warehouse, server: Served, tmp_path: Path, iteration: int, more: tuple[str, ...]) -> None:
-    alone = copy_run(warehouse, tmp_path / "alone")
-    shutil.rmtree(alone.root / "completions", ignore_errors=True)
-    shutil.rmtree(alone.root / "prompts", ignore_errors=True)
+    alone = unsampled(warehouse, tmp_path / "alone")
     roll_out(alone, "--iteration", str(iteration), *more)
     roll_out(warehouse, "--iteration", str(iteration), *more, url=server[1])
     assert_same(sampled(warehouse, iteration), sampled(alone, iteration))
@@ -104,9 +107,7 @@ def test_the_rows_are_those_of_an_engine_in_the_process(
 @needs_same_rows
 def test_a_rollout_that_was_killed_in_the_middle_ends_with_the_same_rows(
         warehouse: Warehouse, server: Served, tmp_path: Path) -> None:
-    killed = copy_run(warehouse, tmp_path / "killed")
-    for table in ("prompts", "completions"):
-        shutil.rmtree(killed.root / table, ignore_errors=True)      # what other tests sampled
+    killed = unsampled(warehouse, tmp_path / "killed")
     options = ["--iteration", "1", "--max-num-seqs", "2", "--endpoint", server[1]]
     process = subprocess.Popen([*ROLLOUT, str(killed.root), *options], cwd=ROOT, stderr=subprocess.DEVNULL)
     while not killed.parts("completions", iteration=1, purpose="train") and process.poll() is None:
