@@ -3,8 +3,9 @@
     python -m benchmarks.loop_trl RUN --iterations 3
 
 Model, tasks, prompts, reward, sampling, adapter and updates per batch are those of RUN's config.toml; rewards
-come from the same sandboxed lanes, inside the trainer's process. Prints seconds of every iteration,
-completions per minute, and pass@1 of the held-out splits after the last iteration. Our side:
+come from the same sandboxed lanes, inside the trainer's process, or from the function that `reward-file`
+names. Prints seconds of every iteration, completions per minute, and pass@1 of the held-out splits after the
+last iteration. Our side:
 `python -m benchmarks.demo_time RUN` and `warehouse summary RUN`. Needs trl, and a GPU.
 """
 
@@ -39,6 +40,7 @@ from score.sandbox.pool import usable_cores
 from score.sandbox.tiers import open_lanes
 from score.tasks.kinds import load_task
 from score.tasks.measures import Answer
+from warehouse.stages.user_code import load_function
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.tasks.answers import first_code_block
 
@@ -51,7 +53,7 @@ class Grader:
     def __init__(self, tasks: list[dict], options: dict[str, Any]) -> None:
         limits = Limits(cpu_seconds=options.get("cpu-seconds", 1.0),
                         wall_seconds=5 * options.get("cpu-seconds", 1.0))
-        self.scorer = Scorer(options["reward"], limits=limits)
+        self.scorer = Scorer(options.get("reward", "by-kind"), limits=limits)
         self.pool, tier = open_lanes(None, unsafe=False, limits=limits, num_lanes=usable_cores())
         self.executor = Executor(self.pool, isolated=tier.isolated)
         self.tasks = {row["task_id"]: load_task(row["task_id"], row["kind"], json.loads(row["payload"]))
@@ -95,17 +97,20 @@ class Clock(TrainerCallback):
 @click.option("--seconds", default=float("inf"), help="Begin no iteration after this long.")
 @click.option("--gpu-memory-utilization", default=0.3, show_default=True)
 @click.option("--device-batch", default=32, show_default=True, help="Completions in a forward pass.")
-def main(run: Path, iterations: int, seconds: float, gpu_memory_utilization: float, device_batch: int
-         ) -> None:
+@click.option("--checkpointing", is_flag=True, help="Gradient checkpointing.")
+def main(run: Path, iterations: int, seconds: float, gpu_memory_utilization: float, device_batch: int,
+         checkpointing: bool) -> None:
     """Train with TRL, and print its speed and what it learned."""
     warehouse = open_warehouse(run)
     config = tomllib.loads((run / "config.toml").read_text())
     rows = with_messages(warehouse, config["rollout"])
     grader = Grader(rows, config["score"])
+    own = config["score"].get("reward-file")
     clock = Clock(config["train"].get("updates-per-batch", 1), seconds)
     pool = [row for row in rows if not row["heldout"]]
-    trainer = make_trainer(run, warehouse.facts["model"], pool, config, grader, iterations,
-                           gpu_memory_utilization, device_batch)
+    trainer = make_trainer(run, warehouse.facts["model"], pool, config,
+                           load_function(own, "reward-file").function if own else grader, iterations,
+                           gpu_memory_utilization, device_batch, checkpointing)
     trainer.add_callback(clock)
     with grader.pool:
         trainer.train()
@@ -128,8 +133,8 @@ def with_messages(warehouse: Warehouse, sampling: dict[str, Any]) -> list[dict]:
     return [{**tasks[row["task_id"]], "messages": row["messages"]} for row in plan.rows]
 
 
-def make_trainer(run: Path, model: str, rows: list[dict], config: dict, grader: Grader, iterations: int,
-                 gpu_memory_utilization: float, device_batch: int) -> GRPOTrainer:
+def make_trainer(run: Path, model: str, rows: list[dict], config: dict, reward: Any, iterations: int,
+                 gpu_memory_utilization: float, device_batch: int, checkpointing: bool) -> GRPOTrainer:
     """A trainer of TRL set up as the run's config says."""
     sampling, training = config["rollout"], config["train"]
     folder = model if Path(model).is_absolute() else str(run / model)
@@ -143,7 +148,7 @@ def make_trainer(run: Path, model: str, rows: list[dict], config: dict, grader: 
         max_completion_length=sampling["max-tokens"], temperature=1.0, loss_type="dapo", beta=0.0,
         learning_rate=training["learning-rate"], lr_scheduler_type="constant", max_grad_norm=1.0,
         bf16=True, use_cpu=not torch.cuda.is_available(),
-        gradient_checkpointing=False, model_init_kwargs={"dtype": training["dtype"]}, use_vllm=True,
+        gradient_checkpointing=checkpointing, model_init_kwargs={"dtype": training["dtype"]}, use_vllm=True,
         vllm_mode="colocate", vllm_gpu_memory_utilization=gpu_memory_utilization,
         vllm_max_model_length=sampling["max-prompt-tokens"] + sampling["max-tokens"], report_to=[],
         logging_steps=updates, save_strategy="no", seed=0)
@@ -152,7 +157,7 @@ def make_trainer(run: Path, model: str, rows: list[dict], config: dict, grader: 
     dataset = Dataset(InMemoryTable(table), fingerprint="rows")          # hashing it fails in Python 3.12
     lora = LoraConfig(r=training["lora-rank"], lora_alpha=training["lora-alpha"],
                       target_modules="all-linear", task_type="CAUSAL_LM")
-    return GRPOTrainer(model=folder, reward_funcs=grader, args=settings, train_dataset=dataset,
+    return GRPOTrainer(model=folder, reward_funcs=reward, args=settings, train_dataset=dataset,
                        peft_config=lora, processing_class=AutoTokenizer.from_pretrained(folder))
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
-    """The results of all runs in a folder."""
+    """The results of all runs in a folder: of each the last line."""
     path = folder / "results.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    results = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return list({name_of(result): result for result in results}.values())
 
 
 def history_of(folder: Path, name: str) -> Path:

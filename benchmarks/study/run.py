@@ -1,7 +1,7 @@
 """One short run of the starter, its stages called in turn in this process, and what it left."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = {"num_tasks": 32, "group_size": 8, "prompt_format": "com
 SECOND = {"feedback": str(STARTER.parent / "turns" / "again.py") + ":again", "max_prompt_tokens": 960}
 REWARD = ("--reward", "arc-exact-shaped")
 OUT_OF_TIME = "out of time"
-MEASURING = 75                      # seconds kept for the evaluation of an endless run
+MEASURING = 150                     # seconds kept for the evaluation of an endless run
 DEAD, DEAD_SHARE = 20, 0.01          # iterations of which no more than this share is solved
 SAMPLING = {each.name for each in fields(Sampling)}
 
@@ -74,10 +74,12 @@ class Plan:
 
 
 def execute(plan: Plan, folder: Path, deadline: float, score_options: tuple[str, ...] = (),
-            output: Path | None = None) -> dict[str, Any]:
+            output: Path | None = None, report: Callable[[dict[str, Any]], None] | None = None
+            ) -> dict[str, Any]:
     """Run it in `folder` until it is done, cannot go on, or the deadline (time.time()) is near; what it left.
 
-    What its alarms are computed from is kept in `output`.
+    What its alarms are computed from is kept in `output`. `report` gets what an endless run left before it is
+    measured, in case that takes too long.
     """
     began, looks, ended = time.time(), [], "done"
     init_run(folder, str(STARTER / plan.model), plan.tasks, plan.heldout)
@@ -99,12 +101,20 @@ def execute(plan: Plan, folder: Path, deadline: float, score_options: tuple[str,
             last = warehouse.log.refresh().newest
             plan = replace(plan, iterations=last, evaluated={last: max(plan.evaluated.values())})
             looks.append(looked(warehouse))
+            if report:
+                report(result_of(plan, warehouse, began, looks, "not measured"))
         measure(plan, warehouse, score_options)
     except (StageError, click.ClickException, SystemExit) as error:
         ended = error.message if isinstance(error, click.ClickException) else str(error)
         looks.append(looked(warehouse))
     if output and plan.study.startswith(("drill", "healthy", "long", "regime")):
         keep_history(warehouse, history_of(output, plan.name))
+    return result_of(plan, warehouse, began, looks, ended)
+
+
+def result_of(plan: Plan, warehouse: Warehouse, began: float, looks: list[Look], ended: str
+              ) -> dict[str, Any]:
+    """The line of results of a run."""
     return {"study": plan.study, "kind": plan.kind, "seed": plan.seed, "onset": plan.onset, "ended": ended,
             "seconds": round(time.time() - began, 1), "looks": looks, **left_by(warehouse, plan)}
 

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,16 +26,23 @@ def work(plan: Plan, output: Path, deadline: float, score_options: tuple[str, ..
             run = output / "runs" / plan.name if keep else Path(folder) / "run"
             shutil.rmtree(run, ignore_errors=True)             # of a run that was out of time
             run.parent.mkdir(parents=True, exist_ok=True)
-            result = execute(plan, run, deadline, score_options, output)
+            result = execute(plan, run, deadline, score_options, output,
+                             lambda result: add_result(output, result))
     except Exception:
         traceback.print_exc()
         _say(screen, f"{plan.name}: {traceback.format_exc().splitlines()[-1]}")
         sys.exit(1)
-    line = (json.dumps(result) + "\n").encode()
-    os.write(os.open(output / "results.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND), line)
+    add_result(output, result)
     fired = result["looks"][-1]["fired"][:4] if result["looks"] else []
     _say(screen, f"{plan.name}: {len(result['looks'])} iterations in {result['seconds']:.0f} s, "
                  f"{result['ended'][:90]} {' '.join(fired)}")
+
+
+def add_result(output: Path, result: dict[str, Any]) -> None:
+    """Append a line; the last one of a run counts."""
+    file = os.open(output / "results.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(file, (json.dumps(result) + "\n").encode())
+    os.close(file)
 
 
 def _say(screen: int, line: str) -> None:
