@@ -1,4 +1,4 @@
-"""Scoring beside a rollout: programs run as completions end, so that a part is judged when it is whole."""
+"""Scoring beside a rollout: programs run as completions end, so that whole parts need only be judged."""
 
 import time
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ from warehouse.store.parts import part_number, read_parts
 from warehouse.store.run_folder import Warehouse
 
 LOOK_SECONDS = 0.1          # between looks at what was saved
+WHOLE_SECONDS = 30.0        # that a whole part waits, so that programs of others run beside its slowest one
 COLUMNS = ["group_id", "task_id", "completion", "finish_reason"]
 
 
@@ -56,8 +57,10 @@ class Sampling:
     def programs(self, questions: Questions) -> Iterator[Program | None]:
         """Those of completions that ended since; None where there is none at the moment.
 
-        They end when a part is whole, with what was not known of it before, or when nothing more will come.
+        They end when nothing more will come, or WHOLE_SECONDS after a part was whole: whoever runs them then
+        waits for the slowest program, and lanes are idle.
         """
+        until = float("inf")
         while True:
             self.check()
             over, written = self.is_over(), self.warehouse.stage("rollout", **self.keys).written()
@@ -65,7 +68,9 @@ class Sampling:
             for path in whole + self._unread([path for path in written if ".spill-" in path.name]):
                 self.read.add(path)
                 yield from self._programs_in(path, questions)
-            if whole or over:
+            if whole:
+                until = min(until, time.monotonic() + WHOLE_SECONDS)
+            if over or time.monotonic() >= until:
                 return
             looked = time.monotonic()
             while time.monotonic() < looked + LOOK_SECONDS:

@@ -124,7 +124,7 @@ def score_rollout(session: Session, iteration: int, purpose: str, clock: Clock) 
 
 
 def run_beside(executor: Executor, sampling: Sampling, questions: Questions, clock: Clock) -> None:
-    """Run programs of completions as they end, until a part is whole: their outcomes are known by then."""
+    """Run programs of completions as they end, and remember their outcomes for the parts that hold them."""
     programs = sampling.programs(questions)
     for program in programs:
         if program:

@@ -26,9 +26,7 @@ def merged_weights(model: str, revision: str | None, adapter: Path, dtype: str) 
     """
     sweep()
     base = base_folder(model, revision)
-    folder = Path(tempfile.mkdtemp(prefix=SCRATCH))
-    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    folder, lock = scratch_folder()
     try:
         size = sum(path.stat().st_size for path in base.glob("*.safetensors"))
         if shutil.disk_usage(folder).free < 2 * size:
@@ -40,6 +38,20 @@ def merged_weights(model: str, revision: str | None, adapter: Path, dtype: str) 
         yield str(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def scratch_folder() -> tuple[Path, int]:
+    """A folder and its lock, which this process holds; made again if another one's `sweep` came in between."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=SCRATCH))
+        try:
+            lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:
+            continue
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / LOCK).exists():
+            return folder, lock
         os.close(lock)
 
 

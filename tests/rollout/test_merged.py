@@ -3,8 +3,10 @@
 import fcntl
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from rollout.engines.engine import Sampling
-from rollout.engines.merged import LOCK, SCRATCH, kept_by_rounding, merge, merged_weights
+from rollout.engines.merged import (
+    LOCK,
+    SCRATCH,
+    kept_by_rounding,
+    merge,
+    merged_weights,
+    scratch_folder,
+)
 from rollout.run import run_rollout
 from tests.building.runs import add_policy, arc_file
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine, default_options
@@ -198,3 +207,22 @@ def test_an_engine_that_does_not_serve_the_adapter_is_refused_before_it_samples(
         sample(warehouse, Deaf(), iteration=1, serve="adapter")
     assert not warehouse.folder("prompts", iteration=1, purpose="train").exists()
     assert sample(warehouse, Deaf(), iteration=1, serve="merged").served
+
+
+@pytest.mark.parametrize("step", ["mkdtemp", "flock"])
+def test_a_folder_that_another_process_swept_while_it_was_made_is_made_again(
+        step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    module, made = {"mkdtemp": tempfile, "flock": fcntl}[step], list[Path]()
+    original = getattr(module, step)
+
+    def swept(*args: Any, **keys: Any) -> Any:
+        result = original(*args, **keys)
+        if not made:
+            made.extend(tmp_path.glob(f"{SCRATCH}*"))
+            shutil.rmtree(made[0])
+        return result
+    monkeypatch.setattr(module, step, swept)
+    folder, lock = scratch_folder()
+    os.close(lock)
+    assert made and folder != made[0] and (folder / LOCK).exists()

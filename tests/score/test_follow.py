@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rollout.spill import Spill, key_of
-from score import run
+from score import follow, run
 from score.cli import score
 from score.follow import Sampling
 from score.judging.completions import Questions
@@ -88,6 +88,7 @@ def test_programs_run_before_their_part_is_whole_and_rows_are_those_of_a_score_a
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     under_way, executors, golden, ran = UnderWay(tmp_path), list[Any](), list[int](), list[int]()
     run_beside, judged = run.run_beside, run.score_part
+    monkeypatch.setattr(follow, "WHOLE_SECONDS", 0.0)
     monkeypatch.setattr(run, "run_beside", lambda executor, *rest: (
         executors.append(executor), golden.append(executor.num_run), run_beside(executor, *rest)))
     monkeypatch.setattr(run, "score_part", lambda session, *rest: (ran.append(session.executor.num_run),
@@ -108,6 +109,19 @@ def test_programs_run_before_their_part_is_whole_and_rows_are_those_of_a_score_a
     add_rollout(twin, ANSWERS, part_size=4)
     assert CliRunner().invoke(score, [str(twin.root)]).exit_code == 0
     assert rows_of(under_way.warehouse) == rows_of(twin)
+
+
+def test_lanes_do_not_wait_for_the_slowest_program_of_a_whole_part(tmp_path: Path) -> None:
+    under_way = UnderWay(tmp_path)
+    under_way.show("part-00000.parquet")
+    sampling = Sampling(under_way.warehouse, Shard(), StopRequest(None, 0), **KEYS)
+    programs = sampling.programs(Questions(under_way.warehouse, 0, "train"))
+    assert all(next(programs) for _ in range(4)) and next(programs) is None
+    under_way.save(1, 3)
+    assert next(program for program in programs if program)
+    under_way.show("part-00001.parquet")
+    under_way.finish()
+    assert len([program for program in programs if program]) == 6
 
 
 def test_an_object_store_is_not_asked_while_nothing_comes(
