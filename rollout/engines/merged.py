@@ -42,7 +42,7 @@ def merged_weights(model: str, revision: str | None, adapter: Path, dtype: str) 
 
 
 def scratch_folder() -> tuple[Path, int]:
-    """A folder and its lock, which this process holds; made again if another one's `sweep` came in between."""
+    """A folder and its lock, which this process holds; made again if a `sweep` of another came in between."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=SCRATCH))
         try:

@@ -521,6 +521,21 @@ def test_what_sharpens_or_says_one_thing_is_shown_by_what_got_lost_and_by_what_r
     assert shown == {"sharpening": [("lost", 1), ("lost", 0)], "diversity": [("lost", 1)], "reuse": []}
 
 
+@pytest.mark.parametrize(("dtype", "kl", "is_raised"), [
+    ("float32", 0.002, True), ("bfloat16", 0.002, False), ("auto", 0.002, False), ("bfloat16", 0.006, True)])
+def test_what_rounding_to_bfloat16_makes_is_no_mismatch(dtype: str, kl: float, is_raised: bool) -> None:
+    connection = run_of([0.5, 0.5])
+    known = {"stage": "'rollout'", "purpose": "'train'", "iteration": "iteration",
+             "settings": "'" + json.dumps({"dtype": dtype}) + "'"}
+    stages = ", ".join(f"{known.get(name, 'NULL')}::{kind} AS {name}" for name, kind, *_ in
+                       connection.execute("DESCRIBE stages").fetchall())
+    connection.execute(f"CREATE OR REPLACE VIEW stages AS SELECT {stages} FROM curve")
+    connection.execute("CREATE TABLE old_stats AS FROM iteration_stats; CREATE OR REPLACE VIEW iteration_stats "
+                       f"AS SELECT * REPLACE ({kl} AS mismatch_kl_fresh) FROM old_stats")
+    raised = connection.execute("SELECT count(*) FROM signals WHERE signal = 'mismatch' AND raised").fetchall()
+    assert bool(raised[0][0]) == is_raised
+
+
 def test_what_was_set_otherwise_before_an_alarm_is_named() -> None:
     connection = duckdb.connect()
     connection.execute("""CREATE TABLE stages AS FROM (VALUES

@@ -79,10 +79,12 @@ steps AS (
     SELECT iteration, 'train' AS purpose, max(ratio_max) AS ratio_max, max(policy_kl) AS policy_kl,
            max(grad_norm) AS grad_norm, median(ess) AS ess, avg(clip_fraction) AS clip_fraction, sum(num_completions) AS num_updated
     FROM train_steps GROUP BY iteration),
-losses AS (SELECT iteration, 'train' AS purpose, settings ->> '$.loss' AS loss FROM stages WHERE stage = 'train'),
+losses AS (SELECT iteration, 'train' AS purpose, max(settings ->> '$.loss') AS loss,
+                  bool_or(settings ->> '$.dtype' IN ('bfloat16', 'auto')) AS is_rounded
+           FROM stages WHERE stage = 'train' OR stage = 'rollout' AND purpose = 'train' GROUP BY iteration),
 known AS (
     SELECT stats.* EXCLUDE (reward_error), tokens_quantiles[3] AS tokens_median, valid_code_share * num_completions AS num_programs, fitted.* EXCLUDE (iteration, purpose, num_tasks),
-           steps.* EXCLUDE (iteration, purpose), loss,
+           steps.* EXCLUDE (iteration, purpose), loss, is_rounded,
            (SELECT max(epoch) FROM restarts WHERE policy_version <= stats.iteration) AS num_rollbacks
     FROM (SELECT * REPLACE (coalesce(num_groups, 1) AS num_groups), is_cut_short(iteration, purpose) AS alone
           FROM iteration_stats WHERE policy_version IS NOT NULL) AS stats  -- what another model says is not the run's
@@ -140,7 +142,8 @@ SELECT iteration, purpose, held.signal, held.value, held.level, held.above, held
 FROM (SELECT iteration, purpose, unnest([
     signal_of('wrong_weights', mismatch_kl_fresh, 0.015, true, 0.015,
               'KL(mu, pi_old) at staleness 0: the engine has other weights or another tokenizer than the trainer'),
-    signal_of('mismatch', mismatch_kl_fresh, 0.001, true, NULL,
+    -- bfloat16 alone gives small models .002 (SmolLM2-135M; .00025 with 1.5B, 4e-6 in float32).
+    signal_of('mismatch', mismatch_kl_fresh, CASE WHEN is_rounded THEN 0.005 ELSE 0.001 END, true, NULL,
               'KL(mu, pi_old) at staleness 0: engine and trainer disagree'),
     -- One token far off takes the ESS of its step to nothing, where the correction bounds its weight.
     signal_of('ess', ess, 0.3, false, NULL, 'Effective sample size of pi_old / mu over tokens'),
