@@ -30,7 +30,8 @@ SECONDS_OVER, SECONDS_TO_BEGIN = 25.0, 30.0
 @click.option("--score", "score_options", multiple=True, help="More options of `score`, as --score=--tier=C.")
 def main(studies: tuple[str, ...], processes: int, seconds: float, output: Path, only: tuple[str, ...],
          keep: bool, score_options: tuple[str, ...]) -> None:
-    """Make the runs of STUDIES: long, drill, drill-1024, claims, recipe, turns, regime, smoke."""
+    """Make the runs of STUDIES: long, drill, drill-1024, claims, recipe, turns,
+    regime, regime-2000, smoke."""
     from benchmarks.study.plans import STUDIES
     from benchmarks.study.results import name_of, read_results
     from benchmarks.study.run import OUT_OF_TIME

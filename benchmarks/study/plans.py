@@ -246,6 +246,12 @@ def regime() -> Iterator[Plan]:
                        heldout=("synthetic:200:7",), evaluated={0: 8})
 
 
+def regime_2000() -> Iterator[Plan]:
+    """The same on two thousand tasks, which are never all solved: rows always have gradients."""
+    for plan in regime():
+        yield replace(plan, study="regime-2000", tasks=("synthetic:2000:11",))
+
+
 def smoke() -> Iterator[Plan]:
     """One iteration or two of everything, a few completions each: whether it runs at all."""
     little = {"num_tasks": 4, "group_size": 10}
@@ -264,4 +270,4 @@ def smoke() -> Iterator[Plan]:
 
 STUDIES: dict[str, Callable[[], Iterator[Plan]]] = {
     study.__name__.replace("_", "-"): study
-    for study in (long, drill, drill_1024, claims, recipe, turns, regime, smoke)}
+    for study in (long, drill, drill_1024, claims, recipe, turns, regime, regime_2000, smoke)}

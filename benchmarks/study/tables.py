@@ -31,8 +31,8 @@ def main(folder: Path) -> None:
             runs[result["study"]][result["kind"]].append(result)
     tables = {"drill": drill_lines, "healthy": healthy_lines, "long": long_lines, "claims": claim_lines,
               "recipe": recipe_lines, "turns": turns_lines, "regime": regime_lines}
-    for study in (name for name in runs if name.removesuffix("-1024") in tables):
-        click.echo("\n".join([f"\n{study}", *tables[study.removesuffix("-1024")](runs[study])]))
+    for study in (name for name in runs if name.partition("-")[0] in tables):
+        click.echo("\n".join([f"\n{study}", *tables[study.partition("-")[0]](runs[study])]))
 
 
 def drill_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
@@ -112,7 +112,7 @@ def regime_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
         runs.sort(key=lambda run: run["seed"])
         curves = [smooth([row[PLAIN] for row in run["curves"]]) for run in runs]
         lasted = [lost_at(curve) for curve in curves]
-        ends = ", ".join(f"alive at {len(curve)}" if moment is None else str(moment)
+        ends = ", ".join(f"alive at {len(curve) + 9}" if moment is None else str(moment + 9)
                          for curve, moment in zip(curves, lasted, strict=True))
         levels = ", ".join(f"{max(curve):.2f} {curve[-1]:.2f}" for curve in curves)
         first = "; ".join(", ".join(list(by_time(run["looks"][-1]["fired"]))[:3]) or "none" for run in runs)
@@ -125,8 +125,8 @@ def regime_lines(kinds: dict[str, list[Result]]) -> Iterable[str]:
 
 
 def smooth(curve: list[float]) -> list[float]:
-    """Mean of each value and the nine before it."""
-    return [mean(curve[max(0, place - 9):place + 1]) for place in range(len(curve))]
+    """Mean of each value and the nine before it, from the tenth on."""
+    return [mean(curve[place - 9:place + 1]) for place in range(9, len(curve))]
 
 
 def lost_at(curve: list[float]) -> int | None:

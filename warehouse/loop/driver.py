@@ -95,6 +95,7 @@ class Loop:
 
     def _go(self) -> int:
         number = 0
+        self.watcher.submit(lambda: raised_alarms(connect(self.warehouse)))  # imports, while engines start
         self._evaluate_if_due(0)
         while number < self.options.iterations:
             if self._is_trained(number):
