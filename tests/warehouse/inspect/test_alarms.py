@@ -530,8 +530,8 @@ def test_what_rounding_to_bfloat16_makes_is_no_mismatch(dtype: str, kl: float, i
     stages = ", ".join(f"{known.get(name, 'NULL')}::{kind} AS {name}" for name, kind, *_ in
                        connection.execute("DESCRIBE stages").fetchall())
     connection.execute(f"CREATE OR REPLACE VIEW stages AS SELECT {stages} FROM curve")
-    connection.execute("CREATE TABLE old_stats AS FROM iteration_stats; CREATE OR REPLACE VIEW iteration_stats"
-                       f" AS SELECT * REPLACE ({kl} AS mismatch_kl_fresh) FROM old_stats")
+    connection.execute("CREATE TABLE old AS FROM iteration_stats; CREATE OR REPLACE VIEW iteration_stats"
+                       f" AS SELECT * REPLACE ({kl} AS mismatch_kl_fresh) FROM old")
     [(raised,)] = connection.execute("SELECT count(*) FROM signals WHERE signal = 'mismatch' AND raised"
                                      ).fetchall()
     assert bool(raised) == is_raised
