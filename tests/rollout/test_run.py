@@ -29,7 +29,7 @@ from warehouse.maintain.discard import discard
 from warehouse.maintain.tasks import add_tasks
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StageStopped
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, UnusableFile
 from warehouse.store.parts import part_number, read_part
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.tasks import graders
@@ -310,9 +310,10 @@ def test_a_file_of_the_users_that_is_not_there_is_named_before_anything_loads(tm
     warehouse = small_run(tmp_path)
     sample(warehouse)
     options = default_options(warehouse.root).replace(**values)
-    with pytest.raises(StageError, match=r"there is no file /.*nowhere.py. Name it as seen from the folder"):
+    with pytest.raises(UnusableFile) as refused:
         list(run_rollout(options.replace(iteration=0, evaluate=not options.turn > 1), ScriptedEngine().start,
                          lambda _model: pytest.fail("the model was loaded")))
+    assert (refused.value.path.name, refused.value.problem) == ("nowhere.py", "missing")
 
 
 def test_a_grader_that_score_will_miss_is_named_before_anything_is_sampled(

@@ -128,7 +128,7 @@ def test_numbers_made_of_ids_have_room(run):
 
 
 @pytest.mark.parametrize(("name", "said"), [
-    ("mine.py", "is not FILE.py:NAME"), ("nowhere.py:f", "there is no file"),
+    ("mine.py", "is not FILE.py:NAME"), ("nowhere.py:f", "/nowhere.py. Name"),
     ("mine.py:f", "defines no function 'f'"), ("mine.py:too_few", "returned 1 values for 42 rows"),
     ("mine.py:broken", "raised KeyError: 'rewrad' (line 16). Nothing was written"),
     ("mine.py:leaves", "raised SystemExit: 3 (line 28). Nothing was written"),
@@ -171,7 +171,7 @@ def test_a_loss_of_ones_own_is_the_one_that_it_computes(run, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "said"), [
-    ("loss.py:f", "defines no function 'f'"), ("nowhere.py:f", "there is no file"),
+    ("loss.py:f", "defines no function 'f'"), ("nowhere.py:f", "/nowhere.py. Name"),
     ("loss.py:odd", "reduction = 'median'. Known: completion, token, fixed"),
     ("loss.py:of_one_number", "returned ()"), ("loss.py:broken", "(line 9)"), ("sapo", "examples/losses.py")])
 def test_what_is_wrong_with_a_loss_is_one_sentence(run, monkeypatch, name, said):

@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from warehouse.cli import cli
-from warehouse.options import FiniteRange, _not_ours, check_config, run_argument, shows_errors
+from warehouse.options import FiniteRange, RunFolder, _not_ours, check_config, run_argument, shows_errors
 from warehouse.stages.stop import StageStopped
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, UnusableFile
 
 ROOT = Path(__file__).parents[2]
 
@@ -206,3 +206,46 @@ def test_texts_are_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
         env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
         capture_output=True, text=True)
     assert said.stdout == "{'rollout': {'seed': 3}}\n", said.stderr
+
+
+def commands_of_a_run() -> list[tuple[str, click.Command]]:
+    """Every command that is given a run, by its name."""
+    found = []
+    for script in entry_points(group="console_scripts"):
+        commands = [(script.name, script.load())] if script.dist and script.dist.name == "rollhouse" else []
+        for name, command in commands:      # grows as it goes
+            inner = getattr(command, "commands", {})
+            commands += [(f"{name} {each}", inner[each]) for each in inner]
+            if any(isinstance(each.type, RunFolder) for each in command.params):
+                found.append((name, command))
+    return [each for each in found if each[0] != "warehouse demo"]     # which starts a process of its own
+
+
+# What these commands ask for before they look for a run.
+MORE = {"train logprobs": ["--policy", "0"], "warehouse sql": ["-c", "SELECT 1"],
+        "warehouse prune": ["--ended"], "warehouse discard": ["--training"]}
+
+
+@pytest.mark.parametrize(("name", "given"), commands_of_a_run(), ids=lambda each: each if isinstance(
+    each, str) else "")
+def test_a_file_where_a_run_is_expected_is_named_as_what_it_is(tmp_path: Path, name: str,
+                                                               given: click.Command) -> None:
+    file, words = tmp_path / "notes.md", MORE.get(name, [])[:]
+    file.write_text("mine")
+    for each in given.params:
+        if isinstance(each, click.Argument) and each.required:
+            path = file if isinstance(each.type, RunFolder | click.Path) else "0/turn/0"
+            words += [str(path)] * max(1, each.nargs)
+        elif each.required:
+            words += [each.opts[-1], {"output": str(tmp_path / "o"), "to": "jsonl"}.get(str(each.name), "1")]
+    with pytest.raises(click.ClickException) as refused:
+        click.Command.main(given, words, name, standalone_mode=False)
+    assert refused.value.exit_code == 1
+    cause = refused.value.__cause__
+    assert isinstance(cause, UnusableFile) and (cause.path, cause.problem) == (file, "file")
+
+
+def test_a_place_below_a_file_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("mine")
+    said = CliRunner().invoke(cli, ["summary", str(tmp_path / "notes.md" / "run")])
+    assert said.exit_code == 1 and "warehouse init" in said.stderr

@@ -36,6 +36,7 @@ SENTENCES = {
                     "`warehouse discard {run} --iteration {number} --purpose train`.",
     "groups_taken": "Groups that wait for iteration {iteration} were taken by another iteration or put "
                     "aside while the engine started. Nothing was written: run the same command again.",
+    "no_iteration": "{run} has no iteration {iteration}. `warehouse summary {run}` lists what there is.",
     "no_rollout": "There is no rollout for {title}: it was discarded, or never begun. Run `rollout` first.",
     "given_up": "Iteration {iteration} was left out of training before it was sampled, and iteration "
                 "{number} went on with groups that it had taken. Nothing is left to finish: it stays as it "

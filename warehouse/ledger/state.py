@@ -207,6 +207,12 @@ class RunState:
         """What a loop does next: 'rollout', 'score' or 'train'."""
         return self.due().stage
 
+    def check_begun(self, iteration: int | None) -> None:
+        """Refusal if nothing of an iteration that is named has begun."""
+        if iteration is not None and all(iteration not in self.iterations(stage)
+                                         for stage in ("rollout", "train")):
+            raise Refusal("no_iteration", run=self.run, iteration=iteration)
+
     # Policies ---------------------------------------------------------------------------------------------
 
     @property

@@ -42,6 +42,7 @@ def check_run(warehouse: Warehouse, iteration: int | None = None, *, quick: bool
     With an iteration named, its stages and the policy that it wrote alone.
     """
     seen: Seen = {}
+    warehouse.state.check_begun(iteration)
     found = list(find_damage(warehouse, iteration, seen, quick=quick))
     problems = [finding for finding in found if finding.consequence != "note"]
     if problems:

@@ -34,6 +34,7 @@ def compact_run(warehouse: Warehouse, iteration: int | None = None, part_mib: in
 
     StageError if the one named has a stage under way.
     """
+    warehouse.state.check_begun(iteration)
     lines = list[str]()
     for rollout in warehouse.state.of_stage("rollout", iteration):
         while (done := _compact(warehouse, rollout.identity, part_mib, iteration is not None)) is None:

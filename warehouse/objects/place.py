@@ -7,7 +7,7 @@ from pathlib import Path
 
 from warehouse.objects.bucket import is_address, normal_address
 from warehouse.store.commit import COPY_MARKER, TWINS, Twin, replace_bytes
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, UnusableFile
 from warehouse.store.json_files import json_bytes, read_json
 
 
@@ -17,6 +17,8 @@ def sync_copy(path: str | Path, *, config_only: bool = False) -> Path:
     With `config_only` no more than its config.toml. A local run loads nothing for it.
     """
     if not is_address(path) and not os.path.exists(f"{path}/{COPY_MARKER}"):  # False for what is no path
+        if os.path.exists(path) and not os.path.isdir(path):
+            raise UnusableFile(Path(path), "file", f"{path} is a file. Name the folder of a run.")
         return Path(path)
     copy = open_copy(path)
     if config_only:

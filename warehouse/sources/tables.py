@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, check_file
 from warehouse.tasks.task_files import json_lines, load_json
 
 JSON_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
@@ -24,11 +24,9 @@ def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
         if not files:
             raise StageError(f"{path} holds neither Parquet nor Arrow files. Name a folder that "
                              "`datasets` saved, or a file.")
-    elif path.is_file() and path.name.endswith(SUFFIXES):
-        files = [path]
     else:
-        raise StageError(f"There is no file or folder {path} of the form {', '.join(SUFFIXES)}. Correct the "
-                         "name.")
+        check_file(path, SUFFIXES)
+        files = [path]
     for file in files:
         yield from _read_file(file)
 

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from warehouse.store.errors import StageError, first_line, shell_quote
+from warehouse.store.errors import StageError, UnusableFile, first_line, shell_quote
 from warehouse.store.run_folder import Warehouse
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "chat_template.jinja")
@@ -31,7 +31,10 @@ def find_model(model: str, run: Path, *, new: bool = False) -> BaseModel:
     """
     folder, revision = Path(model), None
     if not folder.is_dir():
-        if folder.exists() or model.count("/") != 1 or model.startswith((".", "/", "~")):
+        if folder.exists():
+            raise UnusableFile(folder, "file", f"{folder} is a file. Name the folder of a model, which holds "
+                                               "config.json and weights.")
+        if model.count("/") != 1 or model.startswith((".", "/", "~")):
             raise StageError(f"There is no model at {model}. Give a folder with config.json and weights, "
                              "or the id of a model on the hub (owner/name).")
         folder = _download(model)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from warehouse.store.errors import StageError, first_line
+from warehouse.store.errors import StageError, check_file, first_line
 
 
 class UserFunction(NamedTuple):
@@ -36,9 +36,7 @@ def load_function(text: str, option: str) -> UserFunction:
     path = Path(file_name)
     if not file_name or not name.isidentifier() or path.suffix != ".py":
         raise StageError(f"{option} {text} is not FILE.py:NAME, for example {option} mine.py:name.")
-    if not path.is_file():
-        raise StageError(f"{option} {text}: there is no file {path.absolute()}. Name it as seen from the "
-                         "folder that the command runs in, or by its whole path.")
+    check_file(path)
     spec = importlib.util.spec_from_file_location(f"user_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

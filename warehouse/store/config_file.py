@@ -30,7 +30,7 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
     """The tables of a config file, none without a file; StageError naming what it may not hold."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except (ValueError, RecursionError) as error:
         raise StageError(f"{path} is not valid TOML: {error}. Fix that line.") from error

@@ -1,6 +1,9 @@
 """The one exception that a user sees: what is wrong and the way out, in one sentence; words of sentences."""
 
+import os
 import resource
+from collections.abc import Collection
+from pathlib import Path
 from shlex import quote
 
 
@@ -8,6 +11,26 @@ class StageError(Exception):
     """A problem that the user can mend; commands print it without a traceback and exit with `exit_code`."""
 
     exit_code = 1
+
+
+class UnusableFile(StageError):
+    """A path that a command line names and that cannot be read; `problem`: missing, folder, file or form."""
+
+    def __init__(self, path: Path, problem: str, sentence: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(sentence)
+
+
+def check_file(path: Path, forms: Collection[str] = (), way_out: str = "") -> None:
+    """UnusableFile where `path` is no file, or its name ends in none of the `forms`."""
+    if os.path.isdir(path):
+        raise UnusableFile(path, "folder", f"{path} is a folder. Name a file in it.")
+    if not os.path.exists(path):
+        raise UnusableFile(path, "missing", f"There is no file {path.absolute()}. Name it as seen from the "
+                                            "folder that the command runs in, or by its whole path.")
+    if forms and not path.name.endswith((*forms,)):
+        raise UnusableFile(path, "form", f"{path} is none of the files that are read: "
+                                         f"{', '.join(forms)}. Convert it{way_out}.")
 
 
 def first_line(error: BaseException) -> str:

@@ -74,6 +74,8 @@ def fresh_text(path: Path) -> str:
             return path.read_text(encoding="utf-8")
         except FileNotFoundError:
             raise
+        except NotADirectoryError as error:
+            raise FileNotFoundError(*error.args) from error
         except OSError as error:
             if error.errno != errno.ESTALE or attempt == STALE_ATTEMPTS:
                 raise StageError(f"{path} cannot be opened: {error.strerror}. Fix that, then run the same "

@@ -136,7 +136,7 @@ def test_a_user_reward_that_fails_writes_nothing(warehouse, user_file, name, mes
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("mine", "--reward-file mine is not FILE.py:NAME"), ("none.py:f", "there is no file /")])
+    ("mine", "--reward-file mine is not FILE.py:NAME"), ("none.py:f", "/none.py. Name")])
 def test_a_user_reward_that_cannot_be_found(warehouse, text, message):
     result = invoke(warehouse.root, "--reward-file", text)
     assert result.exit_code == 1 and message in result.output

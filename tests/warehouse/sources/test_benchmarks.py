@@ -212,7 +212,6 @@ def test_barc_rows_without_legal_grids_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("source", "sentence"), [
-    ("mbpp:nowhere.jsonl", "There is no file or folder nowhere.jsonl"),
     ("gsm8k:{row}", "has no column 'answer'. It has question"),
     ("examples/sources/barc.py:tasks?file={row}", "has no column 'examples'. It has question"),
     ("examples/sources/barc.py:tasks?flie={row}", r"raised TypeError: tasks\(\) got an unexpected keyword"),

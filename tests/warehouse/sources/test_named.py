@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from fnmatch import fnmatch
@@ -16,7 +17,7 @@ from tests.building.sound import check_run
 from warehouse.init import init_run
 from warehouse.sources.named import parse_source, read_source
 from warehouse.stages.base_model import find_model
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, UnusableFile
 from warehouse.store.run_folder import open_warehouse
 
 
@@ -90,13 +91,9 @@ def test_what_no_table_holds_is_one_sentence(tmp_path: Path, line: str, words: s
             read(str(tmp_path / name))
 
 
-def test_folders_and_binary_files_are_one_sentence(tmp_path: Path) -> None:
+def test_binary_files_are_one_sentence(tmp_path: Path) -> None:
     for name in ("a.json", "a.json.gz", "a.jsonl", "a.jsonl.zst", "ids"):
         place = f"synthetic:1@{tmp_path / name}" if name == "ids" else str(tmp_path / name)
-        (tmp_path / name).mkdir()
-        with pytest.raises(StageError, match=r"cannot be read.*Is a directory"):
-            read(place)
-        (tmp_path / name).rmdir()
         (tmp_path / name).write_bytes(b"\xff\xfe\x00binary")
         with pytest.raises(StageError, match="cannot be read"):
             read(place)
@@ -153,10 +150,26 @@ def test_damaged_jsonl_names_line_and_field(tmp_path: Path, line: str, sentence:
 def test_unknown_sources_list_the_known_ones() -> None:
     with pytest.raises(StageError, match=r"Unknown task source 'arc-agi-3:training'. Known: arc-agi-1:"):
         read("arc-agi-3:training")
-    with pytest.raises(StageError, match=r"Unknown task source 'missing.jsonl' \(no such file\)"):
-        read("missing.jsonl")
     with pytest.raises(StageError, match=r"mbpp\[:FILE\], .* FILE.py:NAME\[\?option=value&..\]"):
         read("elsewhere")
+
+
+@pytest.mark.parametrize(("source", "problem"), [
+    ("missing.jsonl", "missing"), ("d8.csv", "form"), ("plain", "form"), ("folder", "folder"),
+    ("folder.json", "folder"), ("hf:missing?prompt=a&answer=b", "missing"), ("mbpp:missing", "missing"),
+    ("hf:d8.csv?prompt=a&answer=b", "form"), ("mbpp:plain", "form"), ("missing.py:f", "missing"),
+    ("folder.py:f", "folder"), ("synthetic:2@missing", "missing"), ("synthetic:2@folder", "folder")])
+def test_a_file_that_cannot_be_read_says_whether_it_is_there(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, problem: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("d8.csv", "plain"):
+        (tmp_path / name).write_text("a,b\n1,2\n")
+    for name in ("folder", "folder.json", "folder.py"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(UnusableFile) as refused:
+        read(source)
+    named = re.search(r"missing[.a-z]*|d8.csv|plain|folder[.a-z]*", source)
+    assert named and (str(refused.value.path), refused.value.problem) == (named[0], problem)
 
 
 def test_init_names_splits_and_marks_held_out_tasks(tmp_path: Path) -> None:
@@ -187,6 +200,8 @@ def test_unknown_models_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(StageError, match=r"There is no model at \./nowhere"):
         init_run(tmp_path / "run", "./nowhere", tasks)
     (tmp_path / "empty").mkdir()
+    with pytest.raises(UnusableFile):
+        init_run(tmp_path / "run", tasks[0], tasks)
     with pytest.raises(StageError, match=r"is not a model folder: it has no config.json"):
         init_run(tmp_path / "run", str(tmp_path / "empty"), tasks)
     assert not (tmp_path / "run").exists()
