@@ -76,6 +76,7 @@ def train(run: Path, **values: Any) -> None:
         scorer_to_train,
     )
     from train.inputs.settings import check_settings, fill_in
+    from train.inputs.signal import check_signal
     from warehouse.maintain.prune import prune_policies
     from warehouse.stages.space import saying_the_disk_is_full
     settings = options_from(TrainOptions, values)
@@ -111,6 +112,7 @@ def train(run: Path, **values: Any) -> None:
                    "complete now")
         prune_policies(warehouse, settings.keep_policies)
         return
+    check_signal(inputs, settings)
     from train.run import train_iteration  # torch loads once rows and options are known to be good
     with saying_the_disk_is_full(warehouse.root):
         train_iteration(warehouse, inputs, settings, started=warm.started, say=click.echo, teacher=teacher)

@@ -10,25 +10,26 @@ from train.inputs.asked import teacher_advantages
 from train.inputs.inputs import Inputs, stage_settings
 from train.inputs.options import TrainOptions
 from train.inputs.own_advantages import own_advantages
+from train.inputs.signal import NoGradient
 from train.steps.accelerator import Processes
-from train.steps.batch import WEIGHED_OUT, build_batch, split_into_steps
+from train.steps.batch import build_batch, split_into_steps
 from train.steps.checkpoint import Checkpoints
-from train.steps.mismatch import drops, group_counts
+from train.steps.mismatch import group_counts
 from train.steps.row import RowGroup
-from warehouse.store.errors import StageError, counted, shell_quote
+from warehouse.store.errors import counted
 
 MOST_ROLLOUTS = 5           # that --until-signal gathers before it trains on what there is
 
 
 def plan_batch(inputs: Inputs, settings: TrainOptions, checkpoints: Checkpoints, processes: Processes,
                say: Callable[[str], None]) -> tuple[list[RowGroup], list[list[int]]]:
-    """The rows and their split into steps; StageError, before a model is loaded, if none has a gradient."""
+    """The rows and their split into steps; NoGradient, before a model is loaded, if none has a gradient."""
     batch = build_batch(inputs.groups, inputs.iteration, settings,
                         advantages_given(inputs, settings, checkpoints, processes))
     wait_for_signal(inputs, batch, settings, say)
     nothing = has_nothing(batch)
     if nothing and not (settings.keep_if_nothing or settings.dry_run or is_waiting(batch)):
-        raise without_signal(inputs, batch, settings.purpose)
+        raise no_gradient(inputs, batch, settings.purpose)
     plan = [] if nothing else split_into_steps(batch, settings, seed=f"{settings.seed}:{inputs.iteration}")
     if plan and settings.updates_per_batch and settings.updates_per_batch > len(plan):
         say(f"{counted(len(plan), 'optimizer step')} of {counted(len(batch), 'group')}, fewer than "
@@ -86,21 +87,6 @@ def has_nothing(batch: list[RowGroup]) -> bool:
     return all(row.drop_reason for group in batch for row in group.rows)
 
 
-def without_signal(inputs: Inputs, batch: list[RowGroup], purpose: str) -> StageError:
-    """What is said where no completion has a gradient: a collapse, or tasks that are too hard or too easy."""
-    rollouts = [row.rollout for group in batch for row in group.rows]
-    cut, right = (sum(getattr(rollout, name) for rollout in rollouts) for name in ("truncated", "correct"))
-    why = f"No completion of iteration {inputs.iteration} has a gradient: {drops(batch)}. "
-    keep = "write the policy unchanged with --keep-if-nothing."
-    run = inputs.stage.warehouse.root
-    if any(row.drop_reason in WEIGHED_OUT for group in batch for row in group.rows):
-        return StageError(f"{why}The bounds of --correction and --veto leave none of those that had one: "
-                          f"choose others, or {keep}")
-    if rollouts and not right and inputs.iteration > 0:
-        return StageError(f"{why}None of {len(rollouts)} is right and {cut} are cut off, which looks like a "
-                          f"collapse: `warehouse watch {shell_quote(run)}` names the policy to go "
-                          f"back to. If "
-                          f"tasks are too hard, roll out others, or {keep}")
-    return StageError(f"{why}Roll out more or other tasks (after `warehouse discard "
-                      f"{shell_quote(run)} --iteration "
-                      f"{inputs.iteration} --purpose {purpose}`), or {keep}")
+def no_gradient(inputs: Inputs, batch: list[RowGroup], purpose: str) -> NoGradient:
+    """What is raised where no completion has a gradient, with what the forward has shown."""
+    return NoGradient(inputs, [row.drop_reason for group in batch for row in group.rows], purpose)

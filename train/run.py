@@ -15,7 +15,7 @@ from train.inputs.telemetry import stage_numbers
 from train.model.loading import load_full
 from train.model.policy import SHARED_PROMPT, Policy
 from train.model.saving import whole_policy
-from train.plan import has_nothing, plan_batch, stored_logprobs, without_signal
+from train.plan import has_nothing, no_gradient, plan_batch, stored_logprobs
 from train.resident import give_back_memory, keep, kept_or_loaded
 from train.start import check_fits, load_optimizer, open_processes, sharing
 from train.steps.accelerator import Processes, Tracker
@@ -128,7 +128,7 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, policy
 def end_dry_run(inputs: Inputs, learner: Learner, say: Callable[[str], None]) -> None:
     """Refuse what the stage would refuse."""
     if not (learner.plan or learner.settings.keep_if_nothing or is_waiting(learner.batch)):
-        raise without_signal(inputs, learner.batch, learner.settings.purpose)
+        raise no_gradient(inputs, learner.batch, learner.settings.purpose)
     say("dry run: nothing was written")
 
 
@@ -168,7 +168,7 @@ def check_and_begin(warehouse: Warehouse, inputs: Inputs, learner: Learner,
     if learner.plan and has_nothing(learner.batch):     # AdamW would move on by its moments alone
         learner.plan.clear()
         if not (settings.keep_if_nothing or settings.dry_run):
-            raise without_signal(inputs, learner.batch, settings.purpose)
+            raise no_gradient(inputs, learner.batch, settings.purpose)
 
     def open_stage() -> None:
         begin(inputs, settings)

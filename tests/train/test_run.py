@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import re
 import signal
 import subprocess
@@ -34,7 +35,9 @@ from tests.building.sampled import (
 )
 from train.cli import export
 from train.cli import train as train_command
+from train.inputs.signal import reasons_by_reward
 from train.objective.loss_table import LOSSES
+from train.steps.batch import build_batch
 from warehouse.fields import options_from
 from warehouse.sql.corrections import CORRECTIONS
 
@@ -323,11 +326,30 @@ def test_a_missing_reward_counts_in_the_denominators_with_a_kl_and_without(run, 
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
 
-def test_rows_without_a_gradient_are_refused_before_the_model_is_loaded(run, monkeypatch):
+def test_rows_without_a_gradient_are_refused_before_torch_is_imported(run):
     rewrite(run, 0, "samples", lambda row: {**row, "reward": 0.5})
-    monkeypatch.setattr(train.run, "kept_or_loaded", lambda *arguments: pytest.fail("loaded"))
-    result = run_train(run)
-    assert result.exit_code == 1 and "No completion of iteration 0 has a gradient" in result.stderr
+    program = ("import sys, click\nfrom train.cli import train\nfrom train.inputs.signal import NoGradient\n"
+               f"try:\n    train.main([{str(run.root)!r}], standalone_mode=False)\n"
+               "except click.ClickException as error:\n"
+               "    print(error.exit_code, dict(error.__cause__.drops), 'torch' in sys.modules)\n")
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    rows = run.read("samples", iteration=0, purpose="train", scorer=SCORER).num_rows
+    assert said.stdout.splitlines()[-1] == f"1 {{'zero_variance': {rows}}} False"
+
+
+@pytest.mark.parametrize("options", [
+    (), ("--keep-truncated",), ("--scale-rewards", "none"), ("--loss", "nll"), ("--kl-beta", "0.1")])
+def test_what_rewards_say_of_a_gradient_is_what_the_advantages_say(run, monkeypatch, options):
+    drawn = random.Random(str(options))
+    rewrite(run, 0, "samples", lambda row: {**row, "correct": drawn.random() < 0.3, "reward": drawn.choice(
+        [None, 0.0, 1.0] if row["task_id"] > "task-2" else [0.5])})
+    monkeypatch.setattr(train.run, "train_iteration", lambda _run, inputs, settings, **_more: found.append(
+        (inputs, settings)))
+    found = []
+    run_train(run, *options)
+    (inputs, settings), = found
+    batch = build_batch(inputs.groups, 0, settings)
+    assert reasons_by_reward(inputs, settings) == [row.drop_reason for group in batch for row in group.rows]
 
 
 def test_a_step_without_a_gradient_updates_nothing_and_is_counted(run):

@@ -67,12 +67,12 @@ def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None, purp
 
 
 def change_of_scorer(warehouse: Warehouse, iteration: int, scorer: str) -> str:
-    """A line where the iteration before was trained on another's rewards, else empty."""
-    before = warehouse.state.life("train", iteration - 1)
-    former = before.facts.get("scorer") if before else None
-    if former in (None, scorer):
-        return ""
-    return f"rewards are those of {scorer}; iteration {iteration - 1} was trained on those of {former}"
+    """A line where the last training before was on another's rewards, else empty."""
+    for before in reversed(warehouse.state.of_stage("train")):
+        if before.iteration < iteration and (former := before.facts.get("scorer")):
+            return "" if former == scorer else (f"rewards are those of {scorer}; iteration "
+                                                f"{before.iteration} was trained on those of {former}")
+    return ""
 
 
 def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions) -> Inputs:

@@ -97,8 +97,8 @@ class TrainOptions:
 
     schedule: str = option("constant", "How the learning rate goes on after the warmup.",
                            choices=("constant", "linear", "cosine"), group="Optimizer and steps")
-    warmup_steps: int = option(0, "Steps in which the learning rate rises, counted over the whole run.",
-                               least=0)
+    warmup_steps: int = option(0, "Steps in which the learning rate rises, counted over the whole run. Not "
+                               "a share: a loop has no last step.", least=0)
     total_steps: int | None = option(None, "Where linear and cosine reach zero.", least=1)
     lr_after_rollback: float | None = option(
         None, "Scale the learning rate by this once for every rollback of the run so far.", least=0, most=1,

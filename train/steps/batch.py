@@ -1,7 +1,6 @@
 """The rows of one stage: advantages, masks, importance weights, drops, the split into steps."""
 
 import itertools
-import math
 import random
 
 import torch
@@ -11,15 +10,13 @@ from torch.nn.utils.rnn import pad_sequence
 from train.inputs.groups import Group
 from train.inputs.options import TrainOptions
 from train.inputs.settings import correction_of
+from train.inputs.signal import LEFT_OUT, WEIGHED_OUT, drop_reason, has_other_terms
 from train.inputs.turns import shared_prefixes
 from train.objective.advantages import group_advantages
 from train.objective.correction import importance_weights, veto_mask
 from train.objective.loss_table import find_loss
 from train.objective.losses import entropy_mask, loss_scales
 from train.steps.row import Row, RowGroup, conversations
-
-LEFT_OUT = ("empty", "truncated", "not_right")      # the loss mask has no token of such rows
-WEIGHED_OUT = ("importance_mask", "vetoed")                         # they have, with a weight of 0
 
 
 def build_batch(groups: list[Group], policy_version: int, settings: TrainOptions,
@@ -31,7 +28,7 @@ def build_batch(groups: list[Group], policy_version: int, settings: TrainOptions
     rows = [row for group in batch for row in group.rows]
     for row, advantage in zip(rows, own or advantages_of(batch, settings), strict=True):
         row.advantages = advantage.expand(row.num_tokens)
-        row.drop_reason = _drop_reason(row, settings)
+        row.drop_reason = drop_reason(row.rollout, settings, asked=bool(row.advantages.any()))
         row.trainable = row.drop_reason not in LEFT_OUT
     return batch
 
@@ -108,21 +105,3 @@ def has_gradient(row: Row, settings: TrainOptions) -> bool:
         return True
     weighed = len(row.weights) > 0      # an online step learns the weights from its own forward
     return bool(row.advantages.any()) and (not weighed or bool((row.weights * row.mask).any()))
-
-
-def has_other_terms(settings: TrainOptions) -> bool:
-    """Whether the loss may have a term that needs no advantage: a KL, an entropy bonus, one of the user's."""
-    return bool(settings.kl_beta or settings.entropy_coef or find_loss(settings.loss).own)
-
-
-def _drop_reason(row: Row, settings: TrainOptions) -> str | None:
-    if not row.num_tokens:
-        return "empty"
-    if settings.mask_truncated and row.rollout.truncated:
-        return "truncated"
-    if find_loss(settings.loss).correct_only and not row.rollout.correct:
-        return "not_right"
-    missing, asked = math.isnan(row.rollout.reward), row.advantages.any()
-    if missing and not asked and not (settings.kl_beta or settings.entropy_coef):
-        return "missing_reward"
-    return None if asked or has_other_terms(settings) else "zero_variance"

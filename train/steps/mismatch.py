@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from train.inputs.options import TrainOptions
+from train.inputs.signal import listed
 from train.objective.correction import effective_sample_size, k3
 from train.steps.row import Row, RowGroup
 from warehouse.store.errors import StageError
@@ -91,14 +92,9 @@ def lines_to_print(table: list[Mismatch], batch: list[RowGroup]) -> list[str]:
                  + (f", {counts['unmeasured']} not measured" if counts["unmeasured"] else ""))
     rows = [row for group in batch for row in group.rows]
     num_tokens = sum(row.num_trainable_tokens for row in rows)
-    lines.append(f"completions {len(rows)}, trainable tokens {num_tokens}, dropped: {drops(batch)}")
+    lines.append(f"completions {len(rows)}, trainable tokens {num_tokens}, "
+                 f"dropped: {listed(Counter(row.drop_reason for row in rows if row.drop_reason))}")
     return lines
-
-
-def drops(batch: list[RowGroup]) -> str:
-    """How many completions give no gradient, by reason."""
-    counts = Counter(row.drop_reason for group in batch for row in group.rows if row.drop_reason)
-    return ", ".join(f"{number} {reason}" for reason, number in counts.most_common()) or "none"
 
 
 def group_counts(batch: list[RowGroup]) -> dict[str, int]:

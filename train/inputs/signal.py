@@ -1,0 +1,80 @@
+"""Which completions give no gradient, by their rewards: known before torch loads."""
+
+import math
+from collections import Counter
+from collections.abc import Collection
+
+from train.inputs.groups import Rollout
+from train.inputs.inputs import Inputs
+from train.inputs.options import TrainOptions
+from train.objective.loss_table import find_loss
+from warehouse.store.errors import StageError, shell_quote
+
+LEFT_OUT = ("empty", "truncated", "not_right")      # the loss mask has no token of such rows
+WEIGHED_OUT = ("importance_mask", "vetoed")         # they have, with a weight of 0
+
+
+class NoGradient(StageError):
+    """No completion of an iteration has a gradient; `drops` counts the reasons."""
+
+    def __init__(self, inputs: Inputs, reasons: Collection[str | None], purpose: str) -> None:
+        self.drops = Counter(reason for reason in reasons if reason)
+        rollouts = [rollout for group in inputs.groups for rollout in group.rollouts]
+        right, cut = (sum(getattr(each, name) for each in rollouts) for name in ("correct", "truncated"))
+        run = shell_quote(inputs.stage.warehouse.root)
+        keep = "write the policy unchanged with --keep-if-nothing."
+        if self.drops.keys() & {*WEIGHED_OUT}:
+            way_out = ("The bounds of --correction and --veto leave none of those that had one: choose "
+                       f"others, or {keep}")
+        elif rollouts and not right and inputs.iteration > 0:
+            way_out = (f"None of {len(rollouts)} is right and {cut} are cut off, which looks like a "
+                       f"collapse: `warehouse watch {run}` names the policy to go back to. If tasks are too "
+                       f"hard, roll out others, or {keep}")
+        else:
+            way_out = (f"Roll out more or other tasks (after `warehouse discard {run} --iteration "
+                       f"{inputs.iteration} --purpose {purpose}`), or {keep}")
+        super().__init__(f"No completion of iteration {inputs.iteration} has a gradient: "
+                         f"{listed(self.drops)}. {way_out}")
+
+
+def check_signal(inputs: Inputs, settings: TrainOptions) -> None:
+    """NoGradient where the rewards within each group are equal, and nothing else asks for a gradient."""
+    if (settings.advantages or settings.teacher or settings.until_signal or settings.keep_if_nothing
+            or settings.dry_run or settings.track):     # which say more before they end
+        return
+    reasons = reasons_by_reward(inputs, settings)
+    if all(reasons):
+        raise NoGradient(inputs, reasons, settings.purpose)
+
+
+def reasons_by_reward(inputs: Inputs, settings: TrainOptions) -> list[str | None]:
+    """Of each completion why its reward asks for no gradient; None where it does, or may."""
+    reasons: list[str | None] = []
+    for group in inputs.groups:
+        rewards = {rollout.reward for rollout in group.rollouts if not math.isnan(rollout.reward)}
+        reasons += [drop_reason(rollout, settings, asked=find_loss(settings.loss).correct_only or (
+            len(rewards) > 1 and not math.isnan(rollout.reward))) for rollout in group.rollouts]
+    return reasons
+
+
+def drop_reason(rollout: Rollout, settings: TrainOptions, *, asked: bool) -> str | None:
+    """Why a completion gives no gradient, `asked`: its advantage is not 0; None where it gives one."""
+    if not len(rollout.completion_ids):
+        return "empty"
+    if settings.mask_truncated and rollout.truncated:
+        return "truncated"
+    if find_loss(settings.loss).correct_only and not rollout.correct:
+        return "not_right"
+    if math.isnan(rollout.reward) and not asked and not (settings.kl_beta or settings.entropy_coef):
+        return "missing_reward"
+    return None if asked or has_other_terms(settings) else "zero_variance"
+
+
+def has_other_terms(settings: TrainOptions) -> bool:
+    """Whether the loss may have a term that needs no advantage: a KL, an entropy bonus, one of the user's."""
+    return bool(settings.kl_beta or settings.entropy_coef or find_loss(settings.loss).own)
+
+
+def listed(drops: Counter[str]) -> str:
+    """How many completions give no gradient, by reason, in words."""
+    return ", ".join(f"{number} {reason}" for reason, number in drops.most_common()) or "none"
