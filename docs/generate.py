@@ -41,6 +41,7 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "alarms": "Raised signals, as described under [alarms](#alarms)."},
     "warehouse check RUN --json": {
         "problems": "Broken invariants, one sentence each. The exit code is 1 if there are any.",
+        "unfinished": "Of `problems` those that a stage mends when it is run again.",
         "notes": "Remarks that are not errors.",
         "changes": "What --fix leaves out, one sentence each.",
         "left": "Of `problems` those that are there after --fix; without it all.",

@@ -59,6 +59,12 @@ def untrain(run: Path) -> None:
     back_before(open_warehouse(run), "train", iteration=1)
 
 
+def untrain_all(run: Path) -> None:
+    """Take both trainings back: no policy was trained on the scores."""
+    untrain(run)
+    back_before(open_warehouse(run), "train", iteration=0)
+
+
 def sample_ahead(run: Path) -> None:
     """As after a training while whose watch policy 1 samples iteration 2, ahead, already."""
     untrain(run)
@@ -140,6 +146,8 @@ CASES = (
     Case("fix a training", "check {run} --fix", damage(f"{TRAIN.format(1)}/*/samples-00000.parquet")),
     Case("fix lost rows", "check {run} --fix", damage(f"{TRAIN.format(0)}/*/samples-00000.parquet")),
     Case("fix merged parts", "check {run} --fix", damage_compacted),
+    Case("discard scores", f"discard {{run}} --iteration 0 --purpose train --scorer {SCORER}", untrain_all),
+    Case("branch", "branch {run} {folder}/new --at 1"),
     Case("tasks replace", "tasks replace {run} {folder}/tasks.jsonl", other_tasks),
     Case("tasks add", "tasks add {run} --tasks more={folder}/tasks.jsonl", new_tasks),
     Case("import", "import {run} {folder}/rows.jsonl --iteration 5 --plain-sampling", lines_to_import),
@@ -237,8 +245,8 @@ def state(folder: Path) -> dict[str, Any]:
     counting = folders_that_count(open_warehouse(folder / "run"))
     for path in sorted(folder.rglob("*")):
         name = NAMED.sub("generation=NAME", str(path.relative_to(folder)))
-        if path.is_dir() or ".tmp-" in name or name.startswith(("run/warehouse.sql", "run/iterations",
-                                                                "run/_log/")):
+        if path.is_dir() or ".tmp-" in name or name.startswith((
+                "run/warehouse.sql", "run/iterations", "run/_log/", "new/_log/", "new/warehouse.json")):
             continue
         if "generation=" in name and not counting & {*path.parents}:
             continue

@@ -41,13 +41,16 @@ class Branch(NamedTuple):
     num_bytes: int
 
 
-def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool, copy: bool = False) -> Branch:
+def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool,
+                copy: bool = False) -> Branch | None:
     """Make the run folder `new`, which has what the run has up to policy `at`, under a run id of its own.
 
     With `rows` also the rollouts and scores of later iterations that its policies sampled. What is under way
-    is not taken along. It appears whole, under its name, once all is in it. Refusal where there is no such
-    policy, StageError where the folder cannot be made.
+    is not taken along. It appears whole, under its name, once all is in it. None where `new` is that branch
+    already. Refusal where there is no such policy, StageError where the folder cannot be made.
     """
+    if _is_branch(new, warehouse, at, rows):
+        return None
     state = warehouse.state
     state.check_branch(at, rows)
     _check_place(warehouse, new)
@@ -76,6 +79,16 @@ def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool, copy: b
         remove_folder(building)
     paths = [new.resolve() / path.relative_to(building) for path in shared]
     return Branch(new, len(paths), sum(path.stat().st_size for path in paths))
+
+
+def _is_branch(new: Path, warehouse: Warehouse, at: int, rows: bool) -> bool:
+    """Whether `new` is a branch of the run at a policy: a command that was killed once it had made it."""
+    if not (new / "warehouse.json").is_file() or is_address(new):
+        return False
+    branched = [entry.what for entry in open_warehouse(new).state.entries.values()
+                if isinstance(entry.what, Branched)]
+    return bool(branched) and (branched[-1].run, branched[-1].policy, branched[-1].rows) == (
+        str(warehouse.root), at, rows)
 
 
 def _check_place(warehouse: Warehouse, new: Path) -> None:

@@ -35,7 +35,7 @@ def branch(run: Path, new: Path, at: int, with_rows: bool, copy: bool) -> None:
     made = make_branch(warehouse, new, at, rows=with_rows, copy=copy)
     verb = "copied" if copy else "shared"
     click.echo(f"{new}: policy {at} and what led to it; {counted(made.num_files, 'file')} {verb}, "
-               f"{made.num_bytes / 1e6:.1f} MB")
+               f"{made.num_bytes / 1e6:.1f} MB" if made else f"{new} is that branch already; nothing to do.")
     due = open_run(new).state.due()
     click.echo(f"next: {due.stage} {shell_quote(new)} --iteration {due.iteration}")
 

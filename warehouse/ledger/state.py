@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from warehouse.ledger.entries import DERIVED, Begun, Completed, Entry, Rewritten
+from warehouse.ledger.entries import DERIVED, Begun, Completed, Discarded, Entry, Rewritten
 from warehouse.ledger.refusals import Refusal
 from warehouse.store.names import base_purpose, is_training, turn_of, turn_purpose
 
@@ -382,7 +382,10 @@ class RunState:
     # What is allowed --------------------------------------------------------------------------------------
 
     def to_discard(self, iteration: int, purpose: str | None) -> list[Life]:
-        """Lives that end with a rollout, or an open training (`purpose` None); Refusal if they may not."""
+        """Lives that end with a rollout, or an open training (`purpose` None): none where a discard did it.
+
+        Refusal if they may not end.
+        """
         training = self.life("train", iteration)
         keys = {"iteration": iteration, "run": self.run}
         rollout = None if purpose is None else self.life("rollout", iteration, purpose)
@@ -394,9 +397,17 @@ class RunState:
                 raise Refusal("trained", **keys, policy=iteration + 1)
         doomed = [life for life in (rollout, training if feeds else None) if life]
         if not doomed:
-            raise Refusal("nothing_there", iteration=iteration)
+            self.check_discarded("rollout" if purpose else "train", iteration, purpose)
         self.check_end(life.begun for life in doomed)
         return doomed
+
+    def check_discarded(self, stage: str, iteration: int, purpose: str | None, scorer: str = "") -> None:
+        """Refusal unless a discard ended such a life: a command that is typed again did its work before."""
+        ends = [self.entries[life.ended].what for life in self.lives.values() if life.ended is not None
+                and life.stage == stage and (life.iteration, life.purpose) == (iteration, purpose)
+                and (not scorer or is_named(str(life.scorer), scorer))]
+        if not any(isinstance(end, Discarded) for end in ends):
+            raise Refusal("nothing_there", iteration=iteration)
 
     def check_end(self, begun: Iterable[int]) -> None:
         """Refusal if one of these lives has ended already, or one that stays uses its rows or its policy."""

@@ -26,10 +26,12 @@ TABLES = ("tasks", "prompts", "completions", "samples", "policy_logprobs", "trai
 class Report(NamedTuple):
     """What is wrong: `problems` break an invariant, `notes` are only worth knowing; and how much there is.
 
-    `changes` are what --fix does about the problems, or did.
+    `unfinished` are the problems that a stage mends which is run again; `changes` are what --fix does about
+    the others, or did.
     """
 
     problems: list[str]
+    unfinished: list[str]
     notes: list[str]
     num_parts: int
     num_rows: int
@@ -48,6 +50,7 @@ def check_run(warehouse: Warehouse, iteration: int | None = None, *, quick: bool
     if problems:
         forget_verified(warehouse)
     return Report([finding.text for finding in problems],
+                  [finding.text for finding in problems if finding.consequence == "unfinished"],
                   [finding.text for finding in found if finding.consequence == "note"],
                   len(seen), sum(seen.values()), changes_for(warehouse, problems))
 
@@ -170,7 +173,7 @@ def _stage(warehouse: Warehouse, stage: Stage, seen: Seen, *, quick: bool) -> It
     if manifest is None and not stage.is_complete():
         gone = is_built_upon(warehouse, stage)
         words = UNFINISHED if gone else "is not complete; run it again to finish it."
-        yield Finding(stage.folder, f"{stage.title} {words}", "restore" if gone else "note")
+        yield Finding(stage.folder, f"{stage.title} {words}", "unfinished" if gone else "note")
     for table, keys, folder in _tables(stage):
         yield from find_damaged_parts(warehouse, stage, table, keys, folder, manifest, seen,
                                       quick=quick)

@@ -43,8 +43,9 @@ def discard(run: Path, iteration: int, purpose: str | None, scorer: str | None, 
     from warehouse.store.errors import StageError
     if training == bool(purpose) or (scorer and training):
         raise StageError("Say what to discard: --purpose NAME (and --scorer), or --training.")
-    for title in end(open_run(run), iteration, purpose, scorer):
-        click.echo(f"discarded: {title}")
+    ended = end(open_run(run), iteration, purpose, scorer)
+    click.echo("\n".join(f"discarded: {title}" for title in ended)
+               or "That was discarded already; nothing to do.")
 
 
 @click.command()
@@ -67,17 +68,19 @@ def check(run: Path, iteration: int | None, quick: bool, fixes: bool, as_json: b
     warehouse = open_run(run)
     report = check_run(warehouse, iteration, quick=quick)
     left, to_do = report.problems, list[str]()
-    if fixes and fix(warehouse, report.changes):
-        after = check_run(warehouse, iteration, quick=quick).problems
-        left = [problem for problem in after if problem in report.problems]
-        to_do = [problem for problem in after if problem not in left]
+    if fixes:
+        after = check_run(warehouse, iteration, quick=quick) if fix(warehouse, report.changes) else report
+        to_do = [problem for problem in after.problems
+                 if problem in after.unfinished or problem not in report.problems]
+        left = [problem for problem in after.problems if problem not in to_do]
     if as_json:
         click.echo(as_line({**report._asdict(), "changes": [str(change) for change in report.changes],
                             "left": left}))
         raise SystemExit(bool(left))
     would = "Fixed:" if fixes else "`warehouse check --fix` would go on without:"
     lines = [*(f"note: {note}" for note in report.notes), *report.problems,
-             *([would, *map(str, report.changes)] if report.changes else []), *to_do]
+             *([would, *map(str, report.changes)] if report.changes else []),
+             *(problem for problem in to_do if problem not in report.problems)]
     click.echo(by_address("".join(f"{line}\n" for line in lines)), nl=False)
     click.echo(f"{counted(report.num_parts, 'part')}, {counted(report.num_rows, 'row', ',')}, "
                f"{counted(len(report.problems), 'problem')}" + (f", {len(left)} left" if fixes else ""))

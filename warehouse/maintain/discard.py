@@ -11,28 +11,29 @@ def discard(warehouse: Warehouse, iteration: int, purpose: str | None,
             scorer: str | None = None) -> list[str]:
     """End a rollout with its scores, or an unfinished training (`purpose` None), or one score; their titles.
 
-    The rows stay in their folders and count no more; `sql --at` reads them. Refusal if a policy was trained
-    from them, later turns answer them, or a later iteration goes on with what they left.
+    There are none where a discard ended them already. The rows stay in their folders and count no more;
+    `sql --at` reads them. Refusal if a policy was trained from them, later turns answer them, or a later
+    iteration goes on with what they left.
     """
     if purpose is not None:
         check_name("The purpose", purpose)
     ended: list[str] = []
 
-    def end(state: RunState) -> Discarded:
+    def end(state: RunState) -> Discarded | None:
         lives = (state.to_discard(iteration, purpose) if scorer is None
                  else _scores(state, iteration, str(purpose), scorer))
         ended[:] = [life.title for life in lives]
-        return Discarded([life.begun for life in lives])
+        return Discarded([life.begun for life in lives]) if lives else None
 
     warehouse.append(end)
     return ended
 
 
 def _scores(state: RunState, iteration: int, purpose: str, scorer: str) -> list[Life]:
-    """The scores of a rollout by a scorer; Refusal if there are none, or a training used them."""
+    """The scores of a rollout by a scorer, none if they were discarded; Refusal if a training used them."""
     lives = [life for life in state.derived(iteration, purpose) if is_named(str(life.scorer), scorer)]
     if not lives:
-        raise Refusal("nothing_there", iteration=iteration)
+        state.check_discarded("score", iteration, purpose, scorer)
     for life in lives:
         for reader in state.readers(life.begun):
             if reader.is_complete:

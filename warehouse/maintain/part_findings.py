@@ -15,8 +15,9 @@ from warehouse.store.run_folder import STEMS, Warehouse
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION, later_columns, stored_names
 from warehouse.store.stage import Stage
 
-# What --fix does: nothing, or to leave the file out, and to have its stage run again. Else only a copy helps.
-Consequence = Literal["note", "aside", "again", "restore"]
+# What --fix does: nothing, where a stage is to be run again either; to leave the file out, and to have its
+# stage run again. Else only a copy helps.
+Consequence = Literal["note", "unfinished", "aside", "again", "restore"]
 RESTORE_OR_OPEN = "Restore it, or let `warehouse check --fix` open the stage again."
 Seen = dict[Path, int]      # rows of each part that was looked at
 
