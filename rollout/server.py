@@ -1,4 +1,4 @@
-"""A vLLM server for the rollouts of a run, started with what they need: `python -m rollout.server RUN`.
+"""A vLLM server for the rollouts of a run, started with what they need: `python -P -m rollout.server RUN`.
 
 Nothing of it is left behind when it ends, fails or is interrupted, nor when this process is killed.
 """

@@ -3,6 +3,8 @@
 import ast
 import importlib
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -122,3 +124,18 @@ def test_commands_that_are_printed_can_be_pasted_where_the_folder_has_a_space(ro
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: str(script.relative_to(ROOT)))
 def test_commands_of_scripts_can_be_pasted_and_run_where_the_folder_has_a_space(script: Path) -> None:
     assert not re.findall(rf"({'|'.join(COMMANDS)})((?: [a-z]+)? \$(?:run|1)\b)", script.read_text())
+
+
+@pytest.mark.parametrize("words", [[str(Path(sys.executable).with_name("train"))],
+                                   ["-P", "-m", "rollout.server"]], ids=["launched train", "server"])
+def test_what_pages_launch_is_not_looked_for_in_the_folder_at_hand(tmp_path: Path, words: list[str]) -> None:
+    """`accelerate launch "$(which train)"` runs that file, as Python is given it here."""
+    for name in ("train.py", "rollout.py", "warehouse.py"):
+        (tmp_path / name).write_text("raise SystemExit('the file at hand')")
+    done = subprocess.run([sys.executable, *words, "--help"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "RUN" in done.stdout, done.stderr
+
+
+def test_no_page_launches_a_module_of_a_name_that_a_folder_may_have() -> None:
+    for page in [*PAGES, *(ROOT / "examples").rglob("*.yaml"), *ROOT.glob("train/**/*.py")]:
+        assert not re.search(r"(accelerate launch|torchrun)\b[^`\n]* -m train", page.read_text()), page

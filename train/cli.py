@@ -119,4 +119,4 @@ def train(run: Path, **values: Any) -> None:
 
 
 if __name__ == "__main__":
-    train()     # `accelerate launch -m train.cli RUN`
+    train()     # `python -m train.cli RUN`

@@ -104,8 +104,8 @@ class Server:
             info = await self.ask("/server_info?config_format=json", seconds=120)  # at first it looks around
         except Unavailable as error:
             raise StageError(f"{self.url} does not say how it samples ({error}). Start it with "
-                             "VLLM_SERVER_DEV_MODE=1 in its environment, or use `python -m rollout.server`."
-                             ) from error
+                             "VLLM_SERVER_DEV_MODE=1 in its environment, or use `python -P -m "
+                             "rollout.server`.") from error
         config = info["vllm_config"]
         model, lora = config["model_config"], config.get("lora_config") or {}
         own = {name: model[name] for name in ("generation_config", "logits_processors")

@@ -21,18 +21,18 @@ class NoGradient(StageError):
         self.drops = Counter(reason for reason in reasons if reason)
         rollouts = [rollout for group in inputs.groups for rollout in group.rollouts]
         right, cut = (sum(getattr(each, name) for each in rollouts) for name in ("correct", "truncated"))
-        run = shell_quote(inputs.stage.warehouse.root)
+        run = inputs.stage.warehouse.root
         keep = "write the policy unchanged with --keep-if-nothing."
         if self.drops.keys() & {*WEIGHED_OUT}:
             way_out = ("The bounds of --correction and --veto leave none of those that had one: choose "
                        f"others, or {keep}")
         elif rollouts and not right and inputs.iteration > 0:
             way_out = (f"None of {len(rollouts)} is right and {cut} are cut off, which looks like a "
-                       f"collapse: `warehouse watch {run}` names the policy to go back to. If tasks are too "
-                       f"hard, roll out others, or {keep}")
+                       f"collapse: `warehouse watch {shell_quote(run)}` names the policy to go back to. If "
+                       f"tasks are too hard, roll out others, or {keep}")
         else:
-            way_out = (f"Roll out more or other tasks (after `warehouse discard {run} --iteration "
-                       f"{inputs.iteration} --purpose {purpose}`), or {keep}")
+            way_out = (f"Roll out more or other tasks (after `warehouse discard {shell_quote(run)} "
+                       f"--iteration {inputs.iteration} --purpose {purpose}`), or {keep}")
         super().__init__(f"No completion of iteration {inputs.iteration} has a gradient: "
                          f"{listed(self.drops)}. {way_out}")
 

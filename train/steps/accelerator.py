@@ -194,8 +194,8 @@ def _check_launch() -> None:
     if {"ACCELERATE_MIXED_PRECISION", "MASTER_PORT"} <= os.environ.keys() and not {
             "WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"} & os.environ.keys():
         raise StageError("`accelerate launch` was asked for several processes and started one, as it does "
-                         "on a CPU. Start them by `torchrun --standalone --nproc-per-node N -m train.cli "
-                         "RUN`, or one without MASTER_PORT.")
+                         "on a CPU. Start them by `torchrun --standalone --nproc-per-node N "
+                         "\"$(which train)\" RUN`, or one without MASTER_PORT.")
     for name, engine in (("DEEPSPEED", "DeepSpeed"), ("MEGATRON_LM", "Megatron-LM")):
         if _is_on(f"ACCELERATE_USE_{name}"):
             raise StageError(f"The config of `accelerate launch` asks for {engine}, which `train` cannot "
@@ -208,7 +208,7 @@ def _sharding(num_processes: int) -> Sharding | None:
         return None
     if not torch.distributed.is_initialized():
         raise StageError("The environment asks for FSDP, but no process group was started. Start the stage "
-                         "by `accelerate launch --config_file CONFIG -m train.cli RUN`.")
+                         "by `accelerate launch --config_file CONFIG \"$(which train)\" RUN`.")
     if os.environ.get("FSDP_VERSION", "1") != "2":
         raise StageError("The config of `accelerate launch` asks for FSDP 1. Set fsdp_version to 2, as in "
                          "examples/many-gpus.")
