@@ -24,6 +24,7 @@ from tests.building.scripted import ScriptedEngine
 from tests.building.sound import check_run
 from tests.building.stored import weights
 from train.inputs.groups import load_groups
+from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import RunState
 from warehouse.maintain.compact import compact_run
 from warehouse.maintain.discard import discard
@@ -33,7 +34,7 @@ from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import connect
 from warehouse.stages.due import rollouts_to_score
 from warehouse.stages.shard import Shard
-from warehouse.store.errors import StageError
+from warehouse.store.errors import SettingChanged, StageError
 from warehouse.store.json_files import json_bytes, read_json
 from warehouse.store.run_folder import Warehouse
 from warehouse.transfer.export_rows import export_rows
@@ -314,8 +315,9 @@ def test_what_later_iterations_went_on_with_stays(tmp_path: Path) -> None:
     sample(run, 0, carry_over="0.4")
     left = {row["group_id"] for row in rows(run, "carried")}
     sample(run, 1, policy_version=0)
-    with pytest.raises(StageError, match="Iteration 1 goes on with groups that it carried over"):
+    with pytest.raises(Refusal) as refused:
         discard(run, 0, "train")
+    assert refused.value.code == "gone_on_with"
     discard(run, 1, "train")
     sample(run, 1, policy_version=0)
     assert left <= {row["group_id"] for row in rows(run, iteration=1)}, "what is discarded waits again"
@@ -323,12 +325,14 @@ def test_what_later_iterations_went_on_with_stays(tmp_path: Path) -> None:
 
 
 def test_pruning_waits_for_groups_that_are_not_whole(run: Warehouse) -> None:
-    with pytest.raises(StageError, match="Groups that iteration 0 carried over are not whole yet"):
+    with pytest.raises(Refusal) as refused:
         prune_run(run, 1, dry_run=False)
+    assert refused.value.code == "carried_needed"
     with pytest.raises(KeyboardInterrupt):
         sample(run, 1, ScriptedEngine(stop_after=3))
-    with pytest.raises(StageError, match="Groups that iteration 0 carried over are not whole yet"):
+    with pytest.raises(Refusal) as refused:
         prune_run(run, 1, dry_run=False)
+    assert refused.value.code == "carried_needed"
     sample(run, 1)
     prune_run(run, 1, dry_run=False)
     assert all(row["completion_ids"] is None for row in rows(run, "carried"))
@@ -380,8 +384,9 @@ def test_what_a_given_up_iteration_had_taken_waits_again(run: Warehouse) -> None
     assert left <= now and {row["policy_version"] for row in rows(run, iteration=2)} == {0}
     assert len(drawn(run, 1)) + 4 * len(now) == 24 + 4 * len(now - left)
     assert not rollouts_to_score(run, "any")[0].count((1, "train")), "no score waits for what nobody finishes"
-    with pytest.raises(StageError, match="iteration 2 went on with groups that it had taken"):
+    with pytest.raises(Refusal) as refused:
         sample(run, 1)
+    assert refused.value.code == "given_up"
 
 
 def test_groups_of_a_trained_iteration_do_not_wait_while_it_is_repaired(run: Warehouse) -> None:
@@ -474,8 +479,9 @@ def test_an_iteration_keeps_the_share_that_it_began_with_unless_that_is_accepted
                 yield sampled
     with pytest.raises(KeyboardInterrupt):
         sample(run, 0, Dying(), carry_over="0.9", spill_seconds=0.0)
-    with pytest.raises(StageError, match=r'carry_over = "0.9", now it is "0.5"'):
+    with pytest.raises(SettingChanged) as refused:
         sample(run, 0, carry_over="0.5")
+    assert (refused.value.name, refused.value.before, refused.value.now) == ("carry_over", "0.9", "0.5")
     sample(run, 0, carry_over="0.5", accept_change=("carry_over",))
     assert run.stage("rollout", iteration=0, purpose="train").is_complete() and rows(run, "carried")
 
@@ -487,8 +493,9 @@ def test_of_two_iterations_that_start_at_once_one_takes_what_waits(run: Warehous
         def start(self, settings: EngineSettings) -> ScriptedEngine:
             sample(run, 2, policy_version=0)
             return super().start(settings)
-    with pytest.raises(StageError, match="were taken by another iteration or put aside while the engine"):
+    with pytest.raises(Refusal) as refused:
         sample(run, 1, Slow())
+    assert refused.value.code == "groups_taken"
     assert not list(run.root.glob("*/iteration=1"))
     sample(run, 1)
     ended = Counter(row["group_id"] for iteration in range(3) for row in rows(run, iteration=iteration))

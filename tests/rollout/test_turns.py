@@ -10,8 +10,9 @@ import pytest
 from tests.building.runs import finish, replace_rows, sample_row, small_run, write_rows
 from tests.building.scripted import ScriptedEngine, sample
 from tests.building.sound import check_run
+from warehouse.ledger.refusals import Refusal
 from warehouse.maintain.discard import discard
-from warehouse.store.errors import StageError
+from warehouse.store.errors import SettingChanged, StageError
 from warehouse.store.parts import read_parts
 from warehouse.store.run_folder import Warehouse
 
@@ -88,8 +89,9 @@ def test_a_third_turn_follows_the_second_and_a_resumed_wave_is_the_undisturbed_o
         run: Warehouse, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         sample(run, ScriptedEngine(stop_after=11), turn=2)
-    with pytest.raises(StageError, match=r"started with feedback = \"tests@1\", now it is \"error@1\""):
+    with pytest.raises(SettingChanged) as refused:
         sample(run, turn=2, feedback="error")
+    assert (refused.value.name, refused.value.before, refused.value.now) == ("feedback", "tests@1", "error@1")
     before = prompts(run, "train-turn2")
     sample(run, turn=2)
     assert prompts(run, "train-turn2") == before
@@ -152,12 +154,14 @@ def test_parents_that_nothing_can_follow_are_refused(run: Warehouse, tmp_path: P
 
 def test_what_is_answered_cannot_be_discarded_before_its_answers(run: Warehouse) -> None:
     sample(run, turn=2)
-    with pytest.raises(StageError, match="train-turn2 of iteration 0 answers completions of it"):
+    with pytest.raises(Refusal) as refused:
         discard(run, 0, "train")
+    assert refused.value.code == "answered"
     discard(run, 0, "train-turn2")
     discard(run, 0, "train")
-    with pytest.raises(StageError, match="has no complete rollout of purpose train to answer"):
+    with pytest.raises(Refusal) as refused:
         sample(run, turn=2)
+    assert refused.value.code == "no_turn"
 
 
 def test_check_sees_that_what_was_answered_is_not_there_any_more(run: Warehouse) -> None:

@@ -13,6 +13,7 @@ from tests.building.sampled import END, OPTIONS, SCORER, load_policy, tiny_run
 from tests.building.sound import check_run
 from train.cli import train
 from train.inputs.inputs import mismatch_floor
+from warehouse.ledger.refusals import Refusal
 from warehouse.maintain.discard import discard
 from warehouse.sql.database import connect
 from warehouse.store.errors import StageError
@@ -87,8 +88,9 @@ def test_the_policy_learns_the_right_answers_and_no_mismatch_is_made_up(warehous
 def test_what_was_trained_on_is_known_by_its_purpose(warehouse: Warehouse) -> None:
     """It stays, and `check` looks for its scores, not for those of a training rollout that never was."""
     assert invoke(warehouse, "--loss", "nll").exit_code == 0
-    with pytest.raises(StageError, match="Policy 1 was trained in iteration 0, so the rows stay"):
+    with pytest.raises(Refusal) as refused:
         discard(warehouse, 0, "distil")
+    assert refused.value.code == "trained"
     assert not check_run(warehouse).problems
     (warehouse.folder("samples", iteration=0, purpose="distil", scorer=SCORER) / "manifest.json").unlink()
     with pytest.raises(StageError, match=r"is missing.*iteration 0, purpose distil, .* is left out"):

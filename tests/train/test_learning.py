@@ -31,9 +31,9 @@ from train.steps.logprob_pass import collect, fill_logprobs, hand_out
 from train.steps.row import forwardable
 from train.steps.steps import learning_rate
 from warehouse.fields import options_from
+from warehouse.ledger.refusals import Refusal
 from warehouse.maintain.prune import prune_run
 from warehouse.maintain.rollback import roll_back
-from warehouse.store.errors import StageError
 
 
 @pytest.fixture
@@ -467,8 +467,9 @@ def test_after_five_rollouts_it_trains_on_what_there_is(scored, tmp_path):
 def test_after_a_rollback_rows_of_the_policies_between_neither_wait_nor_are_replayed(scored, tmp_path):
     run = copy_run(scored, tmp_path / "run")
     assert run_train(run, "--until-signal", "7").exit_code == 0
-    with pytest.raises(StageError, match="Iteration 0 waits to be trained on with the next one"):
+    with pytest.raises(Refusal) as refused:
         prune_run(run, 1, dry_run=True)
+    assert refused.value.code == "waiting_needed"
     sample_rows(run, 1)
     assert run_train(run).exit_code == 0
     sample_rows(run, 2)

@@ -19,8 +19,7 @@ from warehouse.ledger.entries import (
     WeightsDropped,
 )
 from warehouse.ledger.state import Life, RunState
-from warehouse.store.errors import counted
-from warehouse.store.json_files import shorten
+from warehouse.store.errors import counted, shorten
 
 
 def history(state: RunState) -> list[dict[str, Any]]:

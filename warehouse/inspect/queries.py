@@ -16,12 +16,13 @@ from warehouse.sql.database import (
     unwritable,
 )
 from warehouse.store.config_file import read_config
-from warehouse.store.errors import StageError, counted, printable
+from warehouse.store.errors import StageError, UnusableFile, counted, printable
 from warehouse.store.run_folder import Warehouse
 
 SHOWN_ROWS = 200
 ZONED = "TIMESTAMP WITH TIME ZONE"
-SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".md": "markdown", ".parquet": "parquet"}
+SUFFIXES = {"": "table", ".txt": "table", ".csv": "csv", ".json": "json", ".jsonl": "json", ".md": "markdown",
+            ".parquet": "parquet"}
 
 
 def write_answers(warehouse: Warehouse, connection: Connection, script: str, **options: Any) -> None:
@@ -75,7 +76,10 @@ def write_answer(warehouse: Warehouse, connection: Connection, query: str, *,
     A file whose suffix names a format is written in it where no other `style` is asked for, and holds every
     row unless there is a `limit`.
     """
-    style = style or (SUFFIXES.get(output.suffix.lower(), "table") if output else "table")
+    if output and not style and output.suffix.lower() not in SUFFIXES:
+        raise UnusableFile(output, "form", f"{output} has a suffix of none of the formats: "
+                                           f"{', '.join(filter(None, SUFFIXES))}. Use one, or say --format.")
+    style = style or SUFFIXES[output.suffix.lower() if output else ""]
     if style == "parquet" and output is None:
         raise StageError("Parquet cannot be printed. Name a file: --output rows.parquet")
     parameters = None

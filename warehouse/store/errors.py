@@ -1,10 +1,12 @@
 """The one exception that a user sees: what is wrong and the way out, in one sentence; words of sentences."""
 
+import json
 import os
 import resource
 from collections.abc import Collection
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 
 class StageError(Exception):
@@ -19,6 +21,31 @@ class UnusableFile(StageError):
     def __init__(self, path: Path, problem: str, sentence: str) -> None:
         self.path, self.problem = path, problem
         super().__init__(sentence)
+
+
+class NoRun(StageError):
+    """A path that holds no run which this version reads; `version` is its schema version, if it has one."""
+
+    def __init__(self, path: str | Path, version: int | None, sentence: str) -> None:
+        self.path, self.version = path, version
+        super().__init__(f"{path} {sentence}")
+
+
+class Damaged(StageError):
+    """A file of the run at `path` that is not what was written, and `why`."""
+
+    def __init__(self, path: Path, why: str, sentence: str) -> None:
+        self.path, self.why = path, why
+        super().__init__(f"{path} {sentence}")
+
+
+class SettingChanged(StageError):
+    """A stage under way that is run with another value of a setting: `title`, `name`, `before` and `now`."""
+
+    def __init__(self, title: str, name: str, before: Any, now: Any, way_out: str) -> None:
+        self.title, self.name, self.before, self.now = title, name, before, now
+        super().__init__(f"{title} was started with {name} = {shorten(before, 80)}, now it is "
+                         f"{shorten(now, 80)}. {way_out}")
 
 
 def check_file(path: Path, forms: Collection[str] = (), way_out: str = "") -> None:
@@ -42,6 +69,12 @@ def printable(text: str, *, kept: str = "\n\t") -> str:
     """Foreign text made safe for a terminal: marks that steer it, but those `kept`, are spelled out."""
     return "".join(letter if letter.isprintable() or letter in kept else ascii(letter)[1:-1]
                    for letter in text)
+
+
+def shorten(value: object, most: int) -> str:
+    """A value as JSON, of which a sentence shows no more than `most` characters."""
+    text = json.dumps(value)
+    return text if len(text) <= most else text[:most - 3] + "..."
 
 
 def counted(number: int, noun: str, style: str = "") -> str:

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from warehouse.store.errors import StageError
+from warehouse.store.errors import Damaged, StageError
 
 STALE_ATTEMPTS = 9
 CHECKSUM = "checksum"
@@ -50,18 +50,12 @@ def read_json(path: Path, **types: type | tuple[type, ...]) -> dict[str, Any] | 
     return value
 
 
-def damaged(path: Path, why: str) -> StageError:
+def damaged(path: Path, why: str) -> Damaged:
     """The error for a file of the run that is not what was written."""
     ways_out = {"warehouse.json": "Restore it from a copy of the run",       # nothing else says it
                 "object-store.json": "Remove it, and name the run by its address in the store"}
     way_out = ways_out.get(path.name, "Run `warehouse check --fix`, or restore the file from a copy")
-    return StageError(f"{path} is damaged ({why}). {way_out}.")
-
-
-def shorten(value: object, most: int) -> str:
-    """A value as JSON, of which a sentence shows no more than `most` characters."""
-    text = json.dumps(value)
-    return text if len(text) <= most else text[:most - 3] + "..."
+    return Damaged(path, why, f"is damaged ({why}). {way_out}.")
 
 
 def fresh_text(path: Path) -> str:

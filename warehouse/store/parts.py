@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from warehouse.store.commit import commit_file
-from warehouse.store.errors import StageError, first_line
+from warehouse.store.errors import Damaged, StageError, first_line
 from warehouse.store.schema import SCHEMA_VERSION, arrow_schema, later_columns, stored_names
 
 # Measured on completions of 400 tokens: ids stay PLAIN (a dictionary or delta encoding makes them larger),
@@ -228,7 +228,7 @@ def _missing(path: Path) -> StageError:
                       "stage again.")
 
 
-def _damaged(path: Path, error: Exception | str) -> StageError:
+def _damaged(path: Path, error: Exception | str) -> Damaged:
     why = first_line(error) if isinstance(error, Exception) else error
-    return StageError(f"{path} cannot be read ({why}). Run `warehouse check` to see what is damaged, and "
-                      "`warehouse check --fix` to open its stage again.")
+    return Damaged(path, why, f"cannot be read ({why}). Run `warehouse check` to see what is damaged, "
+                               "and `warehouse check --fix` to open its stage again.")

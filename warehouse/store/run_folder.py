@@ -17,7 +17,7 @@ from warehouse.objects.place import sync_copy
 from warehouse.store.checksums import check_policy_files, check_tasks, part_damage
 from warehouse.store.commit import TEMPORARY_MARK, commit_directory, ensure_local, file_names, readable
 from warehouse.store.config_file import named_scorer
-from warehouse.store.errors import StageError, shell_quote
+from warehouse.store.errors import NoRun, StageError, shell_quote
 from warehouse.store.json_files import damaged, read_json
 from warehouse.store.names import SCORER, check_name
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
@@ -297,15 +297,15 @@ def open_warehouse(path: str | Path, at: int | None = None) -> Warehouse:
     marker = root / "warehouse.json"
     facts = read_json(marker, schema_version=int)
     if facts is None:
-        raise StageError(f"{path} is not a run folder (it has no warehouse.json). Make one with "
-                         f"`warehouse init {shell_quote(path)} --model MODEL --tasks SOURCE`.")
+        raise NoRun(path, None, "is not a run folder (it has no warehouse.json). Make one with `warehouse "
+                                f"init {shell_quote(path)} --model MODEL --tasks SOURCE`.")
     version = facts["schema_version"]
     if version < OLDEST_VERSION:
-        raise StageError(f"{path} has schema version {version}, which was never released: no Rollhouse reads "
-                         "it. Sample the run again.")
+        raise NoRun(path, version, f"has schema version {version}, which was never released: no Rollhouse "
+                                   "reads it. Sample the run again.")
     if version > SCHEMA_VERSION:
-        raise StageError(f"{path} has schema version {version}, this Rollhouse reads up to {SCHEMA_VERSION}. "
-                         "Install a newer Rollhouse.")
+        raise NoRun(path, version, f"has schema version {version}, this Rollhouse reads up to "
+                                   f"{SCHEMA_VERSION}. Install a newer Rollhouse.")
     facts = read_json(marker, run_id=str, model=str)
     assert facts is not None
     warehouse = Warehouse(root, facts, Log(root, lambda: old_entries(root), at))

@@ -16,8 +16,8 @@ from warehouse.ledger.log import Log
 from warehouse.ledger.state import Key, Life, RunState
 from warehouse.store.checksums import part_facts, sha256_of
 from warehouse.store.commit import TEMPORARY_MARK, commit_json, ensure_local, file_names
-from warehouse.store.errors import StageError, shell_quote
-from warehouse.store.json_files import damaged, read_json, shorten
+from warehouse.store.errors import SettingChanged, StageError, shell_quote
+from warehouse.store.json_files import damaged, read_json
 from warehouse.store.parts import check_parts
 
 if TYPE_CHECKING:
@@ -146,10 +146,8 @@ class Stage:
                 continue
             if name not in accept_change:
                 accept = f"go on with `--accept-change {name}`, " if name in may_change else ""
-                raise StageError(
-                    f"{self.title} was started with {name} = {shorten(values['before'], 80)}, now it is "
-                    f"{shorten(values['now'], 80)}. Run it with the former value, {accept}or "
-                    f"{self.way_to_discard()}.")
+                raise SettingChanged(self.title, name, **values, way_out=f"Run it with the former value, "
+                                     f"{accept}or {self.way_to_discard()}.")
             self._note_change(begun, {"setting": name, **values})
 
     def _note_change(self, begun: int, change: dict[str, Any]) -> None:

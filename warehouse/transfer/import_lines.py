@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from warehouse.store.errors import StageError
-from warehouse.store.json_files import shorten
+from warehouse.store.errors import StageError, shorten
 from warehouse.store.names import UNTRUNCATED
 from warehouse.store.schema import arrow_schema
 from warehouse.tasks.augmentation import NUM_COLORS

@@ -592,6 +592,11 @@ def test_rows_of_earlier_policies_raise_no_mismatch_and_that_is_said(tmp_path: P
     assert "mismatch" not in {alarm.signal for alarm in raised_alarms(connect(run))}
     assert ("Not judged at iteration 2, because none of its rows came from the policy that was trained: "
             "wrong_weights, mismatch.") in watch(run).stdout
+    for number, there, not_there in ((1, "mismatch_kl_fresh", "off_policy_kl"),
+                                     (2, "off_policy_kl", "mismatch_kl_fresh")):
+        said = CliRunner().invoke(cli, ["summary", str(run.root), "--iteration", str(number), "--json"])
+        row = json.loads(said.stdout)
+        assert row[there] > 0 and row[not_there] is None, row
 
 
 def test_a_loss_that_always_clips_much_raises_nothing_until_it_clips_more(tmp_path: Path) -> None:

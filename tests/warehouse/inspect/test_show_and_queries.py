@@ -178,6 +178,8 @@ def test_a_file_that_cannot_be_written_is_one_sentence(run: Warehouse, tmp_path:
         result = warehouse("sql", run.root, "SELECT 1", "-o", tmp_path / "file" / name)
         assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
         assert f"Cannot write {tmp_path / 'file' / name}" in result.stderr
+    other = warehouse("sql", run.root, "SELECT 1", "-o", tmp_path / "rows.xlsx")
+    assert other.exit_code == 1 and not (tmp_path / "rows.xlsx").exists()
     taken = warehouse("sql", run.root, "SELECT 1", "-o", "/proc/x.parquet")
     assert taken.exit_code == 1 and "Cannot write /proc/x.parquet" in taken.stderr
     assert "warehouse check" not in taken.stderr

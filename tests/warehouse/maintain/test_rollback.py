@@ -11,7 +11,6 @@ from tests.building.texts import SAME, add_rollout, fenced
 from warehouse.ledger.refusals import Refusal
 from warehouse.maintain.discard import discard
 from warehouse.maintain.rollback import roll_back
-from warehouse.store.errors import StageError
 
 
 def test_what_was_sampled_ahead_by_a_policy_that_is_left_is_put_aside(tmp_path: Path) -> None:
@@ -23,8 +22,9 @@ def test_what_was_sampled_ahead_by_a_policy_that_is_left_is_put_aside(tmp_path: 
         add_rollout(run, [("turn", fenced(SAME))], iteration=iteration)
     add_rollout(run, [("turn", fenced(SAME))], iteration=1, purpose="eval-turn2", turn=2, parent_iteration=3,
                 parent_purpose="train", parent_sample_index=0)
-    with pytest.raises(StageError, match="eval-turn2 of iteration 1 answers completions of iteration 3"):
+    with pytest.raises(Refusal) as refused:
         roll_back(run, 1)
+    assert refused.value.code == "answered"
     discard(run, 1, "eval-turn2")
     said, after = roll_back(run, 1)
     assert said == ("policy 3 now has the weights of policy 1; iteration 2 stays as it is and is not trained "
@@ -32,8 +32,9 @@ def test_what_was_sampled_ahead_by_a_policy_that_is_left_is_put_aside(tmp_path: 
     assert [run.state.purposes(iteration) for iteration in (2, 3)] == [["train"], []]
     assert not run.state.purposes(3) and run.state.rollout_due() == 3
     assert roll_back(run, 1) == ["policy 3 has the weights of policy 1 already; nothing is changed", after]
-    with pytest.raises(StageError, match="Iteration 2 was left out of training by a rollback, and its"):
+    with pytest.raises(Refusal) as refused:
         discard(run, 2, "train")
+    assert refused.value.code == "left_out"
 
 
 @pytest.mark.parametrize(("iteration", "purpose"), [(2, "train"), (0, "eval")])

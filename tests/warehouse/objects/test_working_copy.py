@@ -26,7 +26,7 @@ from warehouse.objects.bucket import Bucket
 from warehouse.objects.working_copy import PACKS, WorkingCopy
 from warehouse.stages.shard import Shard
 from warehouse.store.commit import TWINS, commit_bytes
-from warehouse.store.errors import StageError
+from warehouse.store.errors import SettingChanged, StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 KEYS = {"iteration": 0, "purpose": "train"}
@@ -208,8 +208,9 @@ def test_a_long_log_is_opened_in_few_requests(machine, monkeypatch: pytest.Monke
 def test_settings_that_another_put_first_count(machine) -> None:
     first, second = machine("a"), machine("b")
     first.stage("rollout", **KEYS).settle({"temperature": 1.0})
-    with pytest.raises(StageError, match=r"was started with temperature = 1\.0, now it is 0\.5"):
+    with pytest.raises(SettingChanged) as refused:
         second.stage("rollout", **KEYS).settle({"temperature": 0.5})
+    assert (refused.value.name, refused.value.before, refused.value.now) == ("temperature", 1.0, 0.5)
 
 
 @pytest.mark.slow("a rollout of its own")

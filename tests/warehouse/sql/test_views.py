@@ -18,6 +18,7 @@ import pytest
 from tests.building.runs import back_before, begin, score_again, write_manifest_again
 from tests.building.weather import SCORER, Weather, build_run, empty_run, write_iteration
 from train.inputs.inputs import scorer_to_train
+from warehouse.ledger.refusals import Refusal
 from warehouse.sql.database import connect, empty_connection, refresh_sql, rows_of
 from warehouse.sql.dictionary import described_columns
 from warehouse.sql.inventory import take_inventory
@@ -252,8 +253,9 @@ def test_the_chosen_scorer_is_named_trained_or_latest(tmp_path: Path) -> None:
         return [shown]
 
     assert chosen() == [("strict-99", "finished last")]
-    with pytest.raises(StageError, match="Scorer 'lax' has not scored iteration 0"):
+    with pytest.raises(Refusal) as refused:
         warehouse.choose_scorer(0, "train", "lax")
+    assert refused.value.code == "other_scorers"
     with pytest.raises(StageError, match="Name the one to train on: --scorer strict-99"):
         scorer_to_train(warehouse, 0, None)
     begin(warehouse, "train", {"loss": "dapo"}, iteration=0).complete({"scorer": SCORER})
