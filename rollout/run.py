@@ -4,12 +4,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from rollout.carry import Ending, begun_rows, check_engine, find_waiting, place_behind
 from rollout.endpoint.failures import OF_THE_KEY, Refused
+from rollout.endpoint.tokenizer import load_encoder as load_tokenizer
 from rollout.engines.engine import Engine
 from rollout.job import Job, find_jobs, read_prompts
 from rollout.options import CarryOver, RolloutOptions
@@ -66,6 +68,8 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
                          "itself, with --split.")
     with StopRequest(options.time_limit, options.grace) as stop, ExitStack() as stack:
         if load_encoder is None or start_engine is None:
+            for job in jobs:
+                check_prompts(job)
             decided, load_encoder, start_engine = stack.enter_context(engine_to_start(jobs[0], stop, say))
             jobs = [replace(job, decided=decided.decided) for job in jobs]
         encoder = load_encoder(jobs[0].model)
@@ -76,6 +80,14 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
         for job, plan in plans:
             yield from sample_and_finish(job, plan, engine, clock, stop)
             clock = Clock()
+
+
+def check_prompts(job: Job) -> None:
+    """StageError where no prompt can be sampled, before vLLM is imported: one that fits is enough here."""
+    options, loads_quickly = job.options, (Path(job.model) / "tokenizer.json").exists()    # without torch
+    if loads_quickly and not (options.endpoint or options.turn > 1 or read_prompts(job)
+                              or "rollout.engines.vllm_engine" in sys.modules):
+        plan_prompts(replace(job, options=options.replace(num_tasks=1)), load_tokenizer(job.model, None))
 
 
 def sample_and_finish(job: Job, plan: Plan, engine: Engine | None, clock: Clock,

@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -22,14 +24,14 @@ from rollout.run import run_rollout
 from rollout.spill import Spill
 from score.cli import score
 from tests.building import scripted
-from tests.building.runs import add_policy, arc_file, fake_model, new_run, small_run
+from tests.building.runs import STARTER, add_policy, arc_file, fake_model, new_run, small_run
 from tests.building.scripted import ScriptedEncoder, ScriptedEngine
 from warehouse.init import init_run
 from warehouse.maintain.discard import discard
 from warehouse.maintain.tasks import add_tasks
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StageStopped
-from warehouse.store.errors import StageError, UnusableFile
+from warehouse.store.errors import SettingChanged, StageError, UnusableFile
 from warehouse.store.parts import part_number, read_part
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.tasks import graders
@@ -115,8 +117,9 @@ def test_a_complete_rollout_is_not_sampled_again(tmp_path: Path) -> None:
 def test_other_settings_are_refused_with_both_values(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
     sample(warehouse)
-    with pytest.raises(StageError, match=r"temperature = 1\.0, now it is 0\.5"):
+    with pytest.raises(SettingChanged) as refused:
         sample(warehouse, iteration=0, sampling=Sampling(max_tokens=20, temperature=0.5))
+    assert (refused.value.name, refused.value.before, refused.value.now) == ("temperature", 1.0, 0.5)
 
 
 def test_settings_of_the_machine_may_change_between_runs(tmp_path: Path) -> None:
@@ -316,6 +319,19 @@ def test_a_file_of_the_users_that_is_not_there_is_named_before_anything_loads(tm
     assert (refused.value.path.name, refused.value.problem) == ("nowhere.py", "missing")
 
 
+@pytest.mark.parametrize("options", [("--max-tokens", "99999"),
+                                     ("--max-tokens", "20", "--max-prompt-tokens", "3")])
+def test_prompts_that_do_not_fit_are_refused_before_vllm_and_torch_are_imported(
+        tmp_path: Path, options: tuple[str, ...]) -> None:
+    run = new_run(tmp_path / "run", model=STARTER)
+    program = ("import sys, click\nfrom rollout.cli import rollout\n"
+               f"try:\n    rollout.main([{str(run.root)!r}, *{options!r}], standalone_mode=False)\n"
+               "except click.ClickException as error:\n"
+               "    print(error.exit_code, *{'torch', 'vllm'} & {*sys.modules})\n")
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-1] == "1", said.stderr
+
+
 def test_a_grader_that_score_will_miss_is_named_before_anything_is_sampled(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def version(package: str) -> str:
@@ -405,8 +421,9 @@ def test_a_change_is_refused_or_accepted_and_recorded(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         sample(warehouse, ScriptedEngine(stop_after=9))
-    with pytest.raises(StageError, match='dtype = "auto", now it is "float16"'):
+    with pytest.raises(SettingChanged) as refused:
         sample(warehouse, dtype="float16")
+    assert (refused.value.name, refused.value.before, refused.value.now) == ("dtype", "auto", "float16")
     sample(warehouse, dtype="float16", accept_change=("dtype",))
     manifest = warehouse.stage("rollout", iteration=0, purpose="train").manifest()
     assert manifest["changes"] == [{"setting": "dtype", "before": "auto", "now": "float16"}]
@@ -456,8 +473,7 @@ def test_a_query_over_the_warehouse_chooses_tasks_and_its_choice_is_kept(tmp_pat
 def test_after_a_discard_the_plan_is_made_anew(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
     sample(warehouse)
-    with pytest.raises(StageError, match=r"group_size = 4, now it is 2.*`warehouse discard .* --iteration 0 "
-                                         r"--purpose train`"):
+    with pytest.raises(SettingChanged, match=r"`warehouse discard .* --iteration 0 --purpose train`"):
         sample(warehouse, iteration=0, group_size=2)
     before, head = rows(warehouse), warehouse.state.head
     discard(warehouse, 0, "train")
