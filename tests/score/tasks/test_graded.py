@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from score.isolation.lockdown import Layer
+from score.isolation.lockdown import RESULT_FD, Layer
+from score.protocol import plain_data
+from score.protocol.frames import encode_result
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
@@ -36,10 +38,14 @@ def grade(text, letter):
     if letter == "raise": raise ValueError("what is this?")
     if letter == "twice": return 2.0, "too much"
     if letter == "text": return "all of it"
+    if letter == "eval": return float(bool(eval(text))), text
     if letter == "write": open("/tmp/written-by-a-grader", "w")
     return text.count(letter) / len(text), text
 """
 
+# What, evaluated where it is judged, puts a verdict where the grader's would be.
+FORGED = encode_result(json.dumps([["value", plain_data.tag((1.0, "forged"))]]).encode())
+FORGERY = f"[o := __import__('os'), o.pwrite({RESULT_FD}, {FORGED!r}, 0), o._exit(0)]"
 QUESTIONS = "examples/sources/reasoning_gym.py:tasks"
 
 
@@ -75,6 +81,13 @@ def test_a_grader_that_fails_or_says_nonsense_gives_nothing(letters: Callable[..
                                                             letter: str) -> None:
     [row] = letters(({"letter": letter}, "xyz"))
     assert row.correct_share == 0.0 and not Path("/tmp/written-by-a-grader").exists()
+
+
+def test_a_grader_that_evaluates_text_believes_what_that_forges(
+        letters: Callable[..., list[Measures]]) -> None:
+    """Why no task may name one: see the next test of the forgery, which none of those allowed believes."""
+    [row] = letters(({"letter": "eval"}, FORGERY))
+    assert (row.correct_share, row.outputs) == (1.0, '{"test":["forged"]}')
 
 
 def test_an_empty_answer_is_never_graded() -> None:
@@ -167,6 +180,23 @@ def test_a_task_file_names_no_other_generators_than_the_source(tmp_path: Path, n
         read_source(parse_source(f"{QUESTIONS}?name={name}&count=5", heldout=False))
     with pytest.raises(StageError, match=f"'{name}' is not among the generators"):
         load_task("t", "reasoning-gym", task["payload"])
+
+
+def test_no_grader_of_a_generator_that_is_allowed_evaluates_the_answer() -> None:
+    try:
+        version("reasoning-gym")
+    except PackageNotFoundError:
+        pytest.skip("reasoning-gym is not installed")
+    from reasoning_gym import create_dataset
+    payloads = [{"dataset": name, "entry": json.loads(json.dumps(create_dataset(name, size=1, seed=3)[0]))}
+                for name in graders.GENERATORS]
+    wordings = (FORGERY, f"({FORGERY}) == 1", f"x = {FORGERY}", f"{{{FORGERY}[0]: 1}}")
+    answers = [(payload, f"<answer>{text}</answer>") for payload in payloads for text in wordings]
+    with LanePool(LaneConfig(Layer.SECCOMP, preload=(GYM.module,)), Limits(), 1) as pool:
+        rows = judged(Executor(pool), GYM, *answers)
+    believed = {payload["dataset"] for (payload, _), row in zip(answers, rows, strict=True)
+                if row.correct_share > 0.05 or "forged" in json.loads(row.outputs or "{}").get("test", [])}
+    assert not believed
 
 
 def test_questions_are_drawn_once_and_graded_by_the_library() -> None:
