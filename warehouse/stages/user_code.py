@@ -36,7 +36,7 @@ def load_function(text: str, option: str) -> UserFunction:
     path = Path(file_name)
     if not file_name or not name.isidentifier() or path.suffix != ".py":
         raise StageError(f"{option} {text} is not FILE.py:NAME, for example {option} mine.py:name.")
-    check_file(path)
+    check_file(path, named_by=f"{option} {text}")
     spec = importlib.util.spec_from_file_location(f"user_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -48,13 +48,14 @@ class SettingChanged(StageError):
                          f"{shorten(now, 80)}. {way_out}")
 
 
-def check_file(path: Path, forms: Collection[str] = (), way_out: str = "") -> None:
+def check_file(path: Path, forms: Collection[str] = (), way_out: str = "", named_by: str = "") -> None:
     """UnusableFile where `path` is no file, or its name ends in none of the `forms`."""
+    begin = f"{named_by}: " if named_by else ""
     if os.path.isdir(path):
-        raise UnusableFile(path, "folder", f"{path} is a folder. Name a file in it.")
+        raise UnusableFile(path, "folder", f"{begin}{path} is a folder. Name a file in it.")
     if not os.path.exists(path):
-        raise UnusableFile(path, "missing", f"There is no file {path.absolute()}. Name it as seen from the "
-                                            "folder that the command runs in, or by its whole path.")
+        raise UnusableFile(path, "missing", f"{begin}There is no file {path.absolute()}. Name it as seen "
+                                            "from the folder that the command runs in, or by its whole path.")
     if forms and not path.name.endswith((*forms,)):
         raise UnusableFile(path, "form", f"{path} is none of the files that are read: "
                                          f"{', '.join(forms)}. Convert it{way_out}.")
