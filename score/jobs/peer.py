@@ -36,7 +36,7 @@ class Peer:
 
     def __init__(self, link: Link, operations: dict[str, Callable[..., Any]], *, strict: bool) -> None:
         self.link, self.operations, self.strict = link, operations, strict
-        self.crossing = Crossing(self.hand_out, self.take)
+        self.crossing = Crossing(self.hand_out, self.taken)
         self.lent: list[Any] = []
         self.numbers: dict[int, int] = {}            # of what was lent, by its id
         self.described: set[int] = set()
@@ -55,6 +55,7 @@ class Peer:
         self.operands: tuple[Any, ...] = ()                      # of the last question of the first level
         self.num_borrowed = 0                                    # before it
         self.goes_on = False                                     # whether the next follows on it
+        self.is_naming = False                                   # whether the tests ask for a name
         self.has_answered = self.is_lost = False
         self.wrap_coroutine: Callable[[Any], Any] = lambda stand_in: stand_in
         stand_ins.peer = self
@@ -71,7 +72,9 @@ class Peer:
             self.say("?", operation, operands, keywords, begins=begins, altered=altered)
             while (message := self.link.receive())[:1] == ["?"]:
                 self.answer(message)
+            self.is_naming = operation in NAMING
             is_error, value = self.answer_of(message)
+            self.is_naming = False
         except (LinkLost, BadMessage):
             self.is_lost = True
             raise LinkLost("the program ended, or its answer is none") from None
@@ -182,6 +185,8 @@ class Peer:
         if issubclass(kind, types.BuiltinFunctionType) and self.strict and (
                 getattr(builtins, name := value.__name__, None) is value):
             return ["builtin", name]
+        if issubclass(kind, type) and self.strict and getattr(builtins, value.__name__, None) is value:
+            return ["builtin", value.__name__]               # `type` and `map` make nothing of the tests'
         if kind in METHODS and self.strict and (
                 getattr(builtins, value.__objclass__.__name__, None) is value.__objclass__):
             return ["builtin", value.__qualname__]           # `str.format` reads attributes
@@ -227,6 +232,13 @@ class Peer:
         cause = error.__cause__ if depth < LONGEST_CAUSE else None
         return ["error", number, kind, base.__name__, [self.crossing._write(each, 1) for each in error.args],
                 message_of(error), None if cause is None else self.error_written(cause, depth + 1)]
+
+    def taken(self, written: list[Any]) -> Any:
+        """What the other handed over; of a class that it gives, tests make no objects of their own."""
+        value = self.take(written)
+        if self.strict and isinstance(value, ProgramClass) and not self.is_naming:
+            value._rh_trusted = False
+        return value
 
     def take(self, written: list[Any]) -> Any:
         """What was written by number, or by a name that both know."""

@@ -54,7 +54,8 @@ class approx:
             return value.keys() == expected.keys() and all(
                 self.is_near(value[key], expected[key]) for key in expected)
         if hasattr(expected, "__iter__") and not isinstance(expected, str):
-            return len(value) == len(expected) and all(map(self.is_near, value, expected))
+            items = list(value)              # an object may say that it is longer than what it gives
+            return len(items) == len(expected) and all(map(self.is_near, items, expected))
         if not isinstance(expected, (int, float, complex)):
             return bool(value == expected)
         relative = 1e-6 if self.rel is None and self.abs is None else self.rel or 0

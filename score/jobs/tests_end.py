@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from score.jobs.evaluation import Evaluation
 from score.jobs.link import Link, LinkLost
 from score.jobs.modules import failed_at, message_of
 from score.jobs.peer import Peer, special
@@ -239,12 +240,16 @@ def is_mock(value: Any) -> bool:
 
 
 def write_attribute(owner: Any, name: str, value: Any) -> None:
-    """Set an attribute of an object of the tests."""
-    is_closed = is_mock(owner) or is_function(owner) or isinstance(owner, type) or (
-        type(owner).__module__ != "tests")
-    if INNER.match(name) or is_closed:
+    """Set an attribute of an object of the tests, or one that a class of theirs lacks, but no method."""
+    kind = owner if isinstance(owner, type) else type(owner)
+    is_closed = is_mock(owner) or is_function(owner) or kind.__module__ != "tests"
+    is_set = hasattr(owner, name) if kind is owner else callable(getattr(kind, name, None))
+    if INNER.match(name) or is_closed or is_set:
         raise AttributeError(name)
-    setattr(owner, name, value)
+    if kind is owner and is_stand_in(value) and not isinstance(value, type):
+        setattr(owner, name, lambda *arguments, **keywords: value(*arguments, **keywords))       # a method
+    else:
+        setattr(owner, name, value)
 
 
 def step_through(coroutine: Any) -> Any:
@@ -299,7 +304,8 @@ def run_tests(code: CodeType, payload: bytes, room: int) -> bytes:
         peer.before = Patches(peer).tell
     try:
         compiled = [compile(unit, "test", "exec", dont_inherit=True) for unit in order["units"]]
-        names["_as_it_was_"] = end.as_it_was
+        names.update(order.get("names", {}), _as_it_was_=end.as_it_was)
+        Evaluation(peer, names, [code, *compiled]).patch()
         sys.modules["tests"] = types.ModuleType("tests")
         exec(code, names)
     except BaseException as error:

@@ -11,7 +11,8 @@ from score.protocol.allowed_imports import Allowed, mentioned_modules
 from score.protocol.error_classes import INFRASTRUCTURE, ErrorClass
 from score.protocol.frames import Facts, JobKind
 
-PASSED = ("datetime", "decimal", "fractions", "inspect")     # modules of what a program and its tests pass on
+# Modules of what a program and its tests pass on.
+PASSED = ("datetime", "decimal", "fractions", "inspect", "pickle")
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,13 +131,14 @@ def is_expected(result: Any, call: Call, task: FunctionTask) -> bool:
         value = plain_data.untag(result[1], hashing=False)
         if task.any_order and isinstance(value, (list, tuple)):
             value = plain_data.Unordered(value)
-        return same(value, call.expected, task.tolerance)
+        return same(value, call.expected, task)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError):
         return False       # an integer too large for a float is an ArithmeticError
 
 
-def same(value: Any, expected: Any, tolerance: float) -> bool:
-    """Equal as JSON can say it: a tuple is a list, so is a set in any order, truth values are no numbers."""
+def same(value: Any, expected: Any, task: FunctionTask) -> bool:
+    """Equal as JSON can say it: a tuple is a list, in any order so is a set; truth values are no numbers."""
+    tolerance = task.tolerance
     if isinstance(expected, bool) or isinstance(value, bool) or expected is None:
         return value is expected
     if isinstance(expected, (int, float)):
@@ -147,23 +148,23 @@ def same(value: Any, expected: Any, tolerance: float) -> bool:
             value == expected or math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
             or (value != value and expected != expected))           # both are NaN
     if isinstance(expected, list) and isinstance(value, plain_data.Unordered):
-        return same_in_any_order(value, expected, tolerance)
+        return task.any_order and same_in_any_order(value, expected, task)
     if isinstance(expected, list):
         return isinstance(value, (list, tuple)) and len(value) == len(expected) and all(
-            same(ours, theirs, tolerance) for ours, theirs in zip(value, expected, strict=True))
+            same(ours, theirs, task) for ours, theirs in zip(value, expected, strict=True))
     if isinstance(expected, dict):
         return isinstance(value, dict) and value.keys() == expected.keys() and all(
-            same(value[key], expected[key], tolerance) for key in expected)
+            same(value[key], expected[key], task) for key in expected)
     return type(value) is type(expected) and bool(value == expected)
 
 
-def same_in_any_order(items: list[Any], expected: list[Any], tolerance: float) -> bool:
+def same_in_any_order(items: list[Any], expected: list[Any], task: FunctionTask) -> bool:
     """Whether each item is the same as one expected of its own: sorted, the first left but for ties."""
     if len(items) != len(expected):
         return False
     left = sorted(expected, key=place_of)
     for item in sorted(items, key=place_of):
-        match = next((place for place, wanted in enumerate(left) if same(item, wanted, tolerance)), None)
+        match = next((place for place, wanted in enumerate(left) if same(item, wanted, task)), None)
         if match is None:
             return False
         del left[match]

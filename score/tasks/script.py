@@ -7,10 +7,11 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
-from score.protocol import plain_data
 from score.protocol.frames import JobKind
 from score.sandbox.program import Outcome, Program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
+
+CHECKED = ("_input_", "_output_", "_expected_")       # what a checker is called with
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class ScriptTask:
 class Checker:
     """A function `check(input, output, expected)` of the task, for a case that has several right outputs.
 
-    It runs in a process of its own, after the script; the verdict takes the place of the script's output.
+    It runs after the script, as the test of a program that does nothing: in whose process `eval` of what the
+    script wrote runs. The verdict takes the place of the script's output.
     """
 
     source: str
@@ -48,9 +50,11 @@ class Checker:
         """The checker with what the script wrote."""
         if outcome.error_class is not None:
             return []
-        call = plain_data.tag([[self.given, outcome.result, self.expected], {}])
-        order = json.dumps({"entry_point": "check", "calls": [call]})
-        return [Program(JobKind.CALL, self.source, order.encode())]
+        names = dict(zip(CHECKED, (self.given, outcome.result, self.expected), strict=True))
+        order = {"entry_point": "nothing", "classes": [], "stops": False, "names": names,
+                 "units": [f"assert check({', '.join(CHECKED)}) == True"]}
+        return [Program(JobKind.SERVE, "def nothing(): pass", json.dumps({"entry_point": "nothing"}).encode(),
+                        tests=Program(JobKind.TEST, self.source, json.dumps(order).encode()))]
 
     def settle(self, outcome: Outcome, later: list[tuple[Program, Outcome]]) -> Outcome:
         """The outcome with [output, what the checker says]; a checker that fails finds nothing right."""
@@ -59,7 +63,7 @@ class Checker:
         [(_program, check)] = later
         if check.infrastructure:
             return check
-        return replace(outcome, result=[outcome.result, check.result == [["value", True]]])
+        return replace(outcome, result=[outcome.result, bool(check.result and check.result[0][0])])
 
 
 class ScriptKind:

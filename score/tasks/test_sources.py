@@ -190,9 +190,8 @@ class Answers:
                 self.fixed |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
         self.fixed -= self.own
         self.own |= self.fixed
-        if (check := self.functions.get("check")) and check.args.args:
-            self.own.remove(check.args.args[0].arg)
         self.bound = [pair for node in nodes for pair in bindings(node)]
+        self.bound += [pair for node in nodes if isinstance(node, ast.Call) for pair in self.passed_on(node)]
         self.given: set[str] = set()         # places, and functions of the tests that read the program's
         before = -1
         while len(self.given) > before:
@@ -206,6 +205,16 @@ class Answers:
                        for argument in [*node.args, *(each.value for each in node.keywords)]
                        for place in handed(argument)}
 
+    def passed_on(self, call: ast.Call) -> Iterator[tuple[ast.AST, ast.AST]]:
+        """Parameters of a function of the tests, and what this call has for them."""
+        if function := self.functions.get(name_of(call.func)):
+            names = [each.arg for each in function.args.args if each.arg != "self"]
+            by_keyword = {SCOPE.sub("", each): each for each in (
+                *names, *(only.arg for only in function.args.kwonlyargs))}
+            pairs = [*zip(names, call.args, strict=False), *(
+                (by_keyword[each.arg], each.value) for each in call.keywords if each.arg in by_keyword)]
+            yield from ((ast.Name(name, ast.Store()), value) for name, value in pairs)
+
     def reads_program(self, node: ast.AST) -> bool:
         """True where a name of the program is read, or a place that holds what it gave."""
         return any(self.is_given(each) for each in ast.walk(node) if isinstance(each, PLACES))
@@ -214,8 +223,10 @@ class Answers:
         """True of a name that the tests lack, of what holds an answer, and of a function that gives one."""
         if isinstance(place, ast.Name) and isinstance(place.ctx, ast.Load) and place.id not in self.own:
             return True
-        return ast.unparse(place) in self.given or (
-            isinstance(place, ast.Attribute) and place.attr in self.given and place.attr in self.functions)
+        names = {ast.unparse(place)}
+        if isinstance(place, ast.Attribute):          # of an object whose methods set it, or a method itself
+            names |= {f"self.{place.attr}", *({place.attr} & self.functions.keys())}
+        return not self.given.isdisjoint(names)
 
     def is_programs(self, call: ast.Call) -> bool:
         """True of a call of a function of the program, or of a method of what it gave."""
@@ -252,13 +263,20 @@ class Expected:
         for node in nodes:
             for each in self.beside(node):
                 self.add(each)
+        for node in nodes:               # `a.sort()`, where `a` is what an answer is compared with
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and not (
+                    compares(node.value) or self.answers.reads_program(node)):
+                for each in operands_of(node.value):
+                    if unparsed(each) in self.names:
+                        self.add(each)
 
     def beside(self, node: ast.AST) -> Iterator[ast.expr]:
         """What stands beside an answer, or beside an argument, in one expression, container or stream."""
         reads_program = self.answers.reads_program
-        if isinstance(node, (ast.If, ast.While)) and not reads_program(node.test) and any(
-                compares(each) and reads_program(each) for each in ast.walk(node)):
-            yield node.test
+        deciding = [each for each in deciding_in(node) if not reads_program(each)]
+        if deciding and (leaves(node) or any(
+                compares(each) and reads_program(each) for each in ast.walk(node))):
+            yield from deciding
         if isinstance(node, (ast.Call, ast.Assign)):
             yield from (value for target, value in bindings(node)
                         if isinstance(value, ast.expr)
@@ -312,6 +330,28 @@ def compares(node: ast.AST) -> bool:
     """True of a comparison, and of a call that makes one."""
     return isinstance(node, ast.Compare) or (isinstance(node, ast.Call) and isinstance(
         node.func, ast.Attribute) and node.func.attr.startswith("assert"))
+
+
+def deciding_in(node: ast.AST) -> list[ast.expr]:
+    """What decides whether, or how often, the rest of a node is done."""
+    match node:
+        case ast.If() | ast.While() | ast.IfExp():
+            return [node.test]
+        case ast.For():
+            return [node.iter]
+        case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
+            return [each for part in node.generators for each in (part.iter, *part.ifs)]
+        case ast.BoolOp():
+            bare = [each.operand if isinstance(each, ast.UnaryOp) else each for each in node.values]
+            return [each for each in bare if isinstance(each, PLACES)]
+    return []
+
+
+def leaves(node: ast.AST) -> bool:
+    """True of an `if` that goes on with no word: what follows is done or not."""
+    return isinstance(node, ast.If) and len(node.body) == 1 and (
+        isinstance(node.body[0], (ast.Break, ast.Continue, ast.Pass)) or (
+            isinstance(node.body[0], ast.Return) and node.body[0].value is None))
 
 
 def operands_of(node: ast.AST) -> list[ast.expr]:

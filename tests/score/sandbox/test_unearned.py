@@ -90,7 +90,28 @@ RIGHT_WAYS = {"new": "f = sorted\n", "uses it up": USES_UP}
     "a = [3, 1]\nwant = (x for x in a)\nassert f(a) == sorted(want)",
     "a = [3, 1]\nr = f(a)\nassert {tuple(sorted(a)): 1}[tuple(r)]",
     "a = [3, 1]\nr = f(a)\nassert (r[0] if r else None) == min(a, default=None) and len(r) == len(a)",
-    "a = [3, 1]\nr = f(a)\nassert all(x <= y for x, y in zip(r, r[1:])) and all(x in r for x in a)"])
+    "a = [3, 1]\nr = f(a)\nassert all(x <= y for x, y in zip(r, r[1:])) and all(x in r for x in a)",
+    "class H:\n    def __init__(self): self.a = [3, 1]\n    def run(self): self.r = f(self.a)\n"
+    "    def want(self): return sorted(self.a)\nh = H()\nh.run()\nassert h.r == h.want()",
+    "import unittest\nclass T(unittest.TestCase):\n    def check(self, x):\n"
+    "        self.assertEqual(f(x), sorted(x))\nT('check').check([3, 1])",
+    "def check(x):\n    def inner(y):\n        return f(y) == sorted(y)\n    return inner(x)\n"
+    "assert check([3, 1])",
+    "def same(fn):\n    def inner(x):\n        assert fn(x) == sorted(x)\n    return inner\nsame(f)([3, 1])",
+    "def same(*, ref, fn, x):\n    got, want = fn(x), ref(x)\n    return got == want\n"
+    "assert same(x=[3, 1], fn=f, ref=sorted)",
+    "def run():\n    a = [3, 1]\n    r = f(a)\n    if not a:\n        return\n    assert r == [1, 3]\nrun()",
+    "for a in [[3, 1]]:\n    r = f(a)\n    if not a:\n        break\n    assert r == [1, 3]",
+    "a = [3, 1]\nr = f(a)\nfor _ in a:\n    assert r == [1, 3]",
+    "a = [3, 1]\nr = f(a)\nfor x, y in zip(a, [3, 1]):\n    assert r == [1, 3]",
+    "a = [3, 1]\nr = f(a)\nassert not a or r == [1, 3]",
+    "a = [3, 1]\nr = f(a)\nassert r == [1, 3] if a else True",
+    "a = [3, 1]\nr = f(a)\nassert all(r == [1, 3] for _ in a)",
+    "a = [3, 1, 2]\nr = f(a)\na.sort()\nassert r == a",
+    "import heapq\na = [3, 1]\nr = f(a)\nheapq.heapify(a)\n"
+    "assert r == [heapq.heappop(a) for _ in range(len(a))]",
+    "a = [3, 1]\nr = f(a)\nwant = []\nwhile a:\n    m = min(a)\n    a.remove(m)\n    want.append(m)\n"
+    "assert r == want"])
 def test_emptying_an_argument_pays_nothing_where_the_test_compares_with_it(executor, test):
     ways = RIGHT_WAYS if "and set" not in test else {"new": RIGHT_WAYS["new"]}
     rows = judged(executor, [test], EMPTIES | ways)
@@ -114,6 +135,17 @@ CLASS = "class M(type):\n    __contains__ = lambda c, x: True\n    __iter__ = la
 NAMED_F = NAMED.replace("Volume", "f").replace(
     "def f(*a): pass\n", "    shape = (1,)\n    __eq__ = lambda s, o: True\n")
 READS = "def f(x, key):\n    return type(key)('__init__.__globals__')(x)['want']\n"
+OWN_CLASS = ITSELF + "Solution.total = Solution\n"
+MAKES_CLASS = "def f(x, kind):\n    return kind('K', (), {'__eq__': lambda *a: True})()\n"
+LONGER = "class L:\n    __len__ = lambda s: 2\n    __iter__ = lambda s: iter(())\ndef f(*a): return L()\n"
+REPLACES = "def f(case):\n    case.check = lambda *a: None\n"
+SUPPRESSES = "import contextlib\ndef f(*a):\n    return contextlib.suppress(AssertionError)\n"
+# What is run of an answer passes all tests, where it runs in their process.
+PASSES = "import os\nos.pwrite(3, b'RHR1\\x01\\x03\\0\\0\\0[1]', 0)\nos._exit(0)\n"
+TEXT = f"def f(*a):\n    return {PASSES!r}\n"
+EXPRESSION = f"def f(*a):\n    return 'exec(' + repr({PASSES!r}) + ')'\n"
+PICKLED = "import pickle\nclass R:\n    def __reduce__(s): return exec, (TEXT,)\n" \
+          f"def f(*a):\n    return pickle.dumps(R())\nTEXT = {PASSES!r}\n"
 ASKS_CLASS = "import sys\npeer = sys.modules['score.jobs.stand_ins'].peer\ndef f(x, key):\n" \
              "    return peer.ask('call', type(key), ('__init__.__globals__',), {})(x)['want']\n"
 CASE = "class Case:\n    def __init__(self, x): self.x = x\nwant = 77\n"
@@ -127,7 +159,16 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
     ("from unittest import TestCase\nTestCase().assertAlmostEqual(Solution().total(1, 2), 3)", ITSELF),
     ("assert abs(Volume(3) - 27.0) < 1e-6", NAMED), ("assert 26 < Volume(3) < 28", NAMED),
     ("assert 3 in Volume(3)", NAMED), ("assert Volume(3).startswith('abc')", NAMED),
-    ("assert 3 in f(6)", CLASS),
+    ("assert 3 in f(6)", CLASS), ("s = Solution()\nassert abs(s.total(1, 2) - 3) < 1e-6", OWN_CLASS),
+    ("assert 3 in Solution().total(6)", OWN_CLASS), ("assert f([1], type) == {int: [1]}", MAKES_CLASS),
+    ("import pytest\nassert f(1) == pytest.approx([1.0, 2.0])", LONGER),
+    ("with f() as y:\n    assert y == 3", SUPPRESSES),
+    ("class C:\n    def check(self, x): assert self.x == x\nc = C()\nf(c)\nc.check(3)", REPLACES),
+    ("class C:\n    def check(self, x): assert self.x == x\nf(C)\nC().check(3)", REPLACES),
+    ("assert eval(f(1, 2)) == 3", EXPRESSION), ("assert list(map(eval, [f(1, 2)])) == [3]", EXPRESSION),
+    ("ns = {}\nexec(f(1, 2), ns)\nassert ns['x'] == 3", TEXT), ("exec(compile(f(), 'x', 'exec'))", TEXT),
+    ("import pickle\nassert pickle.loads(f(1, 2)) == 3", PICKLED),
+    ("import io, pickle\nassert pickle.load(io.BytesIO(f(1, 2))) == 3", PICKLED),
     ("from unittest.mock import Mock\nm = Mock()\nf(m)\nm.assert_called_once_with(3)", MOCKS),
     ("from unittest.mock import Mock\nm = Mock()\nf(m)\nassert m.call_count == 3", MOCKS),
     ("from unittest.mock import Mock\nm = Mock()\nf(m)\nm.assert_called_once_with(3)", MOCKS_CLASS),
@@ -221,10 +262,23 @@ def test_a_program_s_seed_says_nothing_of_its_tests():
      "p.assert_called_once_with(1)",
      "def f():\n    print(1)\n"),
     ("assert f(str.format, ['x']) == ['x']", "def f(g, xs):\n    return [g(x) for x in xs]\n"),
+    ("x = 4\nassert eval(f('x')) == 5 and eval('x') == 4", "def f(a):\n    return a + ' + 1'\n"),
+    ("ns = {}\nexec(f('g'), ns)\nexec(compile(f('h'), 'x', 'exec'))\nassert ns['g'](2) == h(2) == 4",
+     "def f(n):\n    return f'def {n}(x):\\n    return x * 2'\n"),
+    ("import pickle\nassert pickle.loads(f([1])) == [1]", "import pickle\nf = pickle.dumps\n"),
+    ("assert f(type, [1, 'a']) == [int, str]", "def f(g, xs):\n    return [g(x) for x in xs]\n"),
+    ("with f(ValueError):\n    raise ValueError('x')", "from contextlib import suppress as f\n"),
+    ("import pytest\nlog = []\nwith pytest.raises(KeyError):\n    with f(log):\n        raise KeyError(1)\n"
+     "assert log == ['a', 'b']",
+     "import contextlib\n@contextlib.contextmanager\ndef f(log):\n    log.append('a')\n"
+     "    try:\n        yield\n    finally:\n        log.append('b')\n"),
+    ("@f\nclass A: pass\nassert A().hi() == 'hi'",
+     "def f(kind):\n    kind.hi = lambda self: 'hi'\n    return kind\n"),
 ], ids=["generator", "html", "suppress", "callback", "helper of the same name", "generator not started",
         "finally with return", "tolerance around 0", "first items of an argument", "in an object",
         "an object times a number", "argument that an object keeps", "time zone", "patched print",
-        "method of a builtin"])
+        "method of a builtin", "evaluated text", "executed text", "pickled", "type", "suppressed error",
+        "context with an error", "decorator of classes"])
 def test_everyday_right_programs_are_right(executor, test, code):
     row = judged(executor, [test], {"it": code})["it"]
     assert row.measures.correct, (row.outcome, row.measures.outputs)

@@ -60,10 +60,22 @@ def test_code_before_a_script(executor):
 
 @pytest.mark.parametrize(("any_order", "value", "right"), [
     (True, "[2, 1, 1]", True), (False, "[2, 1, 1]", False), (True, "[2, 2, 1]", False),
-    (True, "(1, 2, 1)", True)])
+    (True, "(1, 2, 1)", True), (True, "{1, 2}", False)])
 def test_results_in_any_order(executor, any_order, value, right):
     payload = {"entry_point": "f", "calls": [{"expected": [1, 1, 2]}], "any_order": any_order}
     assert judged(executor, "function", payload, f"def f():\n    return {value}\n").measures.correct == right
+
+
+PASSES = r"import os\nos.pwrite(3, b'RHR1\x01\x03\0\0\0[1]', 0)\nos._exit(0)"
+
+
+@pytest.mark.parametrize(("code", "right"), [
+    ("print('2 * 12')", True), ("print('25 - 2')", False), (f"print({f'exec({PASSES!r})'!r})", False)])
+def test_what_a_checker_evaluates_of_an_output_is_no_more_than_a_value(executor, code, right):
+    payload = {"cases": [{"input": "", "output": "24"}],
+               "checker": "def check(given, output, expected):\n    return eval(output) == int(expected)\n"}
+    row = judged(executor, "stdio", payload, code)
+    assert row.measures.correct == right and not row.outcome.infrastructure
 
 
 @pytest.mark.parametrize(("code", "right"), [
