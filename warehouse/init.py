@@ -34,7 +34,7 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     run = sync_copy(run)
     if config:
         if not config.is_file():        # it is read more than once
-            raise StageError(f"{config} is no plain file. Write the config into one.")
+            raise StageError(f"{config} is not a plain file. Write the config into one.")
         check_config(config)
     if not tasks:
         raise StageError("No tasks given. Name a source, for example `--tasks arc-agi-1:training`.")
