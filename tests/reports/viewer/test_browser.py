@@ -115,7 +115,8 @@ def test_why_did_it_fall_at_iteration_7(site: Site) -> None:
     site.has("truncated")
     site.click("a[href*='no_code']")
     site.has("no_code")
-    site.until(lambda: site.window.script("return document.querySelectorAll('.list .row a').length") > 10, "rows")
+    rows = "return document.querySelectorAll('.list .row a').length"
+    site.until(lambda: site.window.script(rows) > 10, "rows")
 
 
 def test_which_tasks_were_forgotten(site: Site) -> None:
