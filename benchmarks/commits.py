@@ -3,7 +3,7 @@
     python -m benchmarks.commits FOLDER [--address s3://BUCKET/RUN] [--processes 8 64] [--parts 100000]
 
 Without an address moto's server of the tests is started, which is one Python process: its numbers show how
-the client behaves and are no measure of a real store. `--race` lets all processes write the same files, so
+the client behaves and say nothing about a real store. `--race` lets all processes write the same files, so
 that all but one lose each.
 """
 

@@ -103,7 +103,7 @@ def loop(run: Path, is_cold: bool, model: str, tasks: tuple[str, ...], iteration
                          str(log.with_suffix(".toml")), *words],
                         ["warehouse", "loop", str(run), str(iterations), *more]):
             done = subprocess.run(command, cwd=ROOT, stdout=file, stderr=file, env=variables, check=False)
-            if done.returncode not in (0, 3):        # 3: an alarm, which is no failure of the loop
+            if done.returncode not in (0, 3):        # 3: an alarm, which is not a failure of the loop
                 sys.exit(f"{' '.join(command)} ended with {done.returncode}; see {log}")
 
 

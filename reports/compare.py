@@ -73,9 +73,9 @@ def compare_runs(paths: Sequence[Path], output: Path) -> Path:
 def check_comparable(runs: Sequence[Warehouse]) -> None:
     """StageError for more runs than colours, and for one that is there twice."""
     if len(runs) > MOST_RUNS:
-        raise StageError(f"{len(runs)} runs cannot be told apart in a picture. Compare {MOST_RUNS} at most.")
+        raise StageError(f"{len(runs)} runs are too many for one picture. Compare at most {MOST_RUNS}.")
     if len({run.root for run in runs}) < len(runs):
-        raise StageError("A run cannot be compared with itself: name another run beside it.")
+        raise StageError("A run cannot be compared with itself: name two different runs.")
 
 
 def comparison(runs: Sequence[Warehouse], connections: Sequence[Connection]) -> Comparison:

@@ -86,7 +86,7 @@ def export_grids(connection: Connection, run: Path, name: str, output: Path) -> 
         task, outputs = row["task_id"], json.loads(row["outputs"] or "{}")
     known = rows_of(connection, "SELECT payload FROM tasks WHERE task_id = $1", [task])
     if not known:
-        raise StageError(f"There is no task '{task}'. Which there are: `warehouse tasks list "
+        raise StageError(f"There is no task '{task}'. List them with `warehouse tasks list "
                          f"{shell_quote(run)}`")
     write_picture(grid_sheet(json.loads(known[0]["payload"] or "{}"), outputs), output)
 

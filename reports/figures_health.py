@@ -46,12 +46,12 @@ def draw_by_length(rows: Rows) -> Chart:
 
 
 HEALTH = (
-    Figure("shares", "Unusable completions", "Truncation moves long before the mean reward does.",
+    Figure("shares", "Unusable completions", "Shares. Truncation rises long before the mean reward falls.",
            stats_sql("truncated_share, 1 - valid_code_share AS no_code,\n"
                      "       1 - valid_outputs_share AS no_outputs"),
            lines(share=True, truncated_share="truncated", no_code="no closed code block",
                  no_outputs="no legal outputs")),
-    Figure("lengths", "Completion length, tokens", "Median, middle half, middle nine tenths.",
+    Figure("lengths", "Completion length, tokens", "Median, middle 50% and middle 90%.",
            stats_sql("tokens_quantiles[1] AS p05, tokens_quantiles[2] AS p25, tokens_quantiles[3] AS p50,\n"
                      "       tokens_quantiles[4] AS p75, tokens_quantiles[5] AS p95"), draw_lengths),
     Figure("length-split", "Length of right and wrong completions",
@@ -72,9 +72,9 @@ HEALTH = (
            lines(share=True, ngram4="repeated 4-grams", loop_share="ends in a loop",
                  unique_token_ratio="distinct tokens")),
     Figure("diversity", "Diversity",
-           "Different outputs per completion of a group; share of groups with equal rewards.",
+           "Distinct outputs per completion of a group. Groups with equal rewards give no gradient.",
            stats_sql("distinct_outputs_share, zero_variance_share"),
-           lines(share=True, distinct_outputs_share="different outputs per completion",
+           lines(share=True, distinct_outputs_share="distinct outputs per completion",
                  zero_variance_share="groups of equal rewards")),
     Figure("errors", "Failures by kind", "Shares of all completions.", ERRORS_SQL, draw_errors,
            "No completion of a training iteration failed."),

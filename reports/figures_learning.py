@@ -40,28 +40,29 @@ def draw_passes(rows: Rows) -> Chart:
 
 LEARNING = (
     Figure("passes", "pass@1: right at the first try",
-           "Mean over the tasks of the iteration with 95% bootstrap intervals over tasks. Rings are "
-           "evaluations, at the policy they judge.", PASS_SQL.format(of="1"), draw_passes),
+           "Mean over the tasks of the iteration, with 95% bootstrap intervals over tasks. A ring is an "
+           "evaluation, at the version of its policy.", PASS_SQL.format(of="1"), draw_passes),
     Figure("reach", "pass@k: within reach",
-           "Unbiased, for the largest k that nine of ten visits have. If pass@1 rises while pass@k falls, "
-           "the policy sharpens and does not learn.", PASS_SQL.format(of="k_of(purpose)"), draw_passes),
+           "Unbiased estimate; k is the largest that 90% of the groups have completions for. If pass@1 rises "
+           "while pass@k falls, the policy sharpens and does not learn.",
+           PASS_SQL.format(of="k_of(purpose)"), draw_passes),
     Figure("reward", "Reward",
-           "The last curve to move when a run collapses; truncated completions separately.",
+           "When a run collapses, this curve moves last. Truncated completions are also shown apart.",
            stats_sql("reward_mean, reward_finished, reward_truncated"),
            lines(reward_mean="all completions", reward_finished="finished", reward_truncated="truncated")),
-    Figure("spread", "Spread of the reward", "Only the spread within a group gives advantages.",
+    Figure("spread", "Spread of the reward", "Only differences within a group give advantages.",
            stats_sql("reward_std_within, reward_std_across"),
-           lines(reward_std_within="within a group: what is learned from",
+           lines(reward_std_within="within a group: gives advantages",
                  reward_std_across="between tasks: gives no gradient")),
     Figure("groups", "Groups: all right, mixed, all wrong", "Mixed groups always give a gradient.",
            stats_sql("all_correct_share, 1 - none_correct_share - all_correct_share AS mixed,\n"
                      "       none_correct_share"),
            bars(whole=True, tones=(3, 1, 2), all_correct_share="all right", mixed="mixed: gives signal",
                 none_correct_share="all wrong")),
-    Figure("forgetting", "Tasks solved and forgotten", "Among the tasks visited in the iteration.",
-           FORGET_SQL, lines(solved="solved at this visit", forgotten="solved before, not at this visit")),
+    Figure("forgetting", "Tasks solved and forgotten", "Of the tasks that the iteration sampled.",
+           FORGET_SQL, lines(solved="solved now", forgotten="solved before, not now")),
     Figure("tasks", "Solve rate by task and iteration",
-           "At most 60 tasks, largest loss since the best visit first. Grey: sampled and never right.",
+           "Up to 60 tasks, largest loss since their best iteration first. Grey: sampled, never right.",
            TASK_SQL,
            cells("task_id", "rate", empty="not sampled")),
 )

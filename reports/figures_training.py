@@ -165,11 +165,11 @@ def _lanes(groups: list[Rows], largest: float) -> list[list[Segment]]:
 
 TRAINING = (
     Figure("alarms", "Signals raised and fired",
-           "Full colour: fired. Pale: raised once.", ALARMS_SQL,
+           "Pale: raised in one iteration only. Full colour: fired.", ALARMS_SQL,
            cells("name", "state", row_height=18, kind="alarm"), "No signal was raised."),
     Figure("mismatch", "Mismatch of engine and trainer",
-           "Before the first gradient. At staleness 0 both sides hold the same weights; other tokens are of "
-           "earlier policies.",
+           "Before the first gradient. At staleness 0 both hold the same weights; other tokens are "
+           "of earlier policies.",
            MISMATCH_SQL,
            lines(log=True, levels=[(1e-3, "alarm, KL at staleness 0")],
                  mismatch_kl_fresh="KL(mu, pi_old) at staleness 0, k3", mismatch_kl="the same of all tokens",
@@ -195,7 +195,7 @@ TRAINING = (
     Figure("seconds", "Seconds per stage", "Wall time of every complete stage, including evaluations.",
            SECONDS_SQL, bars(rollout="rollout", score="score", train="train"), "No stage is complete."),
     Figure("timeline", "When each stage worked",
-           "The last five iterations, by the stages' own seconds: overlaps, and gaps in which all wait.",
+           "The last five iterations: which stages overlap, and gaps in which nothing runs.",
            TIMELINE_SQL, draw_timeline, "No stage is complete."),
     Figure("rates", "Tokens per second", "Completion tokens over the whole stage, including its start.",
            TOKENS_SQL, lines(rollout="rollout", train="train"), "No stage is complete."),

@@ -17,7 +17,7 @@ class GridSheet:
         self._ids: dict[tuple[tuple[int, ...], ...], str] = {}
 
     def draw(self, grid: object, wrong: Grid | None = None, *, longest: int = 112) -> str:
-        """The grid as an <svg>, cells that differ from `wrong` marked; a note if it is no grid."""
+        """The grid as an <svg>, cells that differ from `wrong` marked; a note if it is not a grid."""
         if not is_grid(grid):
             return '<span class="nogrid">no grid</span>'
         cells = tuple(tuple(row) for row in grid)  # type: ignore[attr-defined]

@@ -35,7 +35,7 @@ class Ending:
               settled: Collection[str] = ()) -> None:
         """Sampling begins: groups of the completions of open parts, of those that are not finished.
 
-        `num_before` were finished by earlier iterations, and are no share of this one. Groups that are
+        `num_before` were finished by earlier iterations, and do not belong to this one. Groups that are
         `settled` have to become whole: what their parts carry over is written.
         """
         self.settled = settled

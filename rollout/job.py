@@ -58,7 +58,7 @@ class Job:
 
     @property
     def model(self) -> str:
-        """The weights to load: a policy whose weights were all trained, else the base."""
+        """The weights to load: those of a fully trained policy, else the base."""
         full = self.policy["kind"] == "full"
         return str(self.warehouse.policy_dir(self.policy["policy_version"])) if full else self.warehouse.model
 

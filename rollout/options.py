@@ -56,7 +56,7 @@ class RolloutOptions:
         (), "Split to sample; may be repeated. [default: all that are not held out; with --eval all that "
         "are]", "--split")
     tasks_sql: str | None = option(
-        None, "Sample only the tasks whose task_id this query over the warehouse gives.", metavar="QUERY")
+        None, "Sample only the tasks that this SQL query returns as task_id.", metavar="QUERY")
     label: str | None = option(
         None, "Name of this evaluation, whatever its splits: eval-LABEL. [default: each split is an "
         "evaluation]", stored=False)
@@ -100,8 +100,8 @@ class RolloutOptions:
     tensor_parallel_size: int = option(1, "GPUs the engine spans.", least=1, stored=False)
     quantization: str | None = option(None, "vLLM's quantization, for example fp8 or bitsandbytes.")
     serve: str = option(
-        "auto", "Serve the adapter beside the base, or added into it. auto: merged in float32 and on a CPU, "
-        "else beside it.", choices=("auto", "adapter", "merged"))
+        "auto", "Serve the adapter apart from the base, or merged into it. auto: merged in float32 and on a "
+        "CPU, otherwise apart.", choices=("auto", "adapter", "merged"))
 
     endpoint: tuple[str, ...] = option(
         (), "Sample from these running vLLM servers instead of starting an engine. The variable "

@@ -169,7 +169,7 @@ def _and_its_failure(sampled: Iterator[Sampled | Request | None],
 
 
 def _reason_to_end(failure: Exception | None, stop: StopRequest, kept: str) -> Exception:
-    """StageStopped when told to stop, which tells the engine's failure if it failed; else that failure."""
+    """StageStopped after a request to stop, with the engine's failure if it failed; else that failure."""
     if failure and not stop.asked():
         return failure
     told = f" The engine failed meanwhile: {first_line(failure)}." if failure else ""

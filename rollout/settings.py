@@ -94,7 +94,7 @@ def _check_honest(options: RolloutOptions) -> None:
         raise StageError(
             f"--{name} makes the sampled distribution differ from the policy's, which biases every "
             f"importance ratio in training. {way_out}, or give --allow-truncated-sampling (train will "
-            "refuse such rows unless told how to treat them).")
+            "refuse such rows by default).")
 
 
 def _check_carried(options: RolloutOptions) -> None:

@@ -168,7 +168,7 @@ def room_to_come(options: RolloutOptions, longest: int, model_length: int) -> in
 def engine_settings(job: Job, model: str, adapter: Path | None, longest: int) -> EngineSettings:
     """Room for the longest prompt there is, not for the longest the model takes: memory is for batches.
 
-    An engine that stays has room, beside the base, for the adapters to come.
+    An engine that stays loaded has room for the base and for later adapters.
     """
     options, stays, base = job.options, keeps_engine(job.options), name_base(job.warehouse)
     of_base = job.policy["kind"] == "base" or adapter

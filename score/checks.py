@@ -29,7 +29,7 @@ def check_any_scored(warehouse: Warehouse, scorer: str, purpose: str | None) -> 
 
 
 def check_stop(stop: StopRequest, progress: Progress, part: Path | None = None) -> None:
-    """StageStopped when told to stop: between parts at once, inside `part` when the grace is over."""
+    """StageStopped after a request to stop: between parts at once, inside `part` after the grace period."""
     if stop.due() if part else stop.asked():
         dropped = f" and {part.name} dropped" if part else ""
         raise StageStopped(f"Stopped because {stop.reason}, with {progress.num_done} of {progress.num_parts} "

@@ -1,4 +1,4 @@
-"""Scoring beside a rollout: programs run as completions end, so that whole parts need only be judged."""
+"""Scoring during a rollout: programs run as completions end, so complete parts only need to be judged."""
 
 import time
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ class Sampling:
                 yield None
 
     def check(self) -> None:
-        """StageStopped when told to stop."""
+        """StageStopped after a request to stop."""
         if self.stop.asked():
             raise StageStopped(f"Stopped because {self.stop.reason}, while {self.title} was being sampled; "
                                "parts that were scored are kept. Run `score` again once it is done.")

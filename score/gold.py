@@ -167,7 +167,7 @@ def read_answers(gold: Path) -> dict[str, Answer]:
     for where, row in json_lines(gold):
         text = row.get("text", row.get("code")) if isinstance(row, dict) else None
         if not isinstance(text, str) or "task_id" not in row:
-            raise StageError(f"{where} is no object with task_id and code (a program) or text (a whole "
+            raise StageError(f"{where} is not an object with task_id and code (a program) or text (a whole "
                              "answer). Correct it.")
         answers[str(row["task_id"])] = Answer(text, row.get("code", first_code_block(text)))
     return answers

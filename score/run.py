@@ -96,7 +96,7 @@ def num_beside(options: ScoreOptions) -> int:
 def score_rollout(session: Session, iteration: int, purpose: str, clock: Clock) -> bool:
     """Score a rollout part by part, parts that are written are kept; False if the rollout is not complete.
 
-    Raises StageStopped after the part in hand when told to stop, and without that part when `stop` is due.
+    Raises StageStopped after a request to stop: after the current part, or without it when `stop` is due.
     """
     warehouse, options, executor = session.warehouse, session.options, session.executor
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}

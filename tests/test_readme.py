@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # What a test does not do: install, and train a large model on a GPU.
-NOT_HERE = re.compile(r"^(make|source|MODEL=)|requirements-gpu|runs/(arc|mbpp)")
+NOT_HERE = re.compile(r"^(make|source|pip|python3|warehouse demo|MODEL=)|requirements-gpu|runs/(arc|mbpp)")
 
 
 def commands(page: str) -> str:

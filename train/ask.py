@@ -46,7 +46,7 @@ def write_logprobs(warehouse: Warehouse, models: Iterable[Model], rollouts: list
                    processes: Processes, stop: StopRequest, say: Callable[[str], None]) -> None:
     """Write the logprobs of every model for every rollout; parts that are written are kept.
 
-    StageStopped, all finished parts kept, when told to stop.
+    StageStopped after a request to stop; finished parts are kept.
     """
     check_base(warehouse)
     for model in models:

@@ -60,7 +60,7 @@ def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[d
 
 def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts: dict[str, Any], whole: Whole,
                   probe: dict[str, Any] | None) -> str | None:
-    """Write policy I + 1 beside its place, rename it there; its hash, None where that of a twin stays."""
+    """Write policy I + 1 and rename it into place. Return its hash; None if another process was first."""
     policy, settings = learner.policy, learner.settings
     scratch = warehouse.scratch(f"policy-{inputs.iteration + 1}")
     save_policy(policy, scratch, base=warehouse.model, weights=whole.weights)

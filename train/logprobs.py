@@ -18,7 +18,7 @@ def chosen_iterations(_context: click.Context, _option: object, value: str | Non
         return None
     ranges = [RANGE.fullmatch(piece.strip()) for piece in value.split(",")]
     if not all(ranges):
-        raise click.BadParameter(f"{value} is no list of iterations. Say 2, or 0,3..5.")
+        raise click.BadParameter(f"{value} is not a list of iterations. Say 2, or 0,3..5.")
     bounds = [(int(found[1]), int(found[2] or found[1])) for found in ranges if found]
     return {number for first, last in bounds for number in range(first, last + 1)}
 
@@ -30,7 +30,7 @@ def chosen_iterations(_context: click.Context, _option: object, value: str | Non
 @click.option("--model", multiple=True, metavar="PATH",
               help="A model folder or hub id with the run's tokenizer; may be repeated.")
 @click.option("--iterations", callback=chosen_iterations, metavar="N,N..N",
-              help="Iterations whose completions they are asked about, for example 0,3..5.  [default: all]")
+              help="Iterations of the completions, for example 0,3..5.  [default: all]")
 @click.option("--purpose", default="train", help="Rows of this purpose; eval is every evaluation.")
 @click.option("--entropy", is_flag=True, help="Store the entropy of every token's distribution, too.")
 @click.option("--shard", default="0/1", metavar="I/N", help="The parts of one of N workers, I from 0 on.")
@@ -50,7 +50,7 @@ def logprobs(run: str, policy: tuple[str, ...], model: tuple[str, ...], iteratio
     """
     wrong = [name for name in policy if name != "base" and not name.isdecimal()]
     if wrong or not (policy or model):
-        raise StageError(f"--policy {wrong[0]} is no policy: give a version, or base." if wrong else
+        raise StageError(f"--policy {wrong[0]} is not a policy: give a version, or base." if wrong else
                          "Say whom to ask: --policy K, --policy base, or --model PATH.")
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from train.inputs.asked import model_of_folder, model_of_policy, rollouts_to_ask_about

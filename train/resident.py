@@ -44,7 +44,7 @@ def kept_or_loaded(warehouse: Warehouse, parent: dict[str, Any], settings: Train
 
 
 def keep(policy: Policy, warehouse: Warehouse, settings: TrainOptions, sha256: str | None) -> None:
-    """Keep a policy whose weights were written with this hash, off the GPU, where this process stays.
+    """Keep the policy written with this hash in CPU memory, if this process stays.
 
     Not one that processes share, or in 4 bits: it cannot be put aside and is loaded each time.
     """

@@ -14,7 +14,7 @@ def open(run: str | Path, *others: str | Path, strict: bool = False,
     """A DuckDB connection with the run's views and macros; `.pl()` on any result gives a polars frame.
 
     With `others` they are over all these runs, and have a first column `run`. Damaged stages are left out and
-    named on stderr. Raises StageError if one is no run folder or is given twice, and with `strict` for what
+    named on stderr. Raises StageError if one is not a run or is given twice, and with `strict` for what
     is damaged. `in_place` reads what lies in an object store there, and does not verify it.
     """
     from warehouse.sql.many import connect_runs, open_runs

@@ -44,7 +44,7 @@ def cli() -> None:
 @run_folder
 @click.option("--model", required=True, help="Folder or hub id of the base model.")
 @click.option("--adapter", type=click.Path(exists=True, file_okay=False, path_type=Path), default=None,
-              help="LoRA adapter on --model to start from: it becomes policy 0.")
+              help="LoRA adapter to start from, which becomes policy 0: a PEFT folder, or RUN/policies/N.")
 @click.option("--tasks", multiple=True, metavar="[NAME=]SOURCE",
               help="Tasks to train on; may be repeated.")
 @click.option("--heldout", multiple=True, metavar="[NAME=]SOURCE",

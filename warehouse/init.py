@@ -12,7 +12,7 @@ from warehouse.objects.place import sync_copy
 from warehouse.options import check_config
 from warehouse.sources.named import read_sources, task_table
 from warehouse.stages.base_model import find_model
-from warehouse.stages.first_adapter import bring_adapter, check_adapter
+from warehouse.stages.first_adapter import adapter_folder, bring_adapter, check_adapter
 from warehouse.store.checksums import tasks_sha256, weights_sha256
 from warehouse.store.commit import commit_bytes, commit_directory, commit_json, remove_folder, twin_of
 from warehouse.store.errors import StageError, counted, shell_quote
@@ -34,12 +34,13 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     run = sync_copy(run)
     if config:
         if not config.is_file():        # it is read more than once
-            raise StageError(f"{config} is no plain file. Write the config into one.")
+            raise StageError(f"{config} is not a plain file. Write the config into one.")
         check_config(config)
     if not tasks:
         raise StageError("No tasks given. Name a source, for example `--tasks arc-agi-1:training`.")
     base = find_model(model, run, new=True)
     if adapter:
+        adapter = adapter_folder(adapter)
         check_adapter(adapter)
     rows = read_sources(tasks, heldout)
     counts, num_tasks = Counter(source.split for source, _task in rows), len(rows)

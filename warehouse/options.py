@@ -27,7 +27,7 @@ Command = TypeVar("Command", bound=click.Command)
 
 
 def with_version(command: Command) -> Command:
-    """Give a command -h beside --help, its subcommands too, and --version."""
+    """Give a command and its subcommands -h as well as --help, and --version."""
     command.context_settings.update(HELP)
     return click.version_option(package_name="rollhouse", prog_name="rollhouse")(command)
 
@@ -43,7 +43,7 @@ def option_group(title: str, *options: Callable[[Any], Any]) -> Callable[[Any], 
 
 
 class TitledCommand(click.Command):
-    """A command whose help lists the options in groups, as `option_group` begins them.
+    """A command that lists its options in groups in --help, as `option_group` begins them.
 
     Of an option with two long names the second, that of an earlier version, is taken and not shown. Commands
     `beside` it are called by its name and theirs: `score RUN`, `score diff RUN A B`.
@@ -57,7 +57,7 @@ class TitledCommand(click.Command):
 
     def main(self, args: Sequence[str] | None = None,  # type: ignore[override]
              prog_name: str | None = None, **options: Any) -> Any:
-        """Run it, or the command beside it that the first word names."""
+        """Run it, or the subcommand that the first word names."""
         words = list(sys.argv[1:] if args is None else args)
         if words and words[0] in self.commands:
             return self.commands[words[0]].main(words[1:], f"{self.name} {words[0]}", **options)
@@ -273,7 +273,7 @@ def _refuse_empty(context: click.Context) -> None:
 
 
 def _gone(runs: Sequence[str | Path | None], error: BaseException) -> str | Path | None:
-    """The run whose file is missing because the whole of it is; None otherwise."""
+    """The run of a missing file, if the whole run is missing; None otherwise."""
     for run in runs:
         if run and isinstance(error, FileNotFoundError) and not Path(run).exists() and (
                 Path(str(error.filename)).is_relative_to(Path(run).resolve())):
@@ -288,5 +288,5 @@ def _not_ours(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename and not isinstance(error, FileNotFoundError):
         return f"{error.filename} cannot be used: {error.strerror or error}. Fix that"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"There is no room for what it writes ({error.strerror}). Make some"
+        return f"The disk is full ({error.strerror}). Free some space"
     return ""

@@ -107,9 +107,9 @@ def submission_table(connection: Connection, path: Path) -> tuple[list[str], lis
     try:
         submission = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:       # not JSON, or not even text
-        raise StageError(f"{path} is no submission ({error}). {WAY_OUT}") from error
+        raise StageError(f"{path} is not a submission ({error}). {WAY_OUT}") from error
     if not isinstance(submission, dict):
-        raise StageError(f"{path} is no submission (it is no object). {WAY_OUT}")
+        raise StageError(f"{path} is not a submission (it is not an object). {WAY_OUT}")
     tasks = [row | {"expected": [pair.get("output") for pair in json.loads(row["payload"])["test"]]}
              for row in rows_of(connection, "SELECT task_id, split, payload FROM tasks WHERE kind = 'grid'")]
     if not {task["task_id"] for task in tasks} & submission.keys():

@@ -78,7 +78,7 @@ def _tests(row: Row, name: str, where: str) -> list[dict[str, Any]]:
                 raise StageError(f"{place} cannot be unpacked: {error}. Fetch it again.") from error
     if not all(isinstance(test, dict) and isinstance(test.get("input"), str)
                and isinstance(test.get("output"), str) for test in text):
-        raise StageError(f"{where}: '{name}' is no list of objects with the texts 'input' and 'output'. "
+        raise StageError(f"{where}: '{name}' is not a list of objects with the texts 'input' and 'output'. "
                          "Correct it.")
     return list(text)
 
@@ -87,4 +87,4 @@ def _json(text: Any, where: str) -> Any:
     try:
         return json.loads(text)
     except (TypeError, ValueError) as error:
-        raise StageError(f"{where} holds {str(text)[:60]!r}, which is no JSON. Correct it.") from error
+        raise StageError(f"{where} holds {str(text)[:60]!r}, which is not JSON. Correct it.") from error

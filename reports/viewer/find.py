@@ -1,4 +1,4 @@
-"""Completions that a condition holds for, as rows that scroll, and those whose text holds some words."""
+"""Completions that satisfy a condition, as rows that scroll, and completions that contain a text."""
 
 import json
 from collections.abc import Iterator

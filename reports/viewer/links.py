@@ -111,7 +111,7 @@ class Query:
         if value is None:
             raise StageError(f"The address lacks '{name}'. Go there by a link of another page.")
         if len(value) > LONGEST or "\x00" in value:
-            raise StageError(f"'{name}' of the address is no text of up to {LONGEST:,} characters. "
+            raise StageError(f"'{name}' of the address is not a text of up to {LONGEST:,} characters. "
                              "Shorten it.")
         return value
 

@@ -37,7 +37,7 @@ def unfinished(view: View) -> list[Stage]:
 
 
 def progress(warehouse: Warehouse, stage: Stage) -> dict[str, Any]:
-    """How far a stage is, by the rows of its parts and of what is spilled beside them."""
+    """Progress of a stage: rows of its parts and of its spills."""
     keys = stage.identity
     began = warehouse.state.entries[stage.life.begun].at if stage.life else None
     facts: dict[str, Any] = {"title": stage.title, "rows": "", "share": None, "rate": "", "last": ""}

@@ -172,7 +172,7 @@ def figure_answer(view: View, ask: Asking, query: Query) -> dict[str, Any]:
 
 
 def settings_page(_view: View, ask: Asking, _query: Query) -> Page:
-    """What the stages were told last, and where it changed."""
+    """The settings of the latest stages, and where they changed."""
     changes = [row | {"value": short(row["value"]), "former": short(row["former"])}
                for row in ask.rows(f"{SETTING_CHANGES} ORDER BY iteration DESC, stage, name")]
     now = [row | {"value": short(row["value"])} for row in ask.rows(SETTINGS_SQL)]

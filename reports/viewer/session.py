@@ -107,7 +107,7 @@ class Session:
         self._sync_at = time.monotonic() + SYNC_AGAIN
 
     def check(self) -> None:
-        """StageError if this is no run that can be opened."""
+        """StageError if this is not a run that can be opened."""
         open_warehouse(self.root)
 
     def peek(self) -> View | None:

@@ -108,13 +108,14 @@ def quantities_of(row: dict[str, Any]) -> list[Quantity]:
     total = sum(abs(value) for value in pull if value is not None)
     share = [value and value / total if total else value for value in pull]
     made = [
-        Quantity("logprob", "Logprob, engine", "log mu, of the distribution it was drawn from", mu, 5.0),
-        Quantity("old", "Logprob, trainer", "log pi_old: before the first gradient, nats", old, 5.0),
-        Quantity("gap", "Engine against trainer", "log pi_old - log mu, nats", gap, spread(gap, 0.05)),
-        Quantity("rho", "Importance ratio", "log of pi_old / mu, held within 1 nat", gap, 1.0),
-        Quantity("ratio", "Ratio at its step", "log pi - log pi_old at the step that used it", drift,
+        Quantity("logprob", "Logprob, engine", "log mu: log-probability in the engine, nats", mu, 5.0),
+        Quantity("old", "Logprob, trainer", "log pi_old: in the trainer, before its steps, nats", old, 5.0),
+        Quantity("gap", "Engine against trainer", "log pi_old - log mu, nats; 0 if they agree", gap,
+                 spread(gap, 0.05)),
+        Quantity("rho", "Importance ratio", "log of pi_old / mu; colours end at 1 nat", gap, 1.0),
+        Quantity("ratio", "Ratio at its step", "log pi - log pi_old at the step that trained on it", drift,
                  spread(drift, 0.05)),
-        Quantity("clip", "Clipped", "1 where the clip took the token's gradient", clipped, 1.0),
+        Quantity("clip", "Clipped", "1 if clipping removed the token's gradient", clipped, 1.0),
         Quantity("pull", "Gradient share", "advantage x ratio of tokens that were not clipped, as a share of "
                  "the sum of its sizes over this stretch", share, spread(share, 1e-9)),
         Quantity("advantage", "Advantage", "of the whole completion",

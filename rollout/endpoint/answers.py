@@ -47,7 +47,7 @@ class Answers:
             raise StageError(f"{path} is damaged. Remove it: its request is then asked again.") from error
 
     def keep(self, asked: dict[str, Any], answer: Answer) -> Answer:
-        """Store an answer beside its request; what is stored now, which another run may have got first."""
+        """Store an answer with its request. Return the stored answer: another run's if that came first."""
         path = self._path(asked)
         if path is not None:
             commit_json(path, {"request": asked, "answer": answer._asdict()})

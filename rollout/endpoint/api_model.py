@@ -192,7 +192,7 @@ def _parameters(sampling: Sampling) -> dict[str, Any]:
 
 
 def _read(response: Any) -> Answer:
-    """The single choice of an answer; Unavailable for what is no answer, or only its beginning."""
+    """The single choice of an answer; Unavailable for what is not an answer, or only its beginning."""
     try:
         choice, usage = response["choices"][0], response.get("usage") or {}
         message = choice["message"]
@@ -203,8 +203,8 @@ def _read(response: Any) -> Answer:
         counts = [count if isinstance(count := usage.get(name), int) and count >= 0 else None
                   for name in ("prompt_tokens", "completion_tokens")]
     except (TypeError, KeyError, IndexError, AttributeError) as error:
-        raise Unavailable(f"its answer is no chat completion: {str(response)[:100]}") from error
+        raise Unavailable(f"its answer is not a chat completion: {str(response)[:100]}") from error
     if not isinstance(text, str) or not isinstance(reason, str):
-        raise Unavailable(f"its answer is no text, or has no end: {str(choice)[:100]}")
+        raise Unavailable(f"its answer is not text, or has no end: {str(choice)[:100]}")
     ended = "length" if reason in ("length", "content_filter") else "stop"
     return Answer(HALF_LETTER.sub("\N{REPLACEMENT CHARACTER}", text), ended, *counts)

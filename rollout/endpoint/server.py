@@ -91,7 +91,7 @@ class Server:
             is_json = answer.content_type == "application/json" or text.startswith("{")  # some name no type
             return json.loads(text) if is_json else text
         except (ValueError, RecursionError) as error:
-            raise Unavailable(f"its answer to {path} is no JSON, or half of one: {text[:100]}") from error
+            raise Unavailable(f"its answer to {path} is not JSON, or half of one: {text[:100]}") from error
 
     def _without_key(self, text: str) -> str:
         key = self.session.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -130,7 +130,7 @@ class Server:
                 raise
             state = await self._version()     # only in development mode it knows of sleep
         if not isinstance(state, dict):
-            raise StageError(f"{self.url} is no vLLM server: it answers with {state[:40]!a}. Correct the "
+            raise StageError(f"{self.url} is not a vLLM server: it answers with {state[:40]!a}. Correct the "
                              "address. A model behind another API is named with --api-model.")
         if state.get("is_sleeping"):
             await self.ask("/wake_up", {})

@@ -1,4 +1,4 @@
-"""Feedback: what a next turn is told about the completion before it, made from that completion's own score.
+"""Feedback: what the next turn says about a completion, made from that completion's own score.
 
 A feedback format is never edited once rows were sampled with it: a changed wording gets the next version.
 """
@@ -44,7 +44,7 @@ def _users(user: UserFunction, sample: Row, shown: Shown) -> str:
     where = f"The feedback {user.name} in {user.path}"
     text = user.call(where, "Nothing was sampled; correct it.", sample, shown)
     if not isinstance(text, str) or not text.strip():
-        raise StageError(f"{where} returned {str(text)[:60]!r}, which is no text.")
+        raise StageError(f"{where} returned {str(text)[:60]!r}, which is not text.")
     return text
 
 
@@ -101,7 +101,7 @@ def _plain(value: Any) -> bool:
 
 
 def _tests(sample: Row, shown: Shown) -> str:
-    """The error, or the train pairs with the output beside what is expected, or the first failing test."""
+    """The error, or the train pairs with output and expected output, or the first failing test."""
     if sample["error_class"] or not shown:
         return _error(sample, shown)
     if "output" not in shown[0]:

@@ -30,7 +30,7 @@ class NextPrompt(NamedTuple):
 
 def plan_turn(parents: list[dict[str, Any]], options: RolloutOptions, encoder: PromptEncoder,
               max_prompt_tokens: int, **keys: Any) -> Plan:
-    """A prompt per parent whose conversation fits; StageError when none does."""
+    """A prompt per parent, if its conversation fits; StageError if none does."""
     plan, too_long, of_task = Plan(), set(), Counter[str]()
     feedback = find_feedback(options.feedback)
     for parent in parents:

@@ -61,7 +61,7 @@ def seed_of(*keys: int | str) -> int:
 
 
 def make_plan(tasks: list[dict[str, Any]], settings: PlanSettings, encode: Encode) -> Plan:
-    """Prompts of the first `num_tasks` tasks, in the order drawn, whose prompt fits.
+    """Prompts of the first `num_tasks` tasks with a prompt that fits, in the order drawn.
 
     Raises StageError when no prompt fits.
     """

@@ -36,7 +36,7 @@ def choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[str
 
 
 def named_by_query(warehouse: Warehouse, query: str, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of the tasks whose task_id the query gives; StageError where it gives no such column."""
+    """The tasks that the query returns as task_id; StageError if it has no such column."""
     from warehouse.sql.database import connect, keys_of
     rows = keys_of(connect(warehouse, strict=True), "--tasks-sql", query, ["task_id"])
     wanted = {row["task_id"] for row in rows}

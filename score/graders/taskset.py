@@ -9,7 +9,7 @@ import verifiers.v1.tasksets  # noqa: F401 (where it looks for a taskset first)
 
 from score.graders import symbolic  # noqa: F401 (rehearses math-verify, which many tasksets ask)
 
-# What a locked process refuses, and a reward may take for a wrong answer: such a reward is no reward.
+# What a locked process refuses, and a reward may take for a wrong answer: such a reward is discarded.
 REFUSED = {"import": "imports", "open": "opens", "socket.__new__": "opens a socket",
            "subprocess.Popen": "starts", "_thread.start_new_thread": "starts a thread"}
 refused: list[str] = []

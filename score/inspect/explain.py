@@ -1,4 +1,4 @@
-"""One verdict in full: the prompt, the program, its outputs beside what was expected, and the reward."""
+"""One verdict in full: the prompt, the program, its outputs, the expected outputs, and the reward."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def explain_completion(run: Path, completion: str, scorer: str | None, *, colors
 
 
 def verdict_lines(sample: dict[str, Any], kind: str, payload: dict[str, Any], *, colors: bool) -> list[str]:
-    """Outputs beside expectations, errors, and the terms of the reward."""
+    """Outputs and expected outputs, errors, and the terms of the reward."""
     lines = ["--- outputs"]
     outputs = json.loads(sample["outputs"]) if sample["outputs"] else None
     if kind == "grid":

@@ -1,4 +1,4 @@
-"""What a program made of each test, call or case, beside what was expected of it."""
+"""What a program returned for each test, call or case, and what was expected."""
 
 import json
 import re

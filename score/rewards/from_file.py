@@ -28,7 +28,7 @@ def rewards_of(user: UserFunction, prompts: list[str], completions: list[str],
 
 
 def finite_number(value: Any, where: str) -> float:
-    """A reward; StageError for text and for what is no finite number."""
+    """A reward; StageError for text and for what is not a finite number."""
     try:
         number = math.nan if isinstance(value, str) else float(value)
     except (TypeError, ValueError, OverflowError):

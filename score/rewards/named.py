@@ -1,4 +1,4 @@
-"""Rewards by name: small functions from what was measured to named terms, whose sum is the reward."""
+"""Rewards by name: small functions from measurements to named terms. Their sum is the reward."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping

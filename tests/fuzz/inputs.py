@@ -158,7 +158,7 @@ def _commands() -> list[list[str]]:
 
 
 def _words(command: Any) -> list[list[str]]:
-    """What may follow the name of a command: nothing, where it is no group, or a command below or beside."""
+    """What may follow the name of a command: nothing if it is not a group, or a command below or beside."""
     below = [[name, *words] for name, inner in getattr(command, "commands", {}).items()
              for words in _words(inner)]
     return below if isinstance(command, click.Group) else [*below, []]

@@ -81,7 +81,7 @@ def test_an_engine_starts_with_the_second_runner_but_where_vllm_has_to_choose(
 
 
 def period_of_end(ids: list[int]) -> int | None:
-    """The length of the piece whose repetitions are the end; None if it is no loop."""
+    """The length of the piece whose repetitions are the end; None if it is not a loop."""
     return next((size for size in range(1, LONGEST_LOOP + 1) if len(ids) >= size * TIMES
                  and ids[-size * TIMES:] == ids[-size:] * TIMES), None)
 

@@ -31,7 +31,7 @@ def test_the_wheel_brings_all_that_the_demo_needs(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "source")
     [wheel] = tmp_path.glob("rollhouse-*.whl")
     run(python, "-m", "pip", "install", "--quiet", "--no-deps", wheel)
-    packages = run(python, "-m", "warehouse.start.cpu_set").strip()
+    packages = run(python, "-m", "warehouse.start").strip() + "/requirements-cpu.txt"
     run(python, "-m", "pip", "install", "--quiet", "--no-deps", "-r", packages)
 
     told = json.loads(run(commands / "warehouse", "doctor", "--json"))

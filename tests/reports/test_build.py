@@ -62,7 +62,7 @@ def test_every_figure_is_drawn(page: str) -> None:
 
 
 def test_alarms_stand_at_the_top(page: str, tmp_path: Path) -> None:
-    assert "<b>No alarm.</b>" in page and "Judged: iteration 0 to 3 by 10 to 25 signals each." in page
+    assert "<b>No alarm.</b>" in page and "Checked: iteration 0 to 3, 10 to 25 signals each." in page
     run = build_run(tmp_path / "run", shape="wrong-adapter", iterations=6, evals=(), num_tasks=4,
                     group_size=8)
     text = build_report(run.root).read_text()
@@ -77,7 +77,7 @@ def test_alarms_from_before_a_rollback_are_not_counted(tmp_path: Path) -> None:
     text = build_report(run.root).read_text()
     assert "<b>No alarm since the last rollback.</b>" in text and "alarms since" not in text
     assert '<div class="notice once">' in text and "<p>Went back to policy 4</p>" in text
-    assert "Nothing could be judged yet: no training iteration from 8 on is scored." in text
+    assert "Nothing could be checked yet: no training iteration from 8 on is scored." in text
 
 
 def tile_of(text: str, name: str) -> str:

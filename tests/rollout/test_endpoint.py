@@ -349,5 +349,5 @@ def test_another_kind_of_server_is_told_from_one_that_is_ill(
     async def answer(_server: FakeServer, _request: web.Request) -> web.StreamResponse:
         return web.Response(text=page.text, status=page.status, content_type=page.content_type)
     monkeypatch.setattr(FakeServer, "_answer", answer)
-    with pytest.raises(StageError, match=r"is no vLLM server: it answers with .* Correct the address"):
+    with pytest.raises(StageError, match=r"is not a vLLM server: it answers with .* Correct the address"):
         sample(warehouse, serve())

@@ -102,7 +102,7 @@ def test_a_function_of_the_users_says_it_and_is_known_by_its_hash(tmp_path: Path
     assert find_feedback(f"{file}:tell").name.startswith("tell@")
     with pytest.raises(StageError, match=r"raised KeyError: 'nothing' \(line 4\)\. Nothing was sampled"):
         said(grid(), f"{file}:fail")
-    with pytest.raises(StageError, match="which is no text"):
+    with pytest.raises(StageError, match="which is not text"):
         said(grid(), f"{file}:mute")
     with pytest.raises(StageError, match=r"Known: tests@1, error@1, or FILE\.py:NAME"):
         find_feedback("nonsense")

@@ -462,8 +462,8 @@ def test_a_query_over_the_warehouse_chooses_tasks_and_its_choice_is_kept(tmp_pat
     for wrong, sentence in [
         ("select 1 as n", "no column 'task_id' but n"), ("selec", "syntax error"),
         ("select task_id from tasks where heldout", "none of them in the splits to sample"),
-        ("select [task_id] as task_id from tasks", r"gives \['t\d'\] as task_id, which is no text"),
-        ("select {'a': 1} as task_id", "gives {'a': 1} as task_id, which is no text"),
+        ("select [task_id] as task_id from tasks", r"gives \['t\d'\] as task_id, which is not text"),
+        ("select {'a': 1} as task_id", "gives {'a': 1} as task_id, which is not text"),
         ("select null as task_id", "names no task"), ("", "no column 'task_id' but none"),
     ]:
         with pytest.raises(StageError, match=sentence):

@@ -119,7 +119,7 @@ def test_programs_of_livecodebench_find_what_its_harness_imports(files):
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("[1]", "line 1 is no object with task_id and code"),
+    ("[1]", "line 1 is not an object with task_id and code"),
     ('{"task_id": "x", "code": ""}', "has no solution of any task")])
 def test_a_file_of_other_lines_is_refused(files, text, message):
     (files / "gold.jsonl").write_text(text)

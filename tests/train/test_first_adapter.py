@@ -19,7 +19,7 @@ def started(trained: Warehouse, tmp_path: Path) -> Warehouse:
     """A run that starts where `trained` ended."""
     tasks = arc_file(tmp_path, [f"task-{number}" for number in range(8)])
     for _ in range(2):      # typed again, it does nothing
-        init_run(tmp_path / "run", trained.model, (str(tasks),), adapter=trained.policy_dir(1))
+        init_run(tmp_path / "run", trained.model, (str(tasks),), adapter=trained.policy_dir(1).parent)
     return open_warehouse(tmp_path / "run")
 
 
@@ -45,10 +45,10 @@ def test_no_adapter_and_an_adapter_as_the_model_are_refused(trained: Warehouse, 
     tasks = str(arc_file(tmp_path, ["one"]))
     with pytest.raises(StageError, match="is an adapter, not a model"):
         init_run(tmp_path / "run", str(trained.policy_dir(1)), (tasks,))
-    with pytest.raises(StageError, match="is no adapter"):
+    with pytest.raises(StageError, match="is not an adapter"):
         init_run(tmp_path / "run", trained.model, (tasks,), adapter=tmp_path)
     shutil.copytree(trained.policy_dir(1), tmp_path / "other")
     (tmp_path / "other" / "adapter_model.safetensors").unlink()
-    with pytest.raises(StageError, match="is no LoRA adapter"):
+    with pytest.raises(StageError, match="is not a LoRA adapter"):
         init_run(tmp_path / "run", trained.model, (tasks,), adapter=tmp_path / "other")
     assert not (tmp_path / "run").exists()

@@ -132,7 +132,7 @@ def test_numbers_made_of_ids_have_room(run):
     ("mine.py:f", "defines no function 'f'"), ("mine.py:too_few", "returned 1 values for 42 rows"),
     ("mine.py:broken", "raised KeyError: 'rewrad' (line 16). Nothing was written"),
     ("mine.py:leaves", "raised SystemExit: 3 (line 28). Nothing was written"),
-    ("mine.py:too_large", "which is no finite number"),
+    ("mine.py:too_large", "which is not a finite number"),
     ("mine.py:too_large_for_a_loss", "returned 1e+300 for completion 0")])
 def test_what_is_wrong_with_advantages_is_one_sentence(run, monkeypatch, name, said):
     monkeypatch.chdir(run.root)

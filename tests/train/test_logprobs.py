@@ -218,7 +218,7 @@ def test_the_ladder_is_the_mean_of_the_estimators(asked: Warehouse) -> None:
         assert row["log_ratio_mean"] == pytest.approx(-d.mean(), abs=1e-12)
         assert row["kl_completion"] == pytest.approx(-np.mean([each.sum() for each in rows]), abs=1e-12)
         assert row["ess"] == pytest.approx(weights.sum() ** 2 / len(weights) / (weights ** 2).sum())
-        assert (row["kl"] < 1e-9) == (iteration == version), "the sampler is no distance from itself"
+        assert (row["kl"] < 1e-9) == (iteration == version), "the sampler has distance 0 from itself"
 
 
 def test_the_first_token_to_move_is_found(asked: Warehouse) -> None:

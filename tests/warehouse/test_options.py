@@ -77,12 +77,12 @@ def test_keys_are_the_long_options_and_flags_win(tmp_path: Path) -> None:
     ("[rollout]\nshuffle-pairs = 'yes'\n", "[rollout] shuffle-pairs = yes: it must be true or false"),
     ("[rollout]\naugment = ''\n", "[rollout] augment = '': it is empty. Fix that line."),
     ("[rollout]\nsplit = ['a', '']\n", "[rollout] split = '': it is empty. Fix that line."),
-    ("[[rollout]]\ngroup-size = 4\n", "'rollout' is no table"),
-    ("rollout = 5\n", "'rollout' is no table"),
-    ("group-size = 5\n", "line 1: 'group-size' is no table. Put it below the [command] it is for"),
+    ("[[rollout]]\ngroup-size = 4\n", "'rollout' is not a table"),
+    ("rollout = 5\n", "'rollout' is not a table"),
+    ("group-size = 5\n", "line 1: 'group-size' is not a table. Put it below the [command] it is for"),
     ("[warehouse]\nscorers = 'a'\n", "[warehouse] has no key 'scorers'. Known: scorer, price-per-hour."),
-    ("[warehouse]\nscorer = 5\n", "[warehouse] scorer = 5 is no text"),
-    ("[queries]\nmine = ['a']\n", "[queries] mine = ['a'] is no text"),
+    ("[warehouse]\nscorer = 5\n", "[warehouse] scorer = 5 is not text"),
+    ("[queries]\nmine = ['a']\n", "[queries] mine = ['a'] is not text"),
 ])
 def test_mistakes_in_the_file_are_one_sentence(tmp_path: Path, config: str, sentence: str) -> None:
     result = call(tmp_path, config)
@@ -171,7 +171,7 @@ def test_a_file_that_cannot_be_used_is_one_sentence_and_a_bug_is_none(tmp_path: 
         printed = subprocess.run([sys.executable, "-c", "from warehouse.cli import cli; cli(['schema'])"],
                                  stdout=full, stderr=subprocess.PIPE, text=True)
     assert printed.returncode == 1 and printed.stderr.startswith(
-        "Error: There is no room for what it writes (No space left on device). Make some, then run")
+        "Error: The disk is full (No space left on device). Free some space, then run")
 
 
 @pytest.mark.parametrize("words", [["init", "", "--model", "m", "--tasks", "synthetic:1"], ["summary", ""],

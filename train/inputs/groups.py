@@ -144,7 +144,7 @@ def _join(iteration: int, purpose: str, prompts: pa.Table, completions: pa.Table
         shared: dict[str, Any] = {name: values.pop() for name, values in origin.items()}
         versions = [int(np.min(rollout.versions)) for rollout in rollouts if len(rollout.completion_ids)]
         shared |= {"policy_version": min(versions, default=iteration), "policies": policies}
-        if not policies:        # what another model said is no staler than the policy
+        if not policies:        # completions of another model have no staleness
             shared["temperature"] = 1.0
         parent, verbatim = parents[group_id]
         groups.append(Group(iteration, group_id, prompt_ids[group_id], rollouts, **shared, purpose=purpose,

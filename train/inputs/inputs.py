@@ -54,7 +54,7 @@ def nothing_due(warehouse: Warehouse, purpose: str) -> str:
 
 
 def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None, purpose: str = "train") -> str:
-    """Identity of the scorer whose rewards are used; StageError where only the latest could be guessed."""
+    """Identity of the scorer to train on; StageError if only the latest could be guessed."""
     complete = warehouse.state.scorers(iteration, purpose)
     if not complete:
         raise _unscored(warehouse, iteration, purpose)

@@ -51,7 +51,7 @@ def _check_numbers(value: Any, row: dict[str, Any], text: str) -> np.ndarray:
     except (TypeError, ValueError, OverflowError):
         numbers = np.array(np.nan)
     if not (np.abs(numbers) < np.finfo(np.float32).max).all():
-        raise StageError(f"--advantages {text} returned {reprlib.repr(value)} {where}, which is no "
+        raise StageError(f"--advantages {text} returned {reprlib.repr(value)} {where}, which is not a "
                          "finite number of float32.")
     if numbers.ndim and numbers.shape != row["completion_ids"].shape:
         raise StageError(f"--advantages {text} returned {numbers.size} numbers {where}, which has "

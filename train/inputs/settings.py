@@ -16,7 +16,7 @@ def fill_in(settings: TrainOptions, groups: list[Group]) -> TrainOptions:
     engine_dtype = groups[0].dtype
     if settings.dtype == "auto":
         if engine_dtype not in DTYPES:
-            wrong = (f"were sampled in {engine_dtype}, which is no dtype to train in" if engine_dtype
+            wrong = (f"were sampled in {engine_dtype}, which is not a dtype to train in" if engine_dtype
                      else "do not say in which dtype they were sampled")
             raise StageError(f"The rows {wrong}. Choose one with --dtype: {', '.join(DTYPES)}.")
         settings = settings.replace(dtype=engine_dtype)

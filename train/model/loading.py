@@ -106,7 +106,7 @@ def _not_adaptable(model: nn.Module) -> set[str]:
 
 def load_full(weights: str, *, dtype: str, device: torch.device, revision: str | None = None,
               sharding: Sharding | None = None) -> Policy:
-    """A model all of whose weights are trained: kept in float32, computed in `dtype` by autocast."""
+    """A model with all weights trained: kept in float32, computed in `dtype` by autocast."""
     model = load_base(weights, revision, dtype="float32")
     for parameter in set(model.parameters()) - text_parameters(model):     # of what sees images
         parameter.requires_grad_(False)
@@ -144,7 +144,7 @@ def load_base(source: str, revision: str | None, *, dtype: str, load_in_4bit: bo
 
 def _adapter_policy(adapted: nn.Module, dtype: str, device: torch.device, sharding: Sharding | None
                     ) -> Policy:
-    """A policy whose adapter is kept in float32 and computed in `dtype`, as engines serve it."""
+    """A policy with its adapter in float32, computed in `dtype` as engines serve it."""
     whole = fuse_adapter(adapted)
     if whole and device.type == "cuda" and not sharding:     # a gathered weight is another tensor each time
         fuse_norms(adapted.to(device))

@@ -31,7 +31,7 @@ def text_parameters(model: Any) -> set[nn.Parameter]:
 
 
 class Policy:
-    """A causal language model whose trainable parameters are the policy: an adapter, or all weights."""
+    """A causal language model. Its trainable parameters are the policy: an adapter, or all weights."""
 
     def __init__(self, model: nn.Module, *, is_adapter: bool, device: torch.device,
                  autocast: torch.dtype | None = None, sharding: Sharding | None = None):

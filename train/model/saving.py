@@ -66,7 +66,7 @@ def set_modes(folder: Path) -> None:
 
 
 def copy_tokenizer(base: str, folder: Path) -> None:
-    """Put the base model's tokenizer files beside full weights: the folder is a model of its own."""
+    """Copy the base model's tokenizer files next to full weights: the folder is then a complete model."""
     if not Path(base).is_dir():
         from transformers import AutoTokenizer
         AutoTokenizer.from_pretrained(base).save_pretrained(str(folder))

@@ -1,4 +1,4 @@
-"""Logprobs and exact gradients of groups whose prompts are forwarded once.
+"""Logprobs and exact gradients of groups, with each prompt forwarded once.
 
 Groups within the budget go through together as one long row without padding: the prompts but for their last
 tokens, then rows, each the last prompt token followed by the completion but for its last token. Where a

@@ -1,4 +1,4 @@
-"""What distinguishes the losses beside their formulas; without torch, so that options are checked at once."""
+"""Defaults of the losses apart from their formulas; without torch, so that options are checked at once."""
 
 from functools import cache
 from typing import NamedTuple

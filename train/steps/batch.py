@@ -58,7 +58,7 @@ def split_into_steps(batch: list[RowGroup], settings: TrainOptions, seed: str) -
 
 
 def weigh_rows(rows: list[Row], settings: TrainOptions) -> None:
-    """Fill in the importance weights of rows whose pi_old is known; note which ones are dropped by them."""
+    """Fill in the importance weights of rows with a known pi_old; note which rows they drop."""
     if not rows:
         return
     correction, low, high = correction_of(settings)

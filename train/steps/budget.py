@@ -55,7 +55,7 @@ def tokens_that_fit(room: float, largest_group: int, longest_prompt: int) -> int
 
 
 def _peak(policy: Policy, num_tokens: int) -> int:
-    """Bytes that gradients of a pack of so many tokens take beside what is there; no gradient stays."""
+    """Additional bytes for the gradients of a pack of so many tokens; no gradient stays."""
     length = min(num_tokens, getattr(policy.config, "max_position_embeddings", None) or num_tokens) // 4
     ids = (torch.arange(num_tokens) % policy.vocabulary_size).split(length)
     torch.cuda.empty_cache()

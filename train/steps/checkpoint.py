@@ -122,7 +122,7 @@ class Checkpoints:
 
 @contextlib.contextmanager
 def _errors_as_they_are() -> Iterator[None]:
-    """Raise what went wrong itself, a full disk for example: torch wraps it in what is no Exception."""
+    """Raise what went wrong itself, a full disk for example: torch wraps it in what is not an Exception."""
     try:
         yield
     except CheckpointException as error:

@@ -22,7 +22,7 @@ def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, t
                   column: str, stop: StopRequest | None = None) -> None:
     """Set old_logprobs, with the entropy, or ref_logprobs of every row that has none; all processes share it.
 
-    StageStopped when told to stop.
+    StageStopped after a request to stop.
     """
     missing = {index: without for index, group in enumerate(batch)
                if (without := [place for place, row in enumerate(group.rows)
@@ -101,7 +101,7 @@ def hand_out(rows: list[Row], columns: dict[str, Tensor]) -> None:
 def share(batch: list[RowGroup], groups: list[int], processes: Processes) -> list[int]:
     """The groups of this process, costliest first: if memory is short, it is short at once.
 
-    Those whose prompts begin with one another are one process's.
+    Groups with prompts that begin with one another go to one process.
     """
     loads, mine = [0] * processes.count, []
     costs = [(sum(len(batch[index].stored.prompt_ids) - batch[index].num_shared

@@ -59,7 +59,7 @@ def check_mismatch(table: list[Mismatch], settings: TrainOptions, *, engine_dtyp
     `floor` is the KL that rounding alone made in the run's first iteration, where that is known.
     """
     exact = settings.dtype == engine_dtype == "float32"
-    limit, why = settings.max_mismatch, "as told by --max-mismatch"
+    limit, why = settings.max_mismatch, "from --max-mismatch"
     if limit is None and exact and floor is not None:
         limit = min(FLOAT32_LIMIT, max(FLOAT32_FLOOR, floor * FLOOR_MARGIN))
         why = f"{FLOOR_MARGIN} times what rounding made in iteration 0"

@@ -123,7 +123,7 @@ def prompt_groups(batch: list[RowGroup], chosen: dict[int, list[Row]]) -> list[P
 
 
 def conversations(batch: list[RowGroup], numbers: Iterable[int]) -> list[list[int]]:
-    """Groups of these numbers, those together whose prompts begin with one another."""
+    """Groups of these numbers; groups with prompts that begin with one another stay together."""
     members: dict[int, list[int]] = {}
     for number in numbers:
         first = number

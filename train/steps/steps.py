@@ -48,7 +48,7 @@ class Learner:
 
 def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[], None],
                say: Callable[[str], None], log: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
-    """Every step from the latest checkpoint on, and its metrics; StageStopped, all saved, when told to stop.
+    """Every step from the latest checkpoint on, with metrics; StageStopped on a request to stop, all saved.
 
     `before_update` runs before the first update of an online stage, with the old logprobs at hand.
     """
@@ -88,7 +88,7 @@ def save_steps(learner: Learner, steps: list[dict[str, Any]]) -> None:
 
 def take_step(learner: Learner, step: int, stop: StopRequest,
               before_update: Callable[[], None]) -> dict[str, Any] | None:
-    """Metrics of one step; None if it was told to stop before, or its own forward shows no gradient."""
+    """Metrics of one step; None if a stop was requested before, or if its forward shows no gradient."""
     started = time.perf_counter()
     settings, processes, policy = learner.settings, learner.processes, learner.policy
     groups = learner.plan[step]

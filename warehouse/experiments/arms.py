@@ -39,7 +39,7 @@ class Plan(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The policy that is evaluated, and the iteration whose seeds that takes."""
+        """The policy that is evaluated, and the iteration that gives the seeds."""
         return self.at + self.iterations
 
 
@@ -107,7 +107,7 @@ def check_arm(plan: Plan, arm: Arm) -> None:
     if facts is None:
         made = open_warehouse(root) if root.exists() else None
         if made and (plan.run.run_id not in made.owners or made.state.newest > plan.at):
-            raise StageError(f"{root} exists already and is no arm. Name the arm otherwise, or another "
+            raise StageError(f"{root} exists already and is not an arm. Name the arm otherwise, or another "
                              "folder with --folder.")
     elif facts["run_id"] != plan.run.run_id:
         raise StageError(f"{root} is an arm of another run. Name another folder with --folder.")

@@ -88,8 +88,8 @@ def read_arms(path: Path, train: click.Command, config: Path) -> list[Arm]:
 def _arm(path: Path, name: str, table: object, train: click.Command) -> Arm:
     """One arm, its keys with dashes."""
     if not isinstance(table, dict):
-        raise StageError(f"{place_in(path, '', name)}: '{name}' is no table. Put it below the [name] of an "
-                         "arm.")
+        raise StageError(f"{place_in(path, '', name)}: '{name}' is not a table. Put it below the [name] of "
+                         "an arm.")
     if not NAME.fullmatch(name) or name == PARENT:
         raise StageError(f"{place_in(path, name)}: an arm cannot be called '{name}'. Its folder has this "
                          f"name: take letters, digits, '.', '_' and '-', and not '{PARENT}'.")

@@ -102,8 +102,8 @@ def _check_place(warehouse: Warehouse, new: Path) -> None:
         raise StageError(f"{new} lies in an object store, where files cannot be linked. Branch into a "
                          "folder, then `warehouse mirror` it there.")
     if new.resolve().is_relative_to(warehouse.root):
-        raise StageError(f"{new} lies inside of {run}, whose commands would take its files for their own. "
-                         "Name a folder beside it.")
+        raise StageError(f"{new} lies inside {run}: commands on that run would read its files. "
+                         "Choose a folder outside.")
     if os.path.lexists(new):
         raise StageError(f"{new} exists already. Name a folder that does not.")
 

@@ -65,26 +65,26 @@ def judged_lines(connection: Connection, since: int) -> list[str]:
         GROUP BY purpose ORDER BY purpose <> 'train', purpose""", [since])
     lines, unjudged = [], []
     if not any(row["purpose"] == "train" for row in rows):
-        lines.append(f"Nothing could be judged yet: no training iteration from {since} on is scored.")
+        lines.append(f"Nothing could be checked yet: no training iteration from {since} on is scored.")
     for row in rows:
         training = row["purpose"] == "train"
         stretch = f"{row['first']}" + (f" to {row['last']}" if row["last"] > row["first"] else "")
         counts = f"{row['least']}" + (f" to {row['most']}" if row["most"] > row["least"] else "")
         name = "iteration" if training else row["purpose"]
-        lines.append(f"Judged: {name} {stretch} by {counts} signals each.")
+        lines.append(f"Checked: {name} {stretch}, {counts} signals each.")
         left = [signal for signal in known_signals() if signal not in row["judged"]
                 and (training or signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS))]
         if "step_ratio" in left:
-            unjudged.append(f"Not judged until an iteration from {since} on is trained: the mismatch of "
+            unjudged.append(f"Not checked until an iteration from {since} on is trained: the mismatch of "
                             "engine and trainer, the steps.")
             left = [signal for signal in left if signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS)]
         if training and "step_ratio" in row["lately"] and "mismatch" not in row["lately"]:
-            unjudged.append(f"Not judged at iteration {row['last']}, because none of its rows came from the "
+            unjudged.append(f"Not checked at iteration {row['last']}, because none of its rows came from the "
                             f"policy that was trained: {', '.join(FRESH_SIGNALS)}.")
             left = [signal for signal in left if signal not in FRESH_SIGNALS]
         if left:
-            whose = "" if training else f" of {name}"
-            unjudged.append(f"Not judged{whose} for lack of earlier values: {', '.join(left)}.")
+            where = "" if training else f" for {name}"
+            unjudged.append(f"Not checked yet{where} (needs earlier iterations): {', '.join(left)}.")
     return lines + unjudged
 
 
@@ -113,7 +113,7 @@ class Advice(NamedTuple):
 
     lines: list[str]
     first: int | None = None    # iteration of the first alarm that fired
-    mend: bool = False          # something else has to be mended first: smaller steps are no help
+    mend: bool = False          # something else has to be mended first: smaller steps do not help
     back: int | None = None     # the policy to go back to
 
 

@@ -49,7 +49,7 @@ def write_answers(warehouse: Warehouse, connection: Connection, script: str, **o
 
 
 def read_script(path: Path | None) -> str:
-    """A file of SQL, or the standard input; StageError if it is no text."""
+    """A file of SQL, or the standard input; StageError if it is not text."""
     try:
         return sys.stdin.read() if path is None else path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -73,7 +73,7 @@ def write_answer(warehouse: Warehouse, connection: Connection, query: str, *,
                  full: bool = False, width: int | None = None) -> str:
     """Run one statement, or the saved `@name key=value`; the text to print, empty where it went to `output`.
 
-    A file whose suffix names a format is written in it where no other `style` is asked for, and holds every
+    The suffix of a file decides its format unless `style` names another. The file holds every
     row unless there is a `limit`.
     """
     if output and not style and output.suffix.lower() not in SUFFIXES:

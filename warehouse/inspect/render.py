@@ -66,7 +66,7 @@ def as_csv(names: Sequence[str], rows: Iterable[Sequence[Any]], **_: Any) -> str
 
 
 def as_json(names: Sequence[str], rows: Iterable[Sequence[Any]], **_: Any) -> str:
-    """One JSON object per line, everything in full; what is no number in JSON (NaN, infinity) is null."""
+    """One JSON object per line, everything in full; what is not a number in JSON (NaN, infinity) is null."""
     keys = _distinct(names)
     return "\n".join(json.dumps(_plain(dict(zip(keys, row, strict=True))), allow_nan=False) for row in rows)
 

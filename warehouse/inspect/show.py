@@ -61,7 +61,7 @@ def find_completion(connection: Connection, iteration: int, purpose: str, task: 
 def no_completion(run: Path, name: str) -> StageError:
     """What is said where nothing is called `name`."""
     iteration, purpose, _, _ = parse_name(name)[0]
-    return StageError(f"There is no completion {name} in complete stages. Which there are: `warehouse sql "
+    return StageError(f"There is no completion {name} in complete stages. List them with `warehouse sql "
                       f"{shell_quote(run)} \"SELECT task_id, count(*) AS completions FROM completions WHERE "
                       f"iteration = {iteration} AND purpose = '{purpose}' GROUP BY 1 ORDER BY 1\"`")
 
@@ -142,7 +142,7 @@ def grid_pairs(payload: Any, outputs: Any) -> Iterator[tuple[str, Any, Any, Any]
 
 
 def pair_lines(pair: dict[str, Any], output: Any, color: bool) -> list[str]:
-    """The input and the expected output of a pair beside what a program made of it; two characters a cell."""
+    """Input, expected output and the program's output of a pair, side by side; two characters per cell."""
     blocks: list[tuple[str, list[str], int]] = []
     for name, grid in (("input", pair["input"]), ("expected", pair.get("output")), ("output", output)):
         if is_grid(grid):

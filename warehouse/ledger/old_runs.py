@@ -70,7 +70,7 @@ class _Found:
 
     def _reads(self, key: Key, settings: dict[str, Any],
                taken: Iterable[str]) -> list[int]:
-        """The stages whose rows or policy a stage used."""
+        """The stages that a stage used rows or the policy of."""
         stage, iteration, purpose, _scorer = key
         wanted: list[Key] = []
         if stage == "score":

@@ -179,7 +179,7 @@ class RunState:
         return iteration
 
     def turn_due(self, base: str, turn: int) -> int:
-        """The newest iteration whose turn before this one is complete; Refusal if there is none."""
+        """The newest iteration with the turn before this one complete; Refusal if there is none."""
         before = turn_purpose(base, turn - 1)
         complete = [life.iteration for life in self.of_stage("rollout")
                     if life.purpose == before and life.is_complete]
@@ -225,7 +225,7 @@ class RunState:
         return sorted(self.policies)
 
     def trained_purpose(self, iteration: int) -> str:
-        """The purpose whose rows the training of an iteration takes: 'train', or a distillation set."""
+        """The purpose of the rows that an iteration trains on: 'train', or a distillation set."""
         life = self.life("train", iteration)
         return str(life.settings.get("purpose", TRAIN)) if life else TRAIN
 
@@ -289,7 +289,7 @@ class RunState:
     def waiting_groups(self, before: int, *, complete: bool = False) -> dict[int, list[str]]:
         """Groups carried over by iterations before this one that no plan has taken since, by the iteration.
 
-        With `complete` those, too, that are taken and whose rollout is under way.
+        With `complete` also those that are taken by a rollout under way.
         """
         carried = {life.iteration: life.carried for life in self.of_stage("rollout")
                    if life.purpose == TRAIN and life.iteration < before and life.carried}
@@ -366,7 +366,7 @@ class RunState:
                 for name, facts in change.get("replaced", {}).items()}
 
     def split_of_eval(self, tasks: Iterable[Mapping[str, Any]]) -> str | None:
-        """The held-out split whose evaluations are `eval`: the run's first, unless it got several at once.
+        """The held-out split with evaluations called `eval`: the run's first, unless it got several at once.
 
         So a curve goes on when another split is added. `tasks` have task_id, split and heldout.
         """

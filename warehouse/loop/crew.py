@@ -28,7 +28,7 @@ Lost = Callable[[Worker, Running, str], None]           # who failed, its comman
 
 
 class Sampling:
-    """A rollout whose shares are sampled by an engine each; that of one that fails is done by the others."""
+    """A rollout with one engine per share; if an engine fails, the others sample its share."""
 
     def __init__(self, start: Start, words: Sequence[str], crew: Crew, lost: Lost) -> None:
         self.start, self.words, self.crew, self.lost = start, [*words], crew, lost
@@ -87,7 +87,7 @@ class Sampling:
             job.kill()
 
     def end(self) -> None:
-        """Wait until all have ended, as they were told to."""
+        """Wait until all have ended; they were asked to."""
         for _, _, job in self.running:
             job.end()
 
@@ -105,7 +105,7 @@ class Training:
         self.since: float | None = None         # when the first of them was seen to have ended otherwise
 
     def poll(self) -> int | None:
-        """0 once all have ended well; the exit code where all failed, or where they were told to stop."""
+        """0 once all have ended well; the exit code if all failed or were stopped."""
         codes = [job.poll() for _, job in self.running]
         if any(codes) and self.since is None:
             self.since = time.monotonic()
@@ -145,6 +145,6 @@ class Training:
             job.kill()
 
     def end(self) -> None:
-        """Wait until all have ended, as they were told to."""
+        """Wait until all have ended; they were asked to."""
         for _, job in self.running:
             job.end()

@@ -37,7 +37,7 @@ NO_GRADIENT = 1                 # exit code of a training whose rows teach nothi
 
 @dataclasses.dataclass(frozen=True)
 class LoopOptions:
-    """What `warehouse loop` was told; as its options."""
+    """The options of `warehouse loop`."""
 
     iterations: int
     ahead: bool = False
@@ -292,7 +292,7 @@ class Loop:
         back, newest = watched.advice.back, self.warehouse.state.newest
         facts = {"signals": watched.signals, "back": back}
         self.tell("alarm", facts, "\n".join(watched.lines))
-        # A smaller step is no help where what was sampled is not what is trained.
+        # A smaller step does not help if the sampled weights are not the trained ones.
         if not self.rescues or back is None or watched.advice.mend:
             return ALARM_EXIT_CODE
         self.rescues -= 1

@@ -1,4 +1,4 @@
-"""Commands that a loop runs beside each other; each ends with the loop, and what it says is kept aside."""
+"""Commands that a loop runs concurrently; each ends with the loop, and its output is collected."""
 
 import contextlib
 import os
@@ -51,7 +51,7 @@ class Job:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def end(self) -> int:
-        """Wait until it has ended, as it was told to; killed where it does not."""
+        """Wait until it has ended after a request to; kill it if it does not."""
         try:
             return self.process.wait(SECONDS_TO_END)
         except subprocess.TimeoutExpired:

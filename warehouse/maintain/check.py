@@ -98,7 +98,7 @@ def _foreign_files(warehouse: Warehouse) -> Iterator[Finding]:
 
 
 def folders_that_count(warehouse: Warehouse) -> set[Path]:
-    """Every folder whose files the run's state names, of stages under way too."""
+    """Every folder with files that the run's state names, also of stages under way."""
     folders = {warehouse.folder("tasks")}
     for stage in warehouse.stages():
         folders |= {stage.folder, *([stage.prompts] if stage.prompts else [])}

@@ -85,7 +85,7 @@ def _without(warehouse: Warehouse, stage: Stage, changes: list[Change]) -> NewGe
 
 
 def _copy_of_manifest(folder: Path) -> dict[str, Any] | None:
-    """What a compaction kept beside the manifest, if its parts are all there."""
+    """The parts that a compaction kept next to the manifest, if all are there."""
     with contextlib.suppress(StageError):
         kept = read_manifest(folder, COPY)
         if kept and all((folder / part["name"]).exists() for part in kept["parts"]):

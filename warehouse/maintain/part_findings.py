@@ -57,7 +57,7 @@ def find_damaged_parts(warehouse: Warehouse, stage: Stage, table: str, keys: dic
             words = f"is not in the manifest of {stage.title}. Move it out of the run."
             yield Finding.of(path, words, "aside", stage)
         elif path.exists() and not path.is_file():          # a pipe would be waited for
-            yield Finding.of(path, f"is no file. {RESTORE_OR_OPEN}", "again", stage)
+            yield Finding.of(path, f"is not a file. {RESTORE_OR_OPEN}", "again", stage)
         elif not os.access(path, os.R_OK):
             words = "cannot be read (Permission denied). Have it granted." if path.exists() else (
                 "is a link to nothing. Have what it leads to there again.")

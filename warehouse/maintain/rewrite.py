@@ -1,4 +1,4 @@
-"""New generations of stages whose rows stay: sound parts are adopted, others are written anew or left out.
+"""New generations of stages that keep their rows: sound parts are adopted, others rewritten or left out.
 
 A stage's parts lie in a folder that no other name ever has. What changes files makes a folder of its own and
 has the log point to it, in one entry for all stages that change together; a kill before it leaves a folder

@@ -69,7 +69,7 @@ def replace_tasks(warehouse: Warehouse, sources: tuple[str, ...]) -> list[str]:
         return ["The run has these tasks already; nothing to do."]
     _write(warehouse, after, {"replaced": replaced})
     return [f"{counted(len(replaced), 'task')} replaced; what was sampled stays, and `score "
-            f"{shell_quote(warehouse.root)}` judges it again, beside the former rows"]
+            f"{shell_quote(warehouse.root)}` judges it again and keeps the former rows"]
 
 
 def list_tasks(warehouse: Warehouse, splits: tuple[str, ...]) -> list[str]:

@@ -32,14 +32,14 @@ CREDENTIALS = {
     "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"}
 REASONS = (  # what an error of a store contains, why that is, and the way out
     ("NoSuchBucket|ContainerNotFound|specified bucket does not exist",
-     "there is no such bucket", "Make it first, or mend the address"),
+     "there is no such bucket", "Create it, or correct the address"),
     ("RequestTimeTooSkewed", "this machine's clock is wrong by more than the store allows",
      "Set it (`timedatectl`)"),
     ("PermanentRedirect|without LOCATION|AuthorizationHeaderMalformed|IllegalLocationConstraint",
      "the bucket lies in another region", "Name that one in AWS_REGION"),
     ("169.254.169.254|MissingAccount|token request|MissingCredentials|InvalidAccessKeyId|"
      "Invalid Access Key|SignatureDoesNotMatch|AuthenticationFailed|ExpiredToken|InvalidClientTokenId",
-     "there are no credentials for it, or wrong ones", "To give some, {credentials}"),
+     "credentials are missing or wrong", "To give some, {credentials}"),
     ("AccessDenied|403 Forbidden|PermissionDenied|not have .*access", "the store does not permit it",
      "Ask for the rights to list, read, write and delete below it"),
     ("response body error", BROKEN, "Check the network"),
@@ -108,7 +108,7 @@ class Bucket:
     def create(self, key: str, content: Path | bytes) -> ObjectState | None:
         """Put an object unless one of that key stands; None then, unless what stands is this content.
 
-        A put whose answer was lost is repeated and meets its own object: hence the content is compared.
+        If the answer to a put is lost, the put is repeated and meets its own object: contents are compared.
         """
         from obstore.exceptions import AlreadyExistsError, PreconditionError
         for _ in range(ATTEMPTS):
@@ -184,7 +184,7 @@ class Bucket:
                 self.delete([key])
 
     def check_conditional_puts(self) -> None:
-        """StageError for a store that overwrites where it was told to create: a late twin could win there."""
+        """StageError for a store that overwrites instead of refusing: a late writer could win there."""
         from obstore.exceptions import NotSupportedError
         key, refused = f"{PROBE}{uuid.uuid4().hex}", False
         try:
@@ -234,7 +234,7 @@ def normal_address(path: str | Path) -> str:
     """`s3://bucket/run`, also from what Path made of it; StageError if it is none of the known kinds."""
     parts = ADDRESS.fullmatch(str(path))
     if not parts:
-        raise StageError(f"{path} is no address of a run. Known are s3://BUCKET/RUN, gs://BUCKET/RUN and "
+        raise StageError(f"{path} is not an address of a run. Known are s3://BUCKET/RUN, gs://BUCKET/RUN and "
                          "az://CONTAINER/RUN; in RUN no ?, #, %, . or .., and no name of over 200 letters.")
     return f"{parts[1]}://{parts[2]}{re.sub('/+', '/', parts[3])}"
 

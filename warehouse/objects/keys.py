@@ -33,6 +33,6 @@ def document_of(folder: Path) -> Path:
 
 
 def files_of(document: Path) -> str:
-    """Where the other files lie in the store, beside their document and named after it."""
+    """Where the other files lie in the store: next to their document, named after it."""
     content = document.read_bytes() if document.exists() else b""
     return f"files-{hashlib.sha256(content).hexdigest()[:16]}"

@@ -75,7 +75,7 @@ def _pull(run: str, folder: Path) -> str:
     copy = WorkingCopy(folder, run)
     run_id = _run_id(copy)
     if run_id is None:
-        raise StageError(f"{run} is no run: it has no warehouse.json. Fix the address.")
+        raise StageError(f"{run} is not a run: it has no warehouse.json. Fix the address.")
     own_id = (read_json(folder / "warehouse.json") or {}).get("run_id")
     _check_same_run(run_id, own_id, str(folder))
     listed = {key: state for key, state in copy.listing().items() if UNDER_WAY not in key}
@@ -140,7 +140,7 @@ def _check_same_run(run_id: str, there: str | None, where: str) -> None:
 def _check_is_run(run_id: str | None, others: Collection[str], where: str) -> None:
     """StageError for a place of another kind; what a mirror that was killed left there is no `others`."""
     if run_id is None and others:
-        raise StageError(f"{where} is no run, and has {min(others)}, which is not of the run to copy. Name "
+        raise StageError(f"{where} is not a run and has {min(others)}, which the run to copy lacks. Name "
                          "another place, or a new one.")
 
 

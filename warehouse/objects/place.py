@@ -16,7 +16,7 @@ def sync_copy(path: str | Path, *, config_only: bool = False) -> Path:
 
     With `config_only` no more than its config.toml. A local run loads nothing for it.
     """
-    if not is_address(path) and not os.path.exists(f"{path}/{COPY_MARKER}"):  # False for what is no path
+    if not is_address(path) and not os.path.exists(f"{path}/{COPY_MARKER}"):  # False for what is not a path
         if os.path.exists(path) and not os.path.isdir(path):
             raise UnusableFile(Path(path), "file", f"{path} is a file. Name the folder of a run.")
         return Path(path)

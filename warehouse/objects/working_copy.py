@@ -119,7 +119,7 @@ class WorkingCopy:
         return key_of(self.root, path)
 
     def create(self, path: Path, temporary: Path) -> bool:
-        """Put the object of `path`; False if one stood already, whose content `temporary` has then."""
+        """Put the object of `path`; False if it existed, and then `temporary` has its content."""
         if not self.holds(path):
             return True
         self._check_puts()
@@ -171,7 +171,7 @@ class WorkingCopy:
     def ensure_local(self, paths: Iterable[Path]) -> None:
         """Have files of the run here, and of a policy or checkpoint, given its folder, all.
 
-        What is missing stays so; a folder whose document is no object any more goes.
+        What is missing stays so; a folder is removed if its document is no longer an object.
         """
         wanted: dict[str, Path] = {}
         for path in paths:

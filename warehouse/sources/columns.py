@@ -75,7 +75,7 @@ def _as_json(value: Any, where: str, *, packed: bool) -> Any:
         text = value if packed and isinstance(value, str) else json.dumps(value, default=_as_text)
         return json.loads(text)
     except (ValueError, TypeError) as error:
-        raise StageError(f"{where} holds {str(value)[:60]!r}, which is no JSON ({error}). Correct it."
+        raise StageError(f"{where} holds {str(value)[:60]!r}, which is not JSON ({error}). Correct it."
                          ) from error
 
 
@@ -89,4 +89,4 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise StageError(f"tolerance={text} is no number. Correct it.") from None
+        raise StageError(f"tolerance={text} is not a number. Correct it.") from None

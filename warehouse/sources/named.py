@@ -6,7 +6,7 @@ A source reads `[SPLIT=]SOURCE[:FIRST-LAST][@FILE_OF_IDS]`; SOURCE is one of
     humaneval  mbpp  gsm8k  math-500    from the package that brings them, or from a file: mbpp:FILE
     FILE.py:NAME[?option=value&..]      a function of yours that gives tasks, as in examples/sources
     hf:PATH?prompt=COLUMN&answer=COLUMN               any table: see warehouse.sources.columns
-    FILE.json[.gz]      ARC tasks as Kaggle distributes them; solutions beside the challenges, or inline
+    FILE.json[.gz]      ARC tasks as Kaggle distributes them; solutions next to the challenges, or inline
     FILE.jsonl[.gz|.zst]    one task per line: task_id, messages, kind, payload
 FIRST-LAST chooses by the last number in a task's id, as in `mbpp:11-410`.
 """
@@ -117,7 +117,7 @@ def read_source(source: Source) -> list[Task]:
         raise StageError(f"Task source {source.text} holds no task.")
     if not source.heldout and (hidden := next((task for task in tasks if task.is_hidden), None)):
         raise StageError(f"{source.text}: task {hidden.task_id} lacks test[0].output. Put the solutions file "
-                         "beside the challenges file (same name with 'solutions'), or give the tasks as "
+                         "next to the challenges file (same name with 'solutions'), or give the tasks as "
                          "--heldout: then outputs are stored without a verdict.")
     return tasks
 
@@ -193,7 +193,7 @@ def _generate(rest: str) -> Iterator[Task]:
 
 
 def _choose(tasks: list[Task], ids_file: Path, place: str) -> list[Task]:
-    """Keep the tasks whose ids stand in a file, one per line; '#' starts a comment."""
+    """Keep the tasks with ids listed in a file, one per line; '#' starts a comment."""
     check_file(ids_file)
     try:
         text = ids_file.read_text(encoding="utf-8")

@@ -176,7 +176,7 @@ def _literal(path: Path) -> str:
 
 
 def _part_files(root: Path, inventory: Inventory) -> str:
-    """Files of the generations that count: those that were ended lie beside them."""
+    """Files of the current generations; ended ones lie in the same folders."""
     folders = {folder for held in inventory.stages
                for folder in (held.stage.folder, held.stage.prompts) if folder}
     folders |= {part.parent for part in inventory.parts.get("tasks", [])}

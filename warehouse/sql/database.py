@@ -246,6 +246,6 @@ def keys_of(connection: Connection, option: str, query: str, texts: Sequence[str
     for name, value in ((name, row.get(name)) for row in rows for name in (*texts, *numbers)):
         whole = isinstance(value, int | float | Decimal) and value % 1 == 0
         if value is not None and not (isinstance(value, str) if name in texts else whole):
-            kind = "text" if name in texts else "whole number"
-            raise StageError(f"{option} gives {value} as {name}, which is no {kind}. Correct the query.")
+            kind = "text" if name in texts else "a whole number"
+            raise StageError(f"{option} gives {value} as {name}, which is not {kind}. Correct the query.")
     return rows

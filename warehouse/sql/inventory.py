@@ -100,7 +100,7 @@ def table_of(stage: Stage, part: Path) -> str:
 
 def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool,
                   in_place: bool) -> tuple[list[Path], list[Held]]:
-    """The parts of tasks, and every stage with its parts in order; what is damaged is told and left out."""
+    """The parts of tasks, and every stage with its parts in order; damaged ones are reported and left out."""
     stages = _listed_stages(warehouse, left_out)
     tasks: Listed = {part: {} for part in warehouse.parts("tasks")}
     if not tasks:
@@ -118,7 +118,7 @@ def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool,
 
 
 def _listed_stages(warehouse: Warehouse, left_out: list[str]) -> list[Held]:
-    """Every stage whose manifest can be read, with its parts."""
+    """Every stage with a readable manifest, and its parts."""
     stages = []
     for stage in warehouse.stages():
         try:
@@ -161,7 +161,7 @@ def _parts_of(stage: Stage, manifest: dict[str, Any] | None) -> Listed:
 
 
 def _policies(warehouse: Warehouse, left_out: list[str]) -> list[tuple[Path, dict[str, Any]]]:
-    """policy.json of every policy whose is sound, as the run has it: an alias under its version."""
+    """policy.json of every policy, if it is readable; an alias under its version."""
     documents = []
     ensure_local(warehouse.policy_dir(version) / "policy.json" for version in warehouse.state.versions)
     for version in warehouse.state.versions:

@@ -67,7 +67,7 @@ def connect_runs(warehouses: Sequence[Warehouse], *, partial: bool = False, stri
 
 
 def _within(database: str, text: str) -> str:
-    """The text of a run, whose macros name their tables by the database: they are called from another one.
+    """The SQL of a run; its macros name tables with the database, because another database calls them.
 
     DuckDB looks up what a view reads where the view is, and what a macro reads where it is called.
     """

@@ -44,7 +44,7 @@ def rollup_keys(warehouse: Warehouse, choices: list[Choice]) -> list[list[object
 
 
 def valid_rollup(warehouse: Warehouse, choices: list[Choice]) -> Rollup | None:
-    """The newest rollup all of whose stages are still the chosen ones; None where there is none."""
+    """The newest rollup with only stages that still count; None if there is none."""
     documents = sorted(warehouse.root.glob(f"{FOLDER}/rollup-{definitions()}-*/rollup.json"),
                        key=lambda path: path.stat().st_mtime_ns, reverse=True)
     if not documents:

@@ -32,7 +32,7 @@ def load_tokenizer(path: Path) -> Any:
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:     # what the library raises has no other name
-        raise StageError(f"{path} is no tokenizer ({error}). Restore it.") from error
+        raise StageError(f"{path} is not a tokenizer ({error}). Restore it.") from error
 
 
 def _parquet_bytes(path: Path) -> bytes:

@@ -91,7 +91,7 @@ def _tokenizer_files(folder: Path) -> list[Path]:
 
 def _no_tokenizer(folder: Path) -> StageError:
     return StageError(f"{folder} has no tokenizer ({', '.join(TOKENIZER_FILES[:2])}). Save the model's "
-                      "tokenizer beside its weights.")
+                      "tokenizer in the same folder.")
 
 
 def _hash(files: list[Path], salt: str = "") -> str:

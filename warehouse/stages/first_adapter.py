@@ -1,4 +1,4 @@
-"""The adapter that a run starts from: policy 0, where `warehouse init --adapter` names one."""
+"""The adapter that a run starts from: policy 0, if `warehouse init --adapter` names one."""
 
 import json
 import shutil
@@ -7,20 +7,29 @@ from typing import Any
 
 from warehouse.store.checksums import file_hashes, weights_sha256
 from warehouse.store.errors import StageError
+from warehouse.store.run_folder import open_warehouse
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
+def adapter_folder(adapter: Path) -> Path:
+    """The folder with the adapter's files; for RUN/policies/N that of policy N as the run has it now."""
+    place = adapter.absolute()
+    if place.parent.name == "policies" and place.name.isdigit():
+        return open_warehouse(place.parents[1]).policy_dir(int(place.name))
+    return adapter
+
+
 def check_adapter(adapter: Path) -> dict[str, Any]:
-    """The adapter's config; StageError where there is no LoRA adapter in PEFT's format."""
+    """The adapter's config; StageError if the folder holds no LoRA adapter in PEFT's format."""
     try:
         config = json.loads((adapter / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise StageError(f"{adapter} is no adapter: {CONFIG} is missing or damaged. Give the folder that "
-                         "PEFT wrote, or a policy of another run.") from error
+        raise StageError(f"{adapter} is not an adapter: {CONFIG} is missing or damaged. Give a folder that "
+                         "PEFT wrote, or RUN/policies/N of another run.") from error
     if config.get("peft_type") != "LORA" or not (adapter / WEIGHTS).is_file():
-        raise StageError(f"{adapter} is no LoRA adapter with {WEIGHTS}. Give the folder that PEFT wrote, or "
-                         "merge it into its base and start from that.")
+        raise StageError(f"{adapter} is not a LoRA adapter with {WEIGHTS}. Give a folder that PEFT wrote, or "
+                         "merge the adapter into its base and pass the result as --model.")
     return dict(config)
 
 

@@ -9,7 +9,7 @@ from warehouse.store.errors import StageError
 
 @dataclass(frozen=True)
 class Shard:
-    """Parts whose number % count is index."""
+    """Parts with number % count == index."""
 
     index: int = 0
     count: int = 1

@@ -1,4 +1,4 @@
-"""A command handed over to `warehouse warm`, whose processes have imported already; see warm_server."""
+"""A command handed over to the processes of `warehouse warm`, imported already; see warm_server."""
 
 import contextlib
 import json

@@ -36,7 +36,7 @@ def part_damage(path: Path, facts: dict[str, Any], *, quick: bool = False) -> st
 
 def _differs(path: Path, facts: dict[str, Any], quick: bool) -> str:
     if not path.is_file():
-        return "is no file" if path.exists() else "is missing, though its manifest lists it"
+        return "is not a file" if path.exists() else "is missing, though its manifest lists it"
     stat = path.stat()
     try:
         same = stat.st_size == facts["bytes"] and (

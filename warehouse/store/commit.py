@@ -112,7 +112,7 @@ def replace_bytes(path: Path, content: bytes) -> None:
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` make a file, and replace `path` with it atomically.
 
-    What is no file (/dev/null, a pipe) or a link to one is written to and stays what it is.
+    What is not a file (/dev/null, a pipe) or a link to one is written to and stays what it is.
     """
     with saying_why(path):
         if path.is_dir():
@@ -134,7 +134,7 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def _sweep(path: Path) -> None:
-    """Remove what killed writers of a file left beside it: temporary files whose lock nobody holds."""
+    """Remove temporary files that killed writers of a file left: those that nobody holds a lock on."""
     for left in path.parent.glob(f"{glob.escape(path.name)}{TEMPORARY_MARK}*"):
         with contextlib.suppress(OSError), left.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -255,7 +255,7 @@ def readable(error: OSError, path: Path) -> Exception:
                errno.EIO: "the disk reports an error: mend it",
                errno.EFBIG: "files may not be as large as that: raise `ulimit -f`",
                errno.ENAMETOOLONG: "the name is too long: choose a shorter one",
-               errno.ENOTDIR: "a part of the path is no folder: choose another",
+               errno.ENOTDIR: "a part of the path is not a folder: choose another",
                errno.EISDIR: "that is a folder: choose another name"}
     if error.errno not in reasons:
         return error

@@ -39,7 +39,7 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
     for name, table in tables.items():
         if not isinstance(table, dict):
             where = place_in(path, "", name)
-            raise StageError(f"{where}: '{name}' is no table. Put it below the [command] it is for.")
+            raise StageError(f"{where}: '{name}' is not a table. Put it below the [command] it is for.")
         if name not in TABLES:
             raise StageError(f"{place_in(path, name)} has a table [{name}]. The tables are named after the "
                              f"commands: {', '.join(TABLES)}.")
@@ -49,18 +49,18 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
     price = tables.get("warehouse", {}).get(PRICE, 0)
     if not _is_amount(price):
         where = place_in(path, "warehouse", PRICE)
-        raise StageError(f"{where}: [warehouse] {PRICE} = {price} is no price. Write what an hour of the "
+        raise StageError(f"{where}: [warehouse] {PRICE} = {price} is not a price. Write what an hour of the "
                          "machine costs in dollars, as 2.5.")
     for model, price in tables.get("prices", {}).items():
         if not _is_price(price):
             where = place_in(path, "prices", model)
-            raise StageError(f"{where}: [prices] {model} = {price} is no price. Write "
+            raise StageError(f"{where}: [prices] {model} = {price} is not a price. Write "
                              "{ input = 2.5, output = 10.0 }, what a million tokens cost.")
     for name in ("warehouse", "queries", "links"):
         for key, value in tables.get(name, {}).items():
             if not isinstance(value, str) and (name, key) != ("warehouse", PRICE):
                 where = place_in(path, name, key)
-                raise StageError(f"{where}: [{name}] {key} = {value} is no text. Put it in quotes.")
+                raise StageError(f"{where}: [{name}] {key} = {value} is not text. Put it in quotes.")
     return tables
 
 

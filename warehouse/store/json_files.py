@@ -39,7 +39,7 @@ def read_json(path: Path, **types: type | tuple[type, ...]) -> dict[str, Any] | 
     except (ValueError, RecursionError) as error:  # not JSON, or not even text
         raise damaged(path, str(error)) from error
     if not isinstance(value, dict):
-        raise damaged(path, "it is no object")
+        raise damaged(path, "it is not an object")
     checksum = value.pop(CHECKSUM, None)
     if checksum not in (None, _checksum(value)):
         raise damaged(path, f"its {CHECKSUM} says that something in it was changed; if you did that, take "

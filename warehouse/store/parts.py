@@ -183,7 +183,7 @@ def check_parts(paths: list[Path], owners: Sequence[str], numbers: Iterable[int]
     wanted = set(numbers)
     present = {part_number(path): path for path in paths if not path.name.startswith("carried-")}
     for number in sorted(present.keys() - wanted):
-        raise StageError(f"{present[number]} is no part of this stage, which has {len(wanted)}. Move "
+        raise StageError(f"{present[number]} is not a part of this stage, which has {len(wanted)}. Move "
                          "it out of the run folder, then run the stage again.")
     for number in sorted(wanted - present.keys()):
         where = paths[0].parent if paths else "its folder"

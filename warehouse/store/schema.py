@@ -191,7 +191,7 @@ POLICY_LOGPROBS = (
 TRAIN_SAMPLES = (
     *KEYS,
     Column("group_id", TEXT, "The group; joins with prompts by iteration, purpose and group_id."),
-    Column("scorer", TEXT, "Scorer whose rewards were used."),
+    Column("scorer", TEXT, "Scorer that gave the rewards."),
     Column("trained_iteration", COUNT, "Iteration of the train stage; differs from iteration under replay."),
     Column("staleness", COUNT, "Policy version the stage started from minus the version that sampled "
            "(the oldest token's)."),

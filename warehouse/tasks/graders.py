@@ -35,9 +35,10 @@ GENERATORS = (
 
 
 def check_generator(name: str, where: str) -> None:
-    """StageError for a generator of reasoning-gym whose grader is not known to judge safely.
+    """StageError for a generator of reasoning-gym with a grader that is not known to judge safely.
 
-    A grader that evaluates the text of an answer would run it beside the verdict, and believe what it forges.
+    A grader that evaluates the text of an answer would run it in the process of the verdict: it could be
+    forged.
     """
     if name not in GENERATORS:
         raise StageError(f"{where}: '{name}' is not among the generators of reasoning-gym that are the same "

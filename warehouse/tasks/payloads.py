@@ -91,7 +91,7 @@ def _check_pairs(payload: dict[str, Any], split: str, where: str, *, hidden: boo
             place = f"{split}[{index}].{name}"
             if not isinstance(pair, dict) or name not in pair:
                 raise StageError(f"{where} lacks {place}. " + (
-                    "Put the solutions file beside the challenges file (same name with 'solutions')."
+                    "Put the solutions file next to the challenges file (same name with 'solutions')."
                     if (split, name) == ("test", "output") else "Correct it."))
             if problem := grid_problem(pair[name]):
                 raise StageError(f"{where}, {place} {problem}. Correct it.")
@@ -119,7 +119,7 @@ def _check_function(payload: dict[str, Any], where: str) -> None:
     if "calls" in payload:
         for call in _list_of(where, payload, "calls"):
             if "expected" not in call:
-                raise StageError(f"{where}: a call is no object with 'args' and 'expected'. Correct it.")
+                raise StageError(f"{where}: a call is not an object with 'args' and 'expected'. Correct it.")
             _field(where, call, "args", list, [])
             _field(where, call, "kwargs", dict, {})
         _field(where, payload, "tolerance", NUMBER, 0)
@@ -129,7 +129,7 @@ def _check_function(payload: dict[str, Any], where: str) -> None:
     tests = _field(where, payload, "tests", (str, list))
     statements = [tests] if isinstance(tests, str) else tests
     if not statements or not all(isinstance(test, str) and test.strip() for test in statements):
-        raise StageError(f"{where}: payload field 'tests' is no list of statements. Correct it.")
+        raise StageError(f"{where}: payload field 'tests' is not a list of statements. Correct it.")
     before, *asked = ((code, _python(where, "tests", code)) for code in (setup, *statements))
     for test, body in asked if isinstance(tests, list) else []:
         if (name := _uncalled(body)) and not any(name in other or "globals()" in other
@@ -152,7 +152,7 @@ def _check_puzzle(payload: dict[str, Any], where: str) -> None:
         groups = _field(where, payload, "groups", list)
         words = [word for group in groups for word in group] if all(map(_is_texts, groups)) else []
         if not words or len({len(group) for group in groups}) > 1 or len({*words}) < len(words):
-            raise StageError(f"{where}: payload field 'groups' is no list of lists of texts, all of one "
+            raise StageError(f"{where}: payload field 'groups' is not a list of lists of texts, all of one "
                              "length and no text twice. Correct it.")
         return
     rows, choices = _field(where, payload, "rows", dict), _field(where, payload, "choices", dict)
@@ -227,7 +227,7 @@ def _is_test(node: ast.stmt) -> TypeGuard[ast.ClassDef | ast.FunctionDef | ast.A
 
 
 def defines_tests(source: str) -> bool:
-    """True of a source with `check`, test functions or a class; False of what is no Python."""
+    """True of a source with `check`, test functions or a class; False of what is not Python."""
     try:
         return any(map(_is_test, ast.parse(source).body))
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -235,11 +235,11 @@ def defines_tests(source: str) -> bool:
 
 
 def _python(where: str, name: str, code: str) -> list[ast.stmt]:
-    """The statements of code in a payload; StageError where it is no Python."""
+    """The statements of code in a payload; StageError where it is not Python."""
     try:
         return ast.parse(code).body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        raise StageError(f"{where}: payload field '{name}' is no Python: {error}. Correct it.") from error
+        raise StageError(f"{where}: payload field '{name}' is not Python: {error}. Correct it.") from error
 
 
 def _field(where: str, payload: dict[str, Any], name: str, kinds: type | tuple[type, ...],

@@ -11,7 +11,7 @@ from typing import Any
 from warehouse.store.errors import StageError
 from warehouse.tasks.payloads import check_payload, read_json
 
-HALF_LETTER = re.compile("[\ud800-\udfff]")  # JSON can spell half a surrogate pair, which is no text
+HALF_LETTER = re.compile("[\ud800-\udfff]")  # JSON can spell half a surrogate pair, which is not text
 KINDS = ("grid", "function", "stdio", "answer", "math", "puzzle", "reasoning-gym", "verifiers")
 
 
@@ -27,7 +27,7 @@ class Task:
 
     @property
     def is_hidden(self) -> bool:
-        """Whether it is a grid task whose tests have no solutions, as in a competition."""
+        """Whether it is a grid task without solutions of its tests, as in a competition."""
         return self.kind == "grid" and self.payload.count('"output"') < self.payload.count('"input"')
 
 
@@ -101,7 +101,7 @@ def _parse_json(text: str, path: Path, line: int = 0) -> Any:
     except (ValueError, RecursionError) as error:  # thousands of brackets inside each other
         raise StageError(f"{where} cannot be read: {error}. Correct it.") from error
     if half:
-        raise StageError(f"{where} holds {half[0]!a}, half of a surrogate pair, which is no text. "
+        raise StageError(f"{where} holds {half[0]!a}, half of a surrogate pair, which is not text. "
                          "Correct it.")
     return value
 

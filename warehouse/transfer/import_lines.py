@@ -33,7 +33,7 @@ FLOATS = re.compile("float|double")
 
 def read_lines(content: bytes, source: Path, tasks: dict[str, str], plain_sampling: bool,
                purpose: str) -> list[dict[str, Any]]:
-    """All lines of a file, as rows of completions with prompt columns beside them.
+    """All lines of a file, as rows of completions with prompt columns.
 
     StageError for the first line that does not hold.
     """
@@ -56,7 +56,7 @@ def _decompress(content: bytes, source: Path) -> bytes:
     try:
         return pa.CompressedInputStream(pa.BufferReader(content), "zstd").read()
     except OSError as error:
-        raise StageError(f"{source} is no zstd file, damaged, or cut off ({error}). Make or copy it again."
+        raise StageError(f"{source} is not a zstd file, damaged, or cut off ({error}). Make or copy it again."
                          ) from error
 
 
@@ -75,7 +75,7 @@ def _object_of(line: bytes, number: int) -> dict[str, Any]:
 
 def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: bool,
                purpose: str) -> dict[str, Any]:
-    """One line as a row of completions, prompt columns beside it."""
+    """One line as a row of completions, with prompt columns."""
     row = _object_of(line, number)
     for field in REQUIRED:
         if row.get(field) is None:
@@ -145,7 +145,7 @@ def _problem(field: str, value: Any, kind: str) -> str | None:
 
 
 def _misfits(field: str, values: list[Any], kind: str) -> list[Any]:
-    """Those of the values that are not what is wanted; true and false are no numbers."""
+    """Those of the values that are not what is wanted; true and false are not numbers."""
     if kind == "string":
         return [text for text in values if type(text) is not str or HALF_LETTER.search(text)]
     if kind == "bool":

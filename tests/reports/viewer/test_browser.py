@@ -115,16 +115,17 @@ def test_why_did_it_fall_at_iteration_7(site: Site) -> None:
     site.has("truncated")
     site.click("a[href*='no_code']")
     site.has("no_code")
-    assert site.window.script("return document.querySelectorAll('.list .row a').length") > 10
+    rows = "return document.querySelectorAll('.list .row a').length"
+    site.until(lambda: site.window.script(rows) > 10, "rows")
 
 
 def test_which_tasks_were_forgotten(site: Site) -> None:
     site.go("/")
     site.click("a[href='/blow-up/']")
     site.click("nav a[href=tasks]")
-    site.has("solved before and not once at their last visit")
+    site.has("by no completion of the latest iteration that sampled them")
     site.click("tbody tr td a")
-    site.has("What was asked")
+    site.has("The task")
     assert site.window.script("return document.querySelectorAll('svg.arc').length") >= 8
 
 
@@ -152,7 +153,7 @@ def test_which_tokens_engine_and_trainer_disagree_about(site: Site) -> None:
 def test_a_cell_of_the_heat_map_leads_to_its_task(site: Site) -> None:
     site.go("/blow-up/")
     site.click_figure("tasks", 3, row=1)
-    site.has("Solved first at")
+    site.has("First solved at")
 
 
 def test_tokens_tell_their_values_by_keyboard_and_change_colour(site: Site) -> None:

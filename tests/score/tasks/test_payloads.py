@@ -92,14 +92,14 @@ CLASS = "class Tests:\n    def test(self):\n        assert f()\n\nif __name__ ==
 
 
 @pytest.mark.parametrize(("kind", "payload", "message"), [
-    ("function", {"tests": ["assert f( == 1"]}, "'tests' is no Python"),
+    ("function", {"tests": ["assert f( == 1"]}, "'tests' is not Python"),
     ("function", {"tests": "x = 1"}, "defines no `check(candidate)`"),
     ("function", {"tests": ["import math\ndef test_it():\n    assert f()"]}, "test_it and nothing calls it"),
     ("function", {"tests": [CLASS, "assert f()"]}, "defines Tests and nothing calls it"),
     ("function", {"tests": ["def check(f):\n    assert f()"]}, "defines check and nothing calls it"),
     ("function", {"setup": "def f():\n    return 1", "tests": ["assert f() == 1"]}, "defines f itself"),
     ("function", {"tests": "class f: ...\ndef test_it():\n    assert f()"}, "defines f itself"),
-    ("function", {"tests": ["f()"], "program_setup": "import"}, "'program_setup' is no Python"),
+    ("function", {"tests": ["f()"], "program_setup": "import"}, "'program_setup' is not Python"),
     ("function", {"calls": [{"expected": 1}], "any_order": 1}, "'any_order' is 1, not bool"),
     ("stdio", {**PAIRS, "checker": "def chek(): ..."}, "defines no `check(input, output, expected)`"),
 ])

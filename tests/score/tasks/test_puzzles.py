@@ -198,7 +198,7 @@ def test_any_text_is_judged(text: str) -> None:
             "no list of texts for 'who' with \"me\" in it",
         ),
         ({"groups": [["a"], ["a"]]}, "no text twice"),
-        ({"groups": []}, "is no list of lists of texts"),
+        ({"groups": []}, "is not a list of lists of texts"),
     ],
 )
 def test_damaged_payloads_are_named(payload: dict[str, Any], sentence: str) -> None:

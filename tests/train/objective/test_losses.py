@@ -30,8 +30,8 @@ from train.objective.losses import token_losses as losses_by_name
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden_grpo.json").read_text())
 INPUTS = GOLDEN["inputs"]
-# bnpo is dapo with another clip, which each case names; luspo, gspo summed, is no loss of `train`, and reward
-# parts that are normalized one by one (GDPO) are no option of it.
+# bnpo is dapo with another clip, which each case names; luspo, gspo summed, and reward parts that are
+# normalized one by one (GDPO) are not in `train`.
 CASES = [case for case in GOLDEN["cases"] if "multi_objective_aggregation" not in case["config"]
          and case["config"].get("loss_type") != "luspo"]
 DETACHED = ("cispo", "vespo", "topr")       # the gradient flows through log pi alone

@@ -251,7 +251,7 @@ def test_the_command_prints_a_row_per_arm_and_refuses_an_edited_one(run: Warehou
     ("[a.rollout]\nlabel = 'mine'\n", "label cannot differ between arms"),
     ("[a.rollout]\ntemperatur = 1\n", "line 2: [a.rollout] has no option 'temperatur'"),
     ("[parent]\n", "cannot be called 'parent'"), ("['../a']\n", "cannot be called '../a'"),
-    ("a = 1\n", "'a' is no table"), ("", "has no arms")])
+    ("a = 1\n", "'a' is not a table"), ("", "has no arms")])
 def test_a_file_that_cannot_be_run_is_one_sentence(run: Warehouse, text: str, said: str) -> None:
     (run.root.parent / "arms.toml").write_text(text)
     assert said in refusal(run.root, run.root.parent / "arms.toml")

@@ -198,7 +198,7 @@ def test_what_cannot_be_branched_is_one_sentence(tmp_path: Path, monkeypatch: py
     error = refused(run, tmp_path / "new", 1)
     assert isinstance(error, Refusal) and error.code == "weights_gone"
     assert "exists already" in str(refused(run, tmp_path / "model"))
-    assert "lies inside of" in str(refused(run, run.root / "new"))
+    assert "lies inside" in str(refused(run, run.root / "new"))
     assert "in an object store" in str(refused(run, "s3://bucket/run"))
 
     def refuse(_file: Path, _to: Path) -> None:

@@ -32,7 +32,7 @@ from warehouse.sql.database import connect, empty_connection, rows_of
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 ONSET = 5
-UNJUDGED = ("Not judged of eval for lack of earlier values: truncation, loops, repetition, no_code, "
+UNJUDGED = ("Not checked yet for eval (needs earlier iterations): truncation, loops, repetition, no_code, "
             "errors, entropy_high, entropy_low, length_up, reward_hacking, diversity, sharpening, "
             "solving_falls, reward_falls.\n")
 
@@ -55,8 +55,8 @@ def test_a_healthy_run_raises_no_alarm(runs: dict[str, Warehouse]) -> None:
     assert fired(runs["healthy"]) == {}
     quiet = watch(runs["healthy"])
     assert quiet.exit_code == 0
-    assert quiet.stdout == ("No alarm.\nJudged: iteration 0 to 8 by 10 to 25 signals each.\n"
-                            f"Judged: eval 0 by 2 signals each.\n{UNJUDGED}")
+    assert quiet.stdout == ("No alarm.\nChecked: iteration 0 to 8, 10 to 25 signals each.\n"
+                            f"Checked: eval 0, 2 signals each.\n{UNJUDGED}")
 
 
 @pytest.mark.parametrize("seed", [1, *(
@@ -218,7 +218,7 @@ def test_alarms_start_again_after_going_back(tmp_path: Path) -> None:
     assert rollback(run, 4).exit_code == 0
     quiet = watch(run)
     assert quiet.exit_code == 0
-    assert "Nothing could be judged yet: no training iteration from 8 on is scored." in quiet.stdout
+    assert "Nothing could be checked yet: no training iteration from 8 on is scored." in quiet.stdout
     go_on(run, 8, Weather(tokens=70.0))
     once = watch(run)                         # the second bad one in a row, were it not for the rollback
     assert once.exit_code == 0, once.stdout
@@ -300,21 +300,21 @@ def test_what_could_not_be_judged_yet_is_said(tmp_path: Path, iterations: int) -
     quiet = watch(build_run(tmp_path / "run", iterations=iterations, evals=(), num_tasks=2, group_size=8))
     assert quiet.exit_code == 0
     assert quiet.stdout == "No alarm.\n" + {
-        1: "Judged: iteration 0 by 10 signals each.\n"
-           + UNJUDGED.replace(" of eval", "").replace("trunc", "grad_norm, clipping, trunc"),
-        2: "Judged: iteration 0 to 1 by 10 to 22 signals each.\n"
-           "Not judged for lack of earlier values: grad_norm, diversity, sharpening.\n",
-        3: "Judged: iteration 0 to 2 by 10 to 23 signals each.\n"
-           "Not judged for lack of earlier values: diversity, sharpening.\n"}[iterations]
+        1: "Checked: iteration 0, 10 signals each.\n"
+           + UNJUDGED.replace(" for eval", "").replace("trunc", "grad_norm, clipping, trunc"),
+        2: "Checked: iteration 0 to 1, 10 to 22 signals each.\n"
+           "Not checked yet (needs earlier iterations): grad_norm, diversity, sharpening.\n",
+        3: "Checked: iteration 0 to 2, 10 to 23 signals each.\n"
+           "Not checked yet (needs earlier iterations): diversity, sharpening.\n"}[iterations]
 
 
 def test_nothing_is_judged_without_scores_and_no_mismatch_without_training(tmp_path: Path) -> None:
     empty = watch(empty_run(tmp_path / "empty"))
     assert (empty.exit_code, empty.stdout) == (
-        0, "No alarm.\nNothing could be judged yet: no training iteration from 0 on is scored.\n")
+        0, "No alarm.\nNothing could be checked yet: no training iteration from 0 on is scored.\n")
     run = build_run(tmp_path / "run", iterations=5, evals=(), num_tasks=2, group_size=8, trained=False)
     assert watch(run).stdout.endswith(
-        "Judged: iteration 0 to 4 by 2 to 15 signals each.\nNot judged until an iteration from 0 on is "
+        "Checked: iteration 0 to 4, 2 to 15 signals each.\nNot checked until an iteration from 0 on is "
         "trained: the mismatch of engine and trainer, the steps.\n")
 
 
@@ -590,7 +590,7 @@ def test_rows_of_earlier_policies_raise_no_mismatch_and_that_is_said(tmp_path: P
     run = build_run(tmp_path / "run", iterations=2, evals=())
     go_on(run, 2, Weather(log_ratio=0.06, staleness=1))
     assert "mismatch" not in {alarm.signal for alarm in raised_alarms(connect(run))}
-    assert ("Not judged at iteration 2, because none of its rows came from the policy that was trained: "
+    assert ("Not checked at iteration 2, because none of its rows came from the policy that was trained: "
             "wrong_weights, mismatch.") in watch(run).stdout
     for number, there, not_there in ((1, "mismatch_kl_fresh", "off_policy_kl"),
                                      (2, "off_policy_kl", "mismatch_kl_fresh")):

@@ -68,4 +68,4 @@ def test_a_point_is_a_hundredth_and_must_be_beyond_chance() -> None:
 def test_a_price_that_is_none_is_one_sentence(run: Warehouse, price: str) -> None:
     with_price(run, price)
     code, text = summary(run)
-    assert code == 1 and re.search(r"line 2: \[warehouse\] price-per-hour = .* is no price", text)
+    assert code == 1 and re.search(r"line 2: \[warehouse\] price-per-hour = .* is not a price", text)

@@ -22,7 +22,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> str:
 def said(*words: str) -> tuple[dict, int]:
     done = CliRunner().invoke(cli, words)
     assert len(done.stdout.splitlines()) == 1, done.output
-    facts = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    facts = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     return facts, done.exit_code
 
 

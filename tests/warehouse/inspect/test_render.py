@@ -1,4 +1,4 @@
-"""Values of every kind in every format: what is no number, dates in lists, equal names, short lists."""
+"""Values of every kind in every format: what is not a number, dates in lists, equal names, short lists."""
 
 import csv
 import datetime

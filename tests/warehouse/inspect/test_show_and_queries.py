@@ -265,7 +265,7 @@ def test_what_show_suggests_works(run: Warehouse) -> None:
     for name, purpose in (("1/task-001/99", "train"), ("2/eval/task-00'1/0", "eval")):
         missing = warehouse("show", run.root, name)
         assert missing.exit_code == 1
-        suggested = missing.stderr.partition("Which there are: ")[2].strip()
+        suggested = missing.stderr.partition("List them with ")[2].strip()
         assert f"purpose = '{purpose}'" in suggested
         words = shlex.split(suggested.strip("`"))
         assert words[:2] == ["warehouse", "sql"]

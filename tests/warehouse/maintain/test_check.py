@@ -201,7 +201,7 @@ def test_a_pipe_in_the_place_of_a_part_is_named_and_not_waited_for(run: Warehous
     os.mkfifo(run.root / COMPLETIONS)
     told = subprocess.run([sys.executable, "-c", "from warehouse.cli import cli; cli()", "check",
                            str(run.root)], capture_output=True, text=True, timeout=300)
-    assert told.returncode == 1 and f"{COMPLETIONS} is no file. Restore it" in told.stdout
+    assert told.returncode == 1 and f"{COMPLETIONS} is not a file. Restore it" in told.stdout
     assert check_run(run).changes
 
 

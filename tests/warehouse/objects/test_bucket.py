@@ -94,17 +94,17 @@ def test_objects_are_deleted_in_one_request_and_one_that_is_gone_keeps_no_other(
 
 
 @pytest.mark.parametrize(("run", "environment", "words"), [
-    ("s3://nowhere/run", {}, "there is no such bucket. Make it first"),
+    ("s3://nowhere/run", {}, "there is no such bucket. Create it"),
     ("s3://runs/run", {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "the store cannot be reached. Check the"),
     ("s3://runs/run", {"AWS_ENDPOINT_URL": "local host"}, "no address like https://HOST:PORT"),
     ("s3://runs/run", {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None,
                        "AWS_METADATA_ENDPOINT": "http://127.0.0.1:9/169.254.169.254"},
-     "there are no credentials for it, or wrong ones. To give some, set AWS_ACCESS_KEY_ID"),
+     "credentials are missing or wrong. To give some, set AWS_ACCESS_KEY_ID"),
     ("az://container/run", {"AZURE_STORAGE_ACCOUNT_NAME": None, "AZURE_STORAGE_USE_EMULATOR": None},
      "To give some, set AZURE_STORAGE_ACCOUNT_NAME"),
-    ("s3://runs", {}, "is no address of a run. Known are s3://BUCKET/RUN"),
-    ("ftp://runs/run", {}, "is no address of a run. Known are s3://BUCKET/RUN"),
-    ("S3://runs/run", {}, "is no address of a run. Known are s3://BUCKET/RUN"),
+    ("s3://runs", {}, "is not an address of a run. Known are s3://BUCKET/RUN"),
+    ("ftp://runs/run", {}, "is not an address of a run. Known are s3://BUCKET/RUN"),
+    ("S3://runs/run", {}, "is not an address of a run. Known are s3://BUCKET/RUN"),
     ("s3://runs/run#2", {}, "in RUN no ?, #"),      # in a URL it is s3://runs/run
     ("s3://runs/%2e%2e/run", {}, "in RUN no ?, #"),
     ("s3://runs/../run", {}, "in RUN no ?, #"),
@@ -124,9 +124,9 @@ def test_a_store_that_cannot_be_used_says_why_in_one_sentence(
 
 @pytest.mark.parametrize(("status", "code", "words"), [
     (403, "RequestTimeTooSkewed", "clock is wrong by more than the store allows. Set it"),
-    (403, "InvalidAccessKeyId", "no credentials for it, or wrong ones"),
-    (403, "SignatureDoesNotMatch", "no credentials for it, or wrong ones"),
-    (400, "ExpiredToken", "no credentials for it, or wrong ones"),
+    (403, "InvalidAccessKeyId", "credentials are missing or wrong"),
+    (403, "SignatureDoesNotMatch", "credentials are missing or wrong"),
+    (400, "ExpiredToken", "credentials are missing or wrong"),
     (403, "AccessDenied", "does not permit it. Ask for the rights"),
     (301, "PermanentRedirect", "lies in another region. Name that one in AWS_REGION"),
     (400, "AuthorizationHeaderMalformed", "lies in another region"),

@@ -283,7 +283,7 @@ def test_columns_become_what_json_can_say(tmp_path: Path, query: str, payload: d
            "source": "def test_f(): f()"}
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "x.parquet")
     assert task_of(f"hf:{tmp_path / 'x.parquet'}?prompt=q&{query}")[1] == payload
-    with pytest.raises(StageError, match=r"x.parquet, row 0 holds .*which is no JSON \(bytes\)"):
+    with pytest.raises(StageError, match=r"x.parquet, row 0 holds .*which is not JSON \(bytes\)"):
         tasks_of(f"hf:{tmp_path / 'x.parquet'}?prompt=q&answer=b")
 
 

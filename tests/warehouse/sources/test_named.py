@@ -119,7 +119,7 @@ def test_a_file_of_ids_chooses_tasks_in_its_order(tmp_path: Path) -> None:
     ('[1]', "holds a list, not an object of tasks by id"),
     ('{"a": {"test": []}}', "task a has no list 'train'"),
     ('{"a": {"train": [{"input": [[1]], "output": [[1]]}], "test": [{"input": [[1]]}]}}',
-     r"task a lacks test\[0\]\.output. Put the solutions file beside"),
+     r"task a lacks test\[0\]\.output. Put the solutions file next to"),
     ('{"a": {"train": [{"input": [[1], [1, 2]], "output": [[1]]}], "test": []}}',
      r"task a, train\[0\]\.input has rows of different lengths"),
     ('{"a": {"train": [{"input": [[11]], "output": [[1]]}], "test": []}}',
@@ -268,7 +268,7 @@ def test_a_model_whose_documents_are_damaged_begins_no_run(tmp_path: Path) -> No
 def test_a_config_that_can_be_read_once_alone_is_refused(tmp_path: Path) -> None:
     pipe, model = tmp_path / "pipe", fake_model(tmp_path / "m")
     os.mkfifo(pipe)
-    with pytest.raises(StageError, match="is no plain file"):
+    with pytest.raises(StageError, match="is not a plain file"):
         init_run(tmp_path / "run", str(model), ("synthetic:4:1",), config=pipe)
     assert not (tmp_path / "run").exists()
 

@@ -196,7 +196,7 @@ def test_gaps_read_the_vocabulary_where_the_base_is_elsewhere(run: Warehouse) ->
 def test_gaps_with_a_damaged_tokenizer_of_the_base_are_one_sentence(run: Warehouse, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "tru')
     elsewhere = replace(run, facts={**run.facts, "model": str(tmp_path)})
-    with pytest.raises(StageError, match=r"tokenizer\.json is no tokenizer \(EOF .*\)\. Restore it\."):
+    with pytest.raises(StageError, match=r"tokenizer\.json is not a tokenizer \(EOF .*\)\. Restore it\."):
         decoder(elsewhere, duckdb.connect())
 
 

@@ -152,8 +152,8 @@ def test_the_table_counts_inputs_and_tasks(run: Path, tmp_path: Path) -> None:
         ({"two": [{"attempt_1": A}, {"attempt_1": A, "attempt_2": A}]}, "attempt_2 of task two is not a"),
         ({"two": [{"attempt_1": A, "attempt_2": [[1.0]]}] * 2}, "attempt_2 of task two has a cell"),
         ({"other": []}, "has no task of this run"),
-        ([], "submission.json is no submission (it is no object). The command `write` writes one"),
-        (b"\x7fELF\xd0", "submission.json is no submission ('utf-8' codec can't decode"),
+        ([], "submission.json is not a submission (it is not an object). The command `write` writes one"),
+        (b"\x7fELF\xd0", "submission.json is not a submission ('utf-8' codec can't decode"),
     ],
 )
 def test_what_is_no_submission_is_refused(run: Path, tmp_path: Path, content: Any, sentence: str) -> None:

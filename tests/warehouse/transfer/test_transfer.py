@@ -255,7 +255,7 @@ def test_bad_files_are_refused_whole(empty: Warehouse, tmp_path: Path) -> None:
     file.write_text(good + "[" * 100_000)
     refused(empty, file, "Line 2 is not JSON")
     packed.write_text(good)
-    refused(empty, packed, "is no zstd file, damaged, or cut off (ZSTD decompress failed")
+    refused(empty, packed, "is not a zstd file, damaged, or cut off (ZSTD decompress failed")
     packed.write_bytes(pa.compress(good.encode() * 9, "zstd", asbytes=True)[:-7])
     refused(empty, packed, "cut off (Truncated compressed stream)")
 

@@ -29,7 +29,7 @@ FROM (SELECT task_id, sample_index, completions.policy_version AS sampled_by, mo
           USING (task_id, sample_index)) AS rows
 LEFT JOIN vocabulary USING (token_id);
 
--- Tokens whose probability moved by a number of nats under a later policy, each with the first one that moved it: the
+-- Tokens with a probability that moved by so many nats under a later policy, and the first policy that moved it: the
 -- first policy first, and of one policy the token that moved most.
 CREATE OR REPLACE MACRO first_moved(at_iteration, nats := 1.0, of_purpose := 'train') AS TABLE
 SELECT policy_version, task_id, sample_index, position, token_id, token, behaviour_logprob, logprob, log_ratio
