@@ -81,8 +81,8 @@ def lacks(kept: Kept, wanted: EngineSettings) -> str:
     """What of an engine a rollout wants otherwise, but for weights that can be changed; '' for nothing.
 
     Another base may have other layers, another tokenizer: it needs another engine. On a CPU vLLM packs the
-    experts of a mixture, and an output layer that is tied to the embedding, when it starts. Given other weights
-    later, it would sample with those of the policy before.
+    experts of a mixture, and an output layer that is tied to the embedding, when it starts. Given other
+    weights later, it would sample with those of the policy before.
     """
     has = kept.settings
     if has.base != wanted.base:

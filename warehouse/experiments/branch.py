@@ -41,12 +41,14 @@ class Branch(NamedTuple):
     num_bytes: int
 
 
-def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool, copy: bool = False) -> Branch:
+def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool, copy: bool = False,
+                through: int | None = None) -> Branch:
     """Make the run folder `new`, which has what the run has up to policy `at`, under a run id of its own.
 
-    With `rows` also the rollouts and scores of later iterations that its policies sampled. What is under way
-    is not taken along. It appears whole, under its name, once all is in it. Refusal where there is no such
-    policy, StageError where the folder cannot be made.
+    With `rows` also the rollouts and scores of later iterations that its policies sampled, and up to
+    iteration `through` those to train on that later policies sampled. What is under way is not taken along.
+    It appears whole, under its name, once all is in it. Refusal where there is no such policy, StageError
+    where the folder cannot be made.
     """
     state = warehouse.state
     state.check_branch(at, rows)
@@ -63,7 +65,8 @@ def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool, copy: b
         with saying_why(new):
             building.mkdir(parents=True)
             log = _branch_log(warehouse, building, share)
-            log.append(lambda _state: Branched(str(warehouse.root), uuid.uuid4().hex, state.head, at, rows))
+            log.append(lambda _state: Branched(str(warehouse.root), uuid.uuid4().hex, state.head, at, rows,
+                                                through))
             created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             facts = {**log.state().facts, "created": created}
             _share_files(warehouse, Warehouse(building, facts, log), state.head, share)
