@@ -1,4 +1,7 @@
-"""Families of models, as transformers names them, and what their default configs leave out."""
+"""Families of models, as transformers names them, and what their default configs leave out.
+
+What only an engine reads is as the published models have it.
+"""
 
 from typing import Any
 
@@ -10,10 +13,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma4_text": {}, "phi": {}, "phi3": {}, "phimoe": {}, "olmo": {}, "olmo2": {}, "olmo3": {},
     "olmo_hybrid": {}, "olmoe": {}, "smollm3": {}, "gpt_oss": {}, "granite": {}, "granitemoe": {},
     "granitemoehybrid": {"layer_types": 5 * LINEAR + FULL + 26 * LINEAR},
-    "nemotron": {"num_key_value_heads": 8}, "nemotron_h": {}, "lfm2": {"layer_types": 16 * (CONV + FULL)},
-    "lfm2_moe": {"layer_types": 16 * (CONV + FULL)},
+    "nemotron": {"num_key_value_heads": 8}, "nemotron_h": {},
+    "lfm2": {"layer_types": 16 * (CONV + FULL), "conv_dim": 2560, "block_dim": 2560},
+    "lfm2_moe": {"layer_types": 16 * (CONV + FULL), "conv_dim": 2048, "block_dim": 2048},
     "falcon_h1": {"mamba_d_ssm": 8192, "mamba_d_head": 64}, "deepseek_v2": {"num_experts_per_tok": 6},
-    "deepseek_v3": {}, "glm": {}, "glm4": {}, "glm4_moe": {}, "glm4_moe_lite": {}, "kimi_linear": {},
+    "deepseek_v3": {"topk_method": "noaux_tc"}, "glm": {}, "glm4": {}, "glm4_moe": {"head_dim": 128},
+    "glm4_moe_lite": {}, "kimi_linear": {},
     "ernie4_5": {}, "ernie4_5_moe": {}, "exaone4": {}, "exaone_moe": {}, "seed_oss": {},
     "bamba": {"attn_layer_indices": [1]}, "jamba": {}, "zamba2": {}, "mamba2": {}, "falcon_mamba": {},
     "cohere2": {}, "minimax": {}, "minimax_m2": {}, "apertus": {}, "arcee": {},

@@ -81,10 +81,11 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "p_value": "Of the gain in pass@1, corrected for the number of arms (Holm).",
         "num_tasks": "Held-out tasks that were compared.",
         "kl": "KL per token from the arm's policy to the one that all start from, on its evaluation.",
+        "staleness": "Policies since the last one shared with the sampler, of the oldest rows.",
         "ess": "Effective sample size of the last optimizer step, as a share.",
         "steps": "Optimizer steps.", "seconds": "Seconds of the arm's stages.",
         "cost": "Their price in dollars, if config.toml has a price per hour.",
-        "error": "Why the arm failed."},
+        "error": "Why the arm failed.", "stopped": "Which arm it was clearly behind, with --stop-behind."},
     "warehouse doctor --json": {
         "rollout": "Whether this machine can sample: an object with the keys below.",
         "score": "Whether it can isolate programs: the same keys.",

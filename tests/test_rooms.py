@@ -185,7 +185,7 @@ LISTS = {
     "warehouse.stages.base_model": "a model's folder", "warehouse.sources": "files of data sets",
     "warehouse.init": "a folder that is no run yet", "warehouse.experiments.branch": "shares the files",
     "warehouse.loop.devices": "GPUs of the machine",
-    "warehouse.experiments.arms": "what each arm was made with",
+    "warehouse.experiments.plan": "what each arm was made with",
     "train.model.saving": "a model's folder", "train.export": "the folder to write",
     "train.steps.checkpoint": "its own checkpoints", "train.inputs.inputs": "checkpoints to remove",
     "rollout.engines.merged": "a model's folder",

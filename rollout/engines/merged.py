@@ -1,6 +1,7 @@
 """A policy's adapter added into its base: plain weights in a scratch folder while an engine loads them."""
 
 import fcntl
+import json
 import os
 import shutil
 import tempfile
@@ -15,6 +16,12 @@ from warehouse.stages.space import saying_the_disk_is_full
 from warehouse.store.errors import StageError
 
 SCRATCH, LOCK = "rollhouse-merged-", ".in-use"     # a folder's name begins so; its user has its file locked
+
+
+def adapts_experts(adapter: Path) -> bool:
+    """Whether an adapter changes the experts of a mixture, which PEFT counts as parameters, not modules."""
+    return bool(json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8")).get(
+        "target_parameters"))
 
 
 @contextmanager

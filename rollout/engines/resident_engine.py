@@ -1,15 +1,14 @@
 """An engine that stays from rollout to rollout, in the one process of `warehouse warm` that runs them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from rollout.engines.engine import EngineSettings
-from rollout.engines.merged import base_folder
+from rollout.engines.merged import adapts_experts, base_folder, merged_weights
 from rollout.engines.probe import check_engine
 from rollout.engines.vllm_engine import VllmEngine, load_encoder
 from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.stages import warm
-from warehouse.store.errors import StageError
 
 
 @dataclass
@@ -45,7 +44,11 @@ def check_fits(settings: EngineSettings, *, keeps: bool) -> None:
 def start_kept(settings: EngineSettings) -> VllmEngine:
     """The engine of the rollout before with this policy's weights, or the first of this process."""
     global _kept
-    if _kept is None:
+    if _kept is None and settings.merge and adapts_experts(settings.merge):
+        with merged_weights(settings.model, settings.revision, settings.merge, settings.dtype) as folder:
+            engine = VllmEngine(replace(settings, model=folder, revision=None), sleeps=True)
+        _kept = Kept(engine, settings, settings.weights)
+    elif _kept is None:
         _kept = Kept(VllmEngine(settings, sleeps=True), settings,
                      settings.base if settings.merge else settings.weights)
     else:
@@ -57,11 +60,7 @@ def start_kept(settings: EngineSettings) -> VllmEngine:
         return engine
     engine.load(base_folder(settings.model, settings.revision), settings.merge, settings.dtype)
     _kept.weights = settings.weights
-    try:
-        check_engine(engine, settings)
-    except StageError as error:     # vLLM packs the experts of a mixture on a CPU, and not anew
-        raise warm.NewProcess("The engine of the rollout before did not take this policy's weights: another "
-                              "is started.") from error
+    check_engine(engine, settings)
     return engine
 
 
@@ -81,9 +80,9 @@ def start_cold(settings: EngineSettings) -> VllmEngine:
 def lacks(kept: Kept, wanted: EngineSettings) -> str:
     """What of an engine a rollout wants otherwise, but for weights that can be changed; '' for nothing.
 
-    Another base may have other layers, another tokenizer: it needs another engine. On a CPU vLLM packs an
-    output layer that is tied to the embedding when it starts, and not when it is given other weights: what
-    `train --full` made would be sampled with the output layer of the policy before.
+    Another base may have other layers, another tokenizer: it needs another engine. On a CPU vLLM packs the
+    experts of a mixture, and an output layer that is tied to the embedding, when it starts. Given other
+    weights later, it would sample with those of the policy before.
     """
     has = kept.settings
     if has.base != wanted.base:
@@ -93,9 +92,10 @@ def lacks(kept: Kept, wanted: EngineSettings) -> str:
     for name in ("adapter_rank", "dtype", "max_num_seqs", "gpu_memory_utilization"):
         if getattr(has, name) != getattr(wanted, name):
             return f"{name} {getattr(has, name)}, not {getattr(wanted, name)}"
-    whole = any(each.weights != each.base and not each.merge for each in (has, wanted))
-    stale = kept.weights != wanted.weights and kept.engine.device == "cpu" and whole
-    return "an output layer that cannot be changed on a CPU" if stale else ""
+    packed = any(adapts_experts(each.merge) if each.merge else each.weights != each.base
+                 for each in (has, wanted))
+    stale = kept.weights != wanted.weights and kept.engine.device == "cpu" and packed
+    return "experts or an output layer that cannot be changed on a CPU" if stale else ""
 
 
 def rest() -> None:

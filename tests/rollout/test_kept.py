@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -76,11 +77,11 @@ def run_of(folder: Path, model: Path, weights: str) -> Warehouse:
     return new_run(folder, model=model)
 
 
-def add_policy(warehouse: Warehouse, version: int, weights: str) -> None:
+def add_policy(warehouse: Warehouse, version: int, weights: str, config: str = '{"r": 32}') -> None:
     folder = warehouse.scratch("policy")
     (folder / "adapter_model.safetensors").write_text(weights)
     (folder / "optimizer.pt").write_text("moments")
-    (folder / "adapter_config.json").write_text('{"r": 32}')
+    (folder / "adapter_config.json").write_text(config)
     commit_json(folder / "policy.json", {"policy_version": version, "sha256": weights_sha256(folder),
                                          "kind": "lora", "parent": 0, "files": file_hashes(folder)})
     runs.add_policy(warehouse, version, folder)
@@ -254,17 +255,19 @@ def test_an_engine_that_serves_another_policy_is_refused_warm_and_cold(tmp_path:
     assert len(kept.held) == 1
 
 
-def test_a_kept_engine_that_does_not_take_new_weights_is_replaced(tmp_path: Path, kept: type[Loaded],
-                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_experts_are_merged_before_the_engine_starts(tmp_path: Path, kept: type[Loaded],
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM packs them on a CPU when it starts: an engine that got them later would be started without end."""
     warehouse = run_of(tmp_path / "run", tmp_path / "model", "a")
-    add_policy(warehouse, 1, "one")
-    (warehouse.policy_dir(1) / "probe.json").write_text(json.dumps({
-        "prompt_ids": [1, 2], "completion_ids": [3, 4, 5], "logprobs": [-1.0, -1.1, -1.2],
-        "logprobs_before": [-1.3, -1.0, -1.6]}))
+    for version, weights in ((1, "one"), (2, "two")):
+        add_policy(warehouse, version, weights, '{"r": 32, "target_parameters": ["mlp.experts.down_proj"]}')
 
-    def stale(self, ids: list[int]) -> list[float]:     # what it was started with is what it goes on to say
-        return [-2.0, -1.0, -1.1, -1.2] if len(kept.engines) == 2 else [-2.0, -1.3, -1.0, -1.6]
-    monkeypatch.setattr(Loaded, "prompt_logprobs", stale, raising=False)
-    roll(warehouse, iteration=0)
-    roll(warehouse, iteration=1, policy_version=1)
-    assert len(kept.engines) == 2 and kept.held[-1] == ("a", "one")
+    @contextmanager
+    def merged(model: str, _revision: str | None, adapter: Path, _dtype: str) -> Iterator[str]:
+        folder = fake_model(tmp_path / "merged")
+        (folder / "model.safetensors").write_text((adapter / "adapter_model.safetensors").read_text())
+        yield str(folder)
+    monkeypatch.setattr("rollout.engines.merged.merged_weights", merged)
+    for iteration, version in enumerate((0, 1, 1, 2)):
+        roll(warehouse, iteration=iteration, policy_version=version)
+    assert kept.held == [("a", ""), ("one", ""), ("one", ""), ("two", "")] and len(kept.engines) == 3

@@ -79,7 +79,7 @@ def test_values_out_of_range_are_refused_before_anything_is_read(tmp_path, optio
     (["--loss", "nll", "--scale-rewards", "none"], "divides by no std"),
     (["--correction", "bypass", "--correction-high", "2"], "The correction bypass has no bounds"),
     (["--loss", "reinforce", "--correction-low", "0.1"], "The correction none has no bounds"),
-    (["--no-kl-ratio"], "--kl-beta"), (["--total-steps", "9"], "--schedule linear"),
+    (["--total-steps", "9"], "--schedule linear"),
     (["--loss", "nll", "--off-policy-threshold", "0.5"], "leave it out"),
     (["--loss", "gspo", "--entropy-quantile", "0.3"], "leave no token out"),
     (["--full", "--lora-rank", "8"], "leave --lora-rank out")])

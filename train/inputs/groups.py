@@ -96,7 +96,17 @@ def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_
         elsewhere = {*state.carried_groups(iteration), *state.taken_groups(iteration)}
         left = pa.array(elsewhere, pa.string())
         prompts = prompts.filter(pc.invert(pc.is_in(prompts["group_id"], left)))
-    return _join(iteration, purpose, prompts, completions, _rewards(samples), scorer)
+    groups = _join(iteration, purpose, prompts, completions, _rewards(samples), scorer)
+    rollout = warehouse.state.life("rollout", iteration, purpose)
+    shared = rollout.shared if rollout else None
+    return groups if shared is None else [_since_shared(group, shared) for group in groups]
+
+
+def _since_shared(group: Group, shared: int) -> Group:
+    """The same, as old as the last policy that this branch shares with the run that sampled it."""
+    rollouts = tuple(replace(rollout, versions=np.minimum(rollout.versions, shared))
+                     for rollout in group.rollouts)
+    return replace(group, rollouts=rollouts, policy_version=min(group.policy_version, shared))
 
 
 def groups_of_part(part: Path, prompts: pa.Table, iteration: int, purpose: str) -> list[Group]:

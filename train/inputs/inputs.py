@@ -209,8 +209,10 @@ def _check_parent(warehouse: Warehouse, parent: dict[str, Any], settings: TrainO
 
 
 def _check_policies_of(group: Group, warehouse: Warehouse, iteration: int) -> None:
+    rollout = warehouse.state.life("rollout", group.iteration, group.purpose)
+    shared = rollout.shared if rollout else None
     for version, sha256 in group.policies.items():
-        if sha256 is None:
+        if sha256 is None or (shared is not None and version > shared):     # of the run it branched off
             continue
         if version > iteration:
             raise StageError(f"Group {group.group_id} was sampled by policy {version}, later than policy "

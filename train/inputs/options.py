@@ -78,8 +78,6 @@ class TrainOptions:
     kl_monitor: bool | None = option(
         None, "Compute and store the KL to the base model also without a weight; it costs a forward.",
         show_default=False)
-    kl_ratio: bool = option(True, "Multiply the KL by pi/pi_old, which keeps it unbiased.",
-                            "--kl-ratio/--no-kl-ratio")
     entropy_coef: float = option(0.0, "Weight of an entropy bonus.")
     entropy_quantile: float = option(1.0, "Train on this share of the highest-entropy tokens.", least=0,
                                      most=1, above=True)

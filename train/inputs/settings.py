@@ -60,8 +60,6 @@ def _contradictions(settings: TrainOptions) -> list[tuple[object, str]]:
          "Advantages by --advantages or --teacher are taken as they are: leave --scale-rewards out."),
         (CORRECTIONS[correction][:2] == (None, None) and (low, high) != (None, None),
          f"The correction {correction} has no bounds: leave --correction-low and -high out."),
-        (not settings.kl_ratio and not settings.kl_beta,
-         "--no-kl-ratio is of the KL to the base: give that a weight with --kl-beta."),
         (settings.total_steps and settings.schedule == "constant",
          "--total-steps is where a schedule ends: choose --schedule linear or --schedule cosine."),
         (spec.correct_only and (settings.advantages or settings.teacher),

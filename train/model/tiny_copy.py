@@ -20,7 +20,7 @@ from warehouse.store.errors import StageError, first_line
 HEADS = re.compile(r"heads$|n_head$|groups$|heads_per_layer$")           # how many
 HEAD_WIDTHS = re.compile(r"(?<!linear_key_)(?<!linear_value_)head_?dim$|d_head$|kv_channels$")
 INNER_WIDTHS = re.compile(r"intermediate_size|ffn|_rank$|d_ssm|lru_width|ngram_vocab")
-WIDTHS = re.compile(r"hidden_size|d_model|n_embd|embedding_dim|embed_dim")
+WIDTHS = re.compile(r"hidden_size|d_model|n_embd|embedding_dim|embed_dim|^conv_dim$|^block_dim$")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks")
 EXPERTS = re.compile(r"experts$")
 CHOSEN_EXPERTS = re.compile(r"experts?_per_tok|moe_topk$|moe_k$|top_k_experts")

@@ -130,7 +130,7 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Trai
                                            threshold=settings.off_policy_threshold)[:, None]
     per_token = per_token * factor
     if settings.kl_beta:
-        ratio = importance_ratio(logprobs, start, mask, level=spec.level) if settings.kl_ratio else None
+        ratio = importance_ratio(logprobs, start, mask, level=spec.level)
         per_token = per_token + settings.kl_beta * kl_to_reference(logprobs, reference[0], ratio)
     loss = ((per_token * mask).sum(dim=1) * scales).sum()
     if settings.entropy_coef:

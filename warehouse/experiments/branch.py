@@ -41,15 +41,16 @@ class Branch(NamedTuple):
     num_bytes: int
 
 
-def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool,
-                copy: bool = False) -> Branch | None:
+def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool, copy: bool = False,
+                through: int | None = None) -> Branch | None:
     """Make the run folder `new`, which has what the run has up to policy `at`, under a run id of its own.
 
-    With `rows` also the rollouts and scores of later iterations that its policies sampled. What is under way
-    is not taken along. It appears whole, under its name, once all is in it. None where `new` is that branch
-    already. Refusal where there is no such policy, StageError where the folder cannot be made.
+    With `rows` also the rollouts and scores of later iterations that its policies sampled, and up to
+    iteration `through` those to train on that later policies sampled. What is under way is not taken along.
+    It appears whole, under its name, once all is in it. None where `new` is that branch already. Refusal
+    where there is no such policy, StageError where the folder cannot be made.
     """
-    if _is_branch(new, warehouse, at, rows):
+    if _is_branch(new, warehouse, at, rows, through):
         return None
     state = warehouse.state
     state.check_branch(at, rows)
@@ -66,7 +67,8 @@ def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool,
         with saying_why(new):
             building.mkdir(parents=True)
             log = _branch_log(warehouse, building, share)
-            log.append(lambda _state: Branched(str(warehouse.root), uuid.uuid4().hex, state.head, at, rows))
+            log.append(lambda _state: Branched(str(warehouse.root), uuid.uuid4().hex, state.head, at, rows,
+                                                through))
             created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             facts = {**log.state().facts, "created": created}
             _share_files(warehouse, Warehouse(building, facts, log), state.head, share)
@@ -81,14 +83,14 @@ def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool,
     return Branch(new, len(paths), sum(path.stat().st_size for path in paths))
 
 
-def _is_branch(new: Path, warehouse: Warehouse, at: int, rows: bool) -> bool:
+def _is_branch(new: Path, warehouse: Warehouse, at: int, rows: bool, through: int | None) -> bool:
     """Whether `new` is a branch of the run at a policy: a command that was killed once it had made it."""
     if not (new / "warehouse.json").is_file() or is_address(new):
         return False
     branched = [entry.what for entry in open_warehouse(new).state.entries.values()
                 if isinstance(entry.what, Branched)]
-    return bool(branched) and (branched[-1].run, branched[-1].policy, branched[-1].rows) == (
-        str(warehouse.root), at, rows)
+    return bool(branched) and (branched[-1].run, branched[-1].policy, branched[-1].rows, branched[-1].through
+                               ) == (str(warehouse.root), at, rows, through)
 
 
 def _check_place(warehouse: Warehouse, new: Path) -> None:

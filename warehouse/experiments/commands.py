@@ -1,10 +1,13 @@
 """Commands of `warehouse` that ask the same rows again: branches, arms."""
 
+import fcntl
 import json
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
+from typing import IO, Any
 
 import click
 
@@ -12,7 +15,7 @@ from warehouse.options import RunFolder, open_run, room_command, run_argument, r
 from warehouse.stages import warm
 from warehouse.stages.stop import stopping
 from warehouse.store.config_file import read_config
-from warehouse.store.errors import counted, shell_quote
+from warehouse.store.errors import StageError, counted, shell_quote
 
 
 @click.command()
@@ -40,15 +43,35 @@ def branch(run: Path, new: Path, at: int, with_rows: bool, copy: bool) -> None:
     click.echo(f"next: {due.stage} {shell_quote(new)} --iteration {due.iteration}")
 
 
+class Iterations(click.ParamType):
+    """N iterations of which the first is stored, or FIRST-LAST, all stored; (first or None, N, stored)."""
+
+    name = "N|FIRST-LAST"
+
+    def convert(self, value: Any, param: click.Parameter | None,
+                ctx: click.Context | None) -> tuple[int | None, int, int]:
+        """The policy that is named, the number of iterations, and of those with stored rows."""
+        if found := re.fullmatch(r"(\d+)-(\d+)", str(value)):
+            first, last = map(int, found.groups())
+            if first <= last:
+                return first, last - first + 1, last - first + 1
+        elif str(value).isdecimal() and int(value):
+            return None, int(value), 1
+        self.fail(f"{value!r} is neither a number above 0 nor a range such as 0-3.", param, ctx)
+
+
 @click.command()
 @run_argument
 @click.argument("arms_toml", metavar="ARMS.TOML", type=click.Path(path_type=Path))
 @click.option("--at", type=click.IntRange(min=0), default=None, metavar="POLICY",
               help="The policy that all arms start from. [default: that of the newest scored iteration]")
-@click.option("--iterations", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Iterations that each arm trains: stored rows first, then rows it samples itself.")
+@click.option("--iterations", type=Iterations(), default="1", show_default=True,
+              help="Iterations that each arm trains: FIRST to LAST on stored rows, or N, of which it samples "
+                   "all but the first.")
 @click.option("--evaluate", type=click.IntRange(min=1), default=8, show_default=True, metavar="K",
               help="Completions of each held-out task.")
+@click.option("--stop-behind", is_flag=True,
+              help="Evaluate after each iteration, and stop arms clearly below the best one.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True,
               help="Commands that run at the same time; one of them samples.")
 @click.option("--folder", type=click.Path(path_type=Path), default=None,
@@ -56,8 +79,8 @@ def branch(run: Path, new: Path, at: int, with_rows: bool, copy: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per arm.")
 @shows_errors
 @stopping()
-def arms(run: Path, arms_toml: Path, at: int | None, iterations: int, evaluate: int, jobs: int,
-         folder: Path | None, as_json: bool) -> None:
+def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | None, int, int], evaluate: int,
+         stop_behind: bool, jobs: int, folder: Path | None, as_json: bool) -> None:
     """Train the same rows with the settings of each arm, and compare.
 
     ARMS.TOML has a table per arm. Each is a branch of RUN with a config.toml of its own; RUN is not changed.
@@ -68,16 +91,21 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: int, evaluate: 
         sys.exit(run_warm([sys.executable, "-P", *sys.argv]))
     from tqdm import tqdm
 
-    from warehouse.experiments.arms import Plan, check_arm, check_plan, policy_to_start_from, run_arms
+    from warehouse.experiments.arms import Arms
     from warehouse.experiments.arms_file import PARENT, Arm, read_arms
     from warehouse.experiments.arms_table import arms_text, table_of
+    from warehouse.experiments.plan import Plan, check_arm, check_plan, policy_to_start_from
     from warehouse.loop.driver import ENGINE_SHARE
     from warehouse.loop.jobs import Job
-    warehouse = open_run(run)
+    warehouse, (first, number, stored) = open_run(run), iterations
+    if first is not None and at not in (None, first):
+        raise click.UsageError(f"--iterations {first}-{first + number - 1} starts from policy {first}, --at "
+                               f"from {at}. Leave --at out.")
     config = warehouse.root / "config.toml"
     told = read_arms(arms_toml, room_command("train"), config)
     place = folder or warehouse.root.with_name(f"{warehouse.root.name}-arms")
-    plan = Plan(warehouse, place, policy_to_start_from(warehouse, place, at), iterations, evaluate)
+    start_at = policy_to_start_from(warehouse, place, at if first is None else first, stored)
+    plan = Plan(warehouse, place, start_at, number, evaluate, stored, stop_behind)
     check_plan(plan)
     for arm in (Arm(PARENT, {}), *told):
         check_arm(plan, arm)
@@ -89,6 +117,8 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: int, evaluate: 
           (place / "arms.log").open("a") as log,
           tqdm(total=len(told) + 1, desc="arms", leave=False, disable=None,
                bar_format="{desc} {n}/{total} |{bar:20}| {elapsed} {postfix}") as bar):
+        _check_alone(log, place)
+
         def start(words: list[str]) -> Job:
             job = Job(words, Path(aside))
             started.append(job)
@@ -102,11 +132,21 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: int, evaluate: 
             bar.set_postfix_str(doing)
 
         started: list[Job] = []
+        work = Arms(plan, start, tell, show, more)
         try:
-            failed = run_arms(plan, told, jobs, start, tell, show, more)
+            work.run(told, jobs)
         finally:
             for job in started:
                 log.write(f"$ {' '.join(job.words)}\n{job.said()}")
-    rows = table_of(plan, told, failed)
+    rows = table_of(plan, told, work.failed, work.stopped)
     click.echo("\n".join(json.dumps(row) for row in rows) if as_json else arms_text(rows, plan))
-    sys.exit(1 if failed else 0)
+    sys.exit(1 if work.failed else 0)
+
+
+def _check_alone(log: IO[str], place: Path) -> None:
+    """StageError where another command works on the same arms; else none can until the log is closed."""
+    try:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise StageError(f"Another `warehouse arms` is at work in {place}. Wait for its end and type this "
+                         "again, or give these arms a folder of their own with --folder.") from error

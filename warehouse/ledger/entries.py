@@ -113,7 +113,8 @@ class Branched:
     """The entries before are those of `run`, a run of its own begins here: at `policy`, as of its `entry`.
 
     What stands on later policies, or is under way, is not of this run; with `rows` what its policies sampled
-    from iteration `policy` on is. `run_id` is its own.
+    from iteration `policy` on is, and up to iteration `through` what the later policies of `run` sampled to
+    train on. `run_id` is its own.
     """
 
     run: str
@@ -121,6 +122,7 @@ class Branched:
     entry: int
     policy: int
     rows: bool = False
+    through: int | None = None
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,11 @@ class Fold:
             self._left_out[life.iteration] = what.facts["rolled_back_to"]
 
     def _branch(self, what: Branched, number: int) -> None:
-        self._end(beyond_branch(self._lives, what.policy, what.rows), number)
+        self._end(beyond_branch(self._lives, what.policy, what.rows, what.through), number)
+        for begun in self._current.values():
+            life = self._lives[begun]
+            if life.sampled_by > what.policy:
+                self._change(begun, shared=what.policy)
         self._policies = {version: each for version, each in self._policies.items() if version <= what.policy}
         self._left_out = {each: to for each, to in self._left_out.items() if each < what.policy}
         parents = [self._facts["run_id"], *self._facts.get("parents", [])] if "run_id" in self._facts else []

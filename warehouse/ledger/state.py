@@ -36,6 +36,8 @@ class Life:
     compacted: bool = False                         # its parts were merged, so the plan does not name them
     lost: tuple[str, ...] = ()
     ended: int | None = None                        # number of the entry that ended it
+    shared: int | None = None                       # of a branch: the last policy it shares with the run that
+                                                    # sampled these rows by a later one
 
     @property
     def key(self) -> Key:
@@ -57,6 +59,12 @@ class Life:
     @property
     def is_complete(self) -> bool:
         return self.completed is not None
+
+    @property
+    def sampled_by(self) -> int:
+        """The policy that a rollout samples with; 0 of other stages, and of a model that is no policy."""
+        version = self.settings.get("policy_version", self.iteration) if self.stage == "rollout" else 0
+        return version or 0
 
     @property
     def carried(self) -> list[str]:
@@ -595,22 +603,27 @@ def made_from(lives: Mapping[int, Life], begun: Iterable[int]) -> set[int]:
     return found
 
 
-def beyond_branch(lives: Mapping[int, Life], policy: int, rows: bool) -> set[int]:
+def beyond_branch(lives: Mapping[int, Life], policy: int, rows: bool, through: int | None = None) -> set[int]:
     """The lives that a branch at a policy leaves behind: under way, of later policies, or made from those.
 
-    Without `rows` also what is neither an evaluation nor of an iteration before.
+    Without `rows` also what is neither an evaluation nor of an iteration before. Rows to train on up to
+    iteration `through` stay, whichever policy sampled them.
     """
+    def is_lent(life: Life) -> bool:
+        return (life.stage == "rollout" and is_training(str(life.purpose)) and life.is_complete
+                and policy <= life.iteration <= (-1 if through is None else through))
+
     def is_beyond(life: Life) -> bool:
-        version = life.settings.get("policy_version", life.iteration) if life.stage == "rollout" else 0
         evaluates = str(life.purpose).startswith("eval")
-        return (not life.is_complete or version > policy or (life.iteration >= policy and (
+        return (not life.is_complete or life.sampled_by > policy or (life.iteration >= policy and (
             life.stage == "train" or not (rows or evaluates))))
 
-    found = {life.begun for life in lives.values() if life.ended is None and is_beyond(life)}
+    living = [life for life in lives.values() if life.ended is None and not is_lent(life)]
+    found = {life.begun for life in living if is_beyond(life)}
     latest = -1
     while len(found) != latest:
         latest = len(found)
-        found |= {life.begun for life in lives.values() if life.ended is None and life.reads & found}
+        found |= {life.begun for life in living if life.reads & found}
     return found
 
 

@@ -1,5 +1,6 @@
 """Arms train the same rows with other settings, go on after a kill, and leave their parent as it is."""
 
+import fcntl
 import json
 import math
 import signal
@@ -17,10 +18,13 @@ from tests.building.sound import check_run
 from tests.building.stored import weights
 from tests.warehouse.experiments.test_branch import files
 from warehouse.cli import cli
-from warehouse.experiments.arms import Plan, run_arms
+from warehouse.experiments.arms import Arms
 from warehouse.experiments.arms_file import Arm, read_arms, with_settings
-from warehouse.experiments.arms_table import flip_test, holm, table_of
+from warehouse.experiments.arms_table import table_of
+from warehouse.experiments.comparison import behind, flip_test, holm
+from warehouse.experiments.plan import Plan
 from warehouse.options import room_command
+from warehouse.sql.database import connect
 from warehouse.store.config_file import read_config
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -55,7 +59,7 @@ class World:
 
     def __init__(self) -> None:
         self.ran: list[str] = []
-        self.failing, self.kill_at = "", 0
+        self.failing, self.kill_at, self.stopped = "", 0, dict[str, str]()
 
     def start(self, words: list[str]) -> Command:
         stage, root, *rest = words if words[1] != "logprobs" else ["logprobs", *words[2:]]
@@ -78,9 +82,11 @@ class World:
         return Command(words, 0)
 
     def run(self, plan: Plan, arms: list[Arm], jobs: int = 1) -> dict[str, str]:
+        work = Arms(plan, self.start, lambda _name, _line: None, lambda _done, _doing: None)
         with without_waiting():
-            return run_arms(plan, arms, jobs, self.start, lambda _name, _line: None,
-                            lambda _done, _doing: None)
+            work.run(arms, jobs)
+        self.stopped = work.stopped
+        return work.failed
 
 
 @pytest.fixture
@@ -178,7 +184,7 @@ def test_one_rollout_at_a_time_and_all_end_with_the_command(run: Warehouse) -> N
     def show(_done: int, _doing: str) -> None:
         raise KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt):
-        run_arms(plan_of(run), arms, 3, start, lambda _name, _line: None, show)
+        Arms(plan_of(run), start, lambda _name, _line: None, show).run(arms, 3)
     ran = [f"{Path(each.words[1]).name} {each.words[0]}" for each in started]
     assert ran == ["parent rollout", "as-it-was train", "high train"]       # low waits for the engine
     assert all(each.stopped for each in started)
@@ -192,6 +198,60 @@ def test_iterations_without_stored_rows_are_sampled_by_the_arm(run: Warehouse) -
         "low: train --iteration 2", "low: rollout --eval --label arms-2 --iteration 3 --group-size 2",
         "low: score --iteration 3 --purpose eval-arms-2",
         "low: logprobs --policy 1 --iterations 3 --purpose eval-arms-2"]
+
+
+def test_stored_iterations_are_trained_in_a_row(run: Warehouse) -> None:
+    before, world, plan = files(run.root), World(), plan_of(run, at=0, iterations=2, stored=2)
+    assert world.run(plan, [Arm("low", {"learning-rate": 1e-4})]) == {}
+    assert [line for line in world.ran if line.startswith("low")][:3] == [
+        "low: train --iteration 0", "low: train --iteration 1",
+        "low: rollout --eval --label arms-2 --iteration 2 --group-size 2"]
+    assert check_run(open_warehouse(plan.folder / "low")).problems == [] and files(run.root) == before
+    arms_of(run, "[low]\nlearning-rate = 1e-4\n[more]\n")
+    path = run.root.parent / "arms.toml"
+    assert "not of 1. Name another folder" in refusal(run.root, path, "--evaluate", 2)
+    for words, said in ((("1-0",), "is neither"), (("0-1", "--at", 1), "Leave --at out")):
+        assert said in command(run.root, path, "--iterations", *words).output
+    elsewhere = ("--folder", run.root.parent / "elsewhere")
+    assert "Iteration 2 has no scored rows" in refusal(run.root, path, "--iterations", "0-2", *elsewhere)
+
+
+def test_an_arm_that_is_behind_is_stopped_and_goes_on_when_asked(run: Warehouse,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, arms = plan_of(run, at=0, iterations=2, stored=2, stop_behind=True), arms_of(run, FILE)
+    world = World()
+    monkeypatch.setattr("warehouse.experiments.arms.behind", lambda _connection, tasks: {"high": "it is low"})
+    assert world.run(plan, arms) == {} and world.stopped.keys() == {"high"}
+    high = [line for line in world.ran if line.startswith("high")]
+    assert high == ["high: train --iteration 0",
+                    "high: rollout --eval --label arms-2 --iteration 1 --group-size 2",
+                    "high: score --iteration 1 --purpose eval-arms-2"]
+    rows = table_of(plan, arms, {}, world.stopped)
+    assert rows[3]["stopped"] == "policy 1: it is low" and "gain" not in rows[3] and rows[1]["num_tasks"] == 2
+    assert "Raise --iterations" in refusal(run.root, run.root.parent / "arms.toml", "--stop-behind",
+                                           "--folder", run.root.parent / "elsewhere")
+    assert World().run(plan._replace(stop_behind=False), arms) == {}
+    assert open_warehouse(plan.folder / "high").state.newest == 2
+
+
+def test_behind_is_what_chance_does_not_explain_for_any_pair_of_arms(run: Warehouse) -> None:
+    def tasks(share: float) -> dict[str, dict[str, float]]:
+        return {f"t{number}": {"pass_1": share + 0.1 * (number % 2), "pass_k": 1.0} for number in range(20)}
+    with connect(run) as connection:
+        found = behind(connection, {"good": tasks(0.5), "bad": tasks(0.3), "near": {**tasks(0.5), "t0": {
+            "pass_1": 0.0, "pass_k": 0.0}}})
+        assert found.keys() == {"bad"} and "-0.200 to that of good" in found["bad"]
+        assert behind(connection, {"only": tasks(0.1)}) == {} == behind(connection, {})
+
+
+def test_arms_at_work_are_not_begun_by_a_second_command(run: Warehouse) -> None:
+    arms_of(run, FILE)
+    folder = run.root.with_name("run-arms")
+    folder.mkdir()
+    with (folder / "arms.log").open("a") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        assert "is at work in" in refusal(run.root, run.root.parent / "arms.toml")
+    assert not (folder / "low").exists()
 
 
 def test_rows_that_an_arm_samples_are_sampled_and_scored_with_its_options(run: Warehouse) -> None:

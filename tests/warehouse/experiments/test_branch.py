@@ -79,6 +79,21 @@ def test_rows_are_trained_again_with_other_options_and_the_parent_stays(run: War
     assert files(run.root) == before
 
 
+def test_rows_of_later_policies_are_as_stale_as_the_policy_that_both_runs_share(run: Warehouse,
+                                                                                 tmp_path: Path) -> None:
+    before = files(run.root)
+    make_branch(run, tmp_path / "new", 0, rows=True, through=2)
+    branch = open_warehouse(tmp_path / "new")
+    for iteration in range(3):
+        done = run_train(branch, "--iteration", str(iteration), "--learning-rate", "3e-3")
+        assert done.exit_code == 0, done.output
+    assert branch.policy(1)["sha256"] != run.policy(1)["sha256"]
+    ages = rollhouse.open(branch.root).sql("SELECT trained_iteration, min(staleness), max(staleness) "
+                                           "FROM train_samples GROUP BY ALL ORDER BY ALL").fetchall()
+    assert ages == [(0, 0, 0), (1, 1, 1), (2, 2, 2)]
+    assert check_run(branch).problems == [] and files(run.root) == before
+
+
 def test_nothing_done_to_a_branch_reaches_its_parent(run: Warehouse, tmp_path: Path) -> None:
     before, new = files(run.root), tmp_path / "new"
     assert command("branch", run.root, new, "--at", 2, "--with-rows").exit_code == 0

@@ -1,0 +1,90 @@
+"""Arms compared in pairs of held-out tasks: gains, how likely chance makes them, which arms are behind."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from warehouse.experiments.plan import Plan
+from warehouse.inspect.results import paired_interval
+from warehouse.sql.database import Connection, rows_of
+
+FLIPS = 10_000
+BEHIND = 0.05
+TASKS_SQL = """
+SELECT task_id, c / n AS pass_1, CASE WHEN n >= {k} THEN pass_at_k(n, c, {k}) END AS pass_k
+FROM task_results WHERE n > 0 AND iteration = {iteration} AND purpose = '{purpose}'"""
+Tasks = Mapping[str, Mapping[str, Any]]         # pass_1 and pass_k of each held-out task
+
+
+def evaluated(connection: Connection, plan: Plan, policy: int) -> Tasks:
+    """pass_1 and pass_k of the tasks of a policy's evaluation."""
+    query = TASKS_SQL.format(k=plan.evaluate, iteration=policy, purpose=plan.purpose)
+    return {row["task_id"]: row for row in rows_of(connection, query)}
+
+
+def means(tasks: Tasks) -> dict[str, float | None]:
+    """pass@1 and pass@k, over the tasks that have them."""
+    found: dict[str, float | None] = {}
+    for name in ("pass_1", "pass_k"):
+        shares = [row[name] for row in tasks.values() if row[name] is not None]
+        found[name] = sum(shares) / len(shares) if shares else None
+    return found
+
+
+def gains_of(own: Tasks, base: Tasks, share: str) -> list[float]:
+    """The differences to `base` of the tasks that both have."""
+    return [own[task][share] - base[task][share] for task in sorted(own.keys() & base.keys())
+            if own[task][share] is not None and base[task][share] is not None]
+
+
+def measured(connection: Connection, base: Tasks, own: Tasks) -> dict[str, Any]:
+    """pass@1 and pass@k of an arm, and their differences to the parent's in pairs of tasks."""
+    found: dict[str, Any] = dict(means(own))
+    for share, gain in (("pass_1", "gain"), ("pass_k", "gain_k")):
+        gains = gains_of(own, base, share)
+        bounds = paired_interval(connection, gains)
+        found |= {gain: sum(gains) / len(gains) if gains else None,
+                  f"{gain}_low": bounds[0] if bounds else None, f"{gain}_high": bounds[1] if bounds else None}
+        if gain == "gain":
+            found |= {"p_value": flip_test(gains), "num_tasks": len(gains)}
+    return found
+
+
+def flip_test(gains: Sequence[float], flips: int = FLIPS, seed: int = 0) -> float:
+    """Two-sided p-value that which of the two policies a task's shares belong to is chance.
+
+    The mean gain against those of random signs (a paired randomisation test); the least is 1 / (flips + 1).
+    """
+    changed = np.array([gain for gain in gains if gain])
+    if not len(changed):
+        return 1.0
+    signs = np.random.default_rng(seed).integers(0, 2, (flips, len(changed))) * 2 - 1
+    as_large = np.abs(signs @ changed) >= abs(changed.sum()) - 1e-9
+    return float((1 + as_large.sum()) / (flips + 1))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's corrected p-values (1979): calling all below 0.05 real is at all wrong in 5% of tables."""
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for place, number in enumerate(sorted(range(len(p_values)), key=lambda each: p_values[each])):
+        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[number]))
+        corrected[number] = largest
+    return corrected
+
+
+def behind(connection: Connection, tasks: Mapping[str, Tasks]) -> dict[str, str]:
+    """The arms whose tasks show them clearly below the best arm, each with why.
+
+    The best is found by looking, so the p-value is corrected for all pairs of arms (Bonferroni).
+    """
+    pairs = len(tasks) * (len(tasks) - 1) // 2
+    best = max(tasks, key=lambda name: means(tasks[name])["pass_1"] or 0.0, default="")
+    found = dict[str, str]()
+    for name in tasks:
+        gains = gains_of(tasks[name], tasks[best], "pass_1")
+        bounds, p_value = paired_interval(connection, gains), pairs * flip_test(gains, max(FLIPS, 40 * pairs))
+        if bounds and bounds[1] < 0 and p_value < BEHIND:
+            found[name] = (f"its pass@1 is {sum(gains) / len(gains):+.3f} to that of {best}, 95% interval "
+                           f"{bounds[0]:+.3f} .. {bounds[1]:+.3f}, p {p_value:.4f} for {pairs} pairs of arms")
+    return found
