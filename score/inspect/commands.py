@@ -16,7 +16,7 @@ def limits_of_score(context: click.Context, parameter: click.Parameter, value: P
     from warehouse.objects.bucket import is_address
     from warehouse.objects.place import sync_copy
     from warehouse.store.errors import StageError
-    if value is not None and (is_address(value) or Path(value).exists()):      # else a source of tasks
+    if value is not None and (is_address(value) or parameter.name == "config" or Path(value).is_dir()):
         try:
             path = value if parameter.name == "config" else sync_copy(value, config_only=True) / "config.toml"
             defaults = config_defaults(context.command, path, "score") if path.parent.is_dir() else {}

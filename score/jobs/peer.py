@@ -185,7 +185,7 @@ class Peer:
         if issubclass(kind, types.BuiltinFunctionType) and self.strict and (
                 getattr(builtins, name := value.__name__, None) is value):
             return ["builtin", name]
-        if issubclass(kind, type) and self.strict and getattr(builtins, name := value.__name__, None) is value:
+        if issubclass(kind, type) and self.strict and getattr(builtins, name := value.__name__, 0) is value:
             return ["builtin", name]                         # `type` and `map` make nothing of the tests'
         if kind in METHODS and self.strict and (
                 getattr(builtins, value.__objclass__.__name__, None) is value.__objclass__):

@@ -208,7 +208,7 @@ def test_explain_shows_program_outputs_and_parts(warehouse):
     assert "\n".join(shown) in result.output
     assert "reward 1.111 = valid 1 + correct_grids 0 + pixel_score 0.1111" in result.output
     wrong = invoke("explain", warehouse.root, "0/turn/9")
-    assert wrong.exit_code == 1 and "no completion 0/turn/9 in complete stages. Which" in wrong.output
+    assert wrong.exit_code == 1 and "no completion 0/turn/9 in complete stages. List" in wrong.output
     assert "does not name a completion" in invoke("explain", warehouse.root, "turn").output
     assert "There is no completion 7/eval/turn/0" in invoke("explain", warehouse.root, "7/eval/turn/0").output
 
