@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from reports.differences import chance_notice, settings_notice
 from reports.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, rulers, svg_of, text_at
 from reports.figure import Figure, Rows, column, lines
-from reports.grids import GridSheet
 from reports.page import figure_block, page, table, tiles
 from reports.pairs import Pairing, other_tasks, paired_tasks, sign_test, unpaired
 from reports.scale import Scale, number, scale_ticks
@@ -66,7 +65,7 @@ def compare_runs(paths: Sequence[Path], output: Path) -> Path:
     runs = [open_warehouse(path) for path in paths]
     check_comparable(runs)
     made = comparison(runs, [connect(run) for run in runs])
-    replace_bytes(output, page(made.title, made.subtitle, made.body, made.data, GridSheet()).encode())
+    replace_bytes(output, page(made.title, made.subtitle, made.body, made.data).encode())
     return output
 
 

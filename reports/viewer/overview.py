@@ -148,7 +148,7 @@ def _story(view: View, ask: Asking) -> str:
                                lines=story_lines(view.warehouse, ask.connection, alarms))
     notice = alarm_notice(alarms, advice_lines(view.warehouse, ask.connection, alarms),
                           judged_lines(ask.connection, last_rollback(view.warehouse)),
-                          lambda alarm, task, index: links.completion(
+                          link=lambda alarm, task, index: links.completion(
                               alarm.first_iteration, alarm.purpose, task, index))
     return render.fragment("story.html", lines=story_lines(view.warehouse, ask.connection, alarms),
                            lost=ask.rows(FORGOTTEN_SQL),

@@ -31,8 +31,7 @@ OTHERS = (("warehouse summary {run}",), ("warehouse watch {run}",), ("reports bu
           ("warehouse rollback {run} --to 0", "rollout {run}"), ("warehouse gaps {run}",),
           ("warehouse discard {run} --iteration 1 --purpose train", "rollout {run}"),
           ("warehouse show {run} 0/t0/0",), ("warehouse results {run} --split train",),
-          ("score explain {run} 0/t0/0",), ("train export {run} --output {run}/../exported",),
-          ("reports grid {run} t0",))
+          ("score explain {run} 0/t0/0",), ("train export {run} --output {run}/../exported",))
 COLUMNS = ("task_id", "sample_index", "completion_ids", "reward", "correct")
 
 
