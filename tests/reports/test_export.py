@@ -1,6 +1,5 @@
 """Single figures and comparisons outside the page."""
 
-import html
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -13,11 +12,12 @@ from reports.build import FIGURES
 from reports.cli import cli
 from reports.figure import cells
 from reports.grids import COLORS, cell_paths, difference_marks
-from reports.pairs import paired_tasks, sign_test
+from reports.pairs import Pairing, find_pairings
 from tests.building.weather import SCORER, Weather, build_run, write_iteration
 from warehouse.inspect.results import paired_interval
 from warehouse.inspect.show import is_grid
-from warehouse.sql.database import connect
+from warehouse.sql.database import connect, rows_of
+from warehouse.sql.many import connect_runs, run_names
 from warehouse.store.run_folder import Warehouse
 
 
@@ -78,16 +78,14 @@ def test_what_is_no_grid_is_not_drawn(value: object) -> None:
     assert not is_grid(value)
 
 
-def test_pairs_intervals_and_the_sign_test(run: Warehouse, tmp_path: Path) -> None:
-    other = build_run(tmp_path / "other", iterations=3, evals=(), num_tasks=3, group_size=8, seed=9)
-    (pairing,) = paired_tasks(connect(run), connect(other))
-    assert (pairing.iteration, pairing.purpose, pairing.remark) == (2, "train", "")
-    assert [row["task"] for row in pairing.pairs] == ["task-000", "task-001", "task-002"]
-    assert sign_test([1, 1, 1, 1, 1, -1]) == pytest.approx(2 * 7 / 64)
-    assert sign_test([0, 0]) == 1.0 and sign_test([1] * 10) == pytest.approx(2 / 1024)
+def test_the_interval_of_gains_in_pairs(run: Warehouse) -> None:
     assert paired_interval(connect(run), [0.1] * 20) == pytest.approx((0.1, 0.1))
     assert paired_interval(connect(run), [-0.5, 0.5] * 50) == pytest.approx((-0.1, 0.1), abs=0.03)
     assert paired_interval(connect(run), [0.5]) is None           # one task says nothing of others
+
+
+def pairings_of(*runs: Warehouse) -> list[Pairing]:
+    return find_pairings(connect_runs(runs), *run_names([run.root for run in runs]))
 
 
 def right(run: Warehouse, task: str, iteration: int, purpose: str) -> float:
@@ -101,15 +99,16 @@ def test_only_rows_of_one_iteration_and_purpose_are_paired(tmp_path: Path) -> No
     random = np.random.default_rng(3)
     write_iteration(first, 1, "eval-wide", Weather(), random, num_tasks=4, group_size=8)
     write_iteration(second, 2, "eval-wide", Weather(), random, num_tasks=4, group_size=8)
-    train, held = paired_tasks(connect(first), connect(second))
-    assert (train.iteration, train.purpose) == (2, "train")
-    assert (held.iteration, held.purpose) == (0, "eval")
+    train, held = pairings_of(first, second)
+    assert (train.row["iteration"], train.row["purpose"]) == (2, "train")
+    assert (held.row["iteration"], held.row["purpose"]) == (0, "eval")
     for pairing in (train, held):
-        assert len(pairing.pairs) == 4
-        for row in pairing.pairs:
-            key = (row["task"], pairing.iteration, pairing.purpose)
-            assert row["a"] == pytest.approx(right(first, *key))
-            assert row["b"] == pytest.approx(right(second, *key))
+        rows = rows_of(connect_runs([first, second]), pairing.sql)
+        assert len(rows) == pairing.row["num_tasks"] == 4
+        for row in rows:
+            key = (row["task_id"], pairing.row["iteration"], pairing.row["purpose"])
+            assert row["rate_a"] == pytest.approx(right(first, *key))
+            assert row["rate_b"] == pytest.approx(right(second, *key))
     assert held.remark.startswith("Older than the latest training iteration, 3:")
     assert train.remark == "The latest iteration that both runs have scored; one goes on to 3."
     result = reports("compare", first.root, second.root, "-o", tmp_path / "page.html")
@@ -119,30 +118,12 @@ def test_only_rows_of_one_iteration_and_purpose_are_paired(tmp_path: Path) -> No
     assert text.count('class="tiles"') == 2 and "Older than the latest training iteration" in text
 
 
-def test_evaluations_that_only_their_names_keep_apart_are_told(tmp_path: Path) -> None:
-    runs = [build_run(tmp_path / name, iterations=2, evals=(), num_tasks=3, group_size=4) for name in "ab"]
-
-    def compared() -> str:
-        assert reports("compare", *(run.root for run in runs), "-o", tmp_path / "page.html").exit_code == 0
-        return html.unescape((tmp_path / "page.html").read_text())
-    for run, iteration, purpose in ((0, 0, "eval"), (1, 0, "eval-hard"), (0, 1, "eval"), (1, 1, "eval-easy"),
-                                    (1, 1, "eval-hard")):
-        write_iteration(runs[run], iteration, purpose, Weather(), np.random.default_rng(1), num_tasks=3,
-                        group_size=4)
-    assert ("At iteration 1 'eval' of a and 'eval-easy', 'eval-hard' of b have tasks in common, and are not "
-            "paired because their names differ. Evaluate one") in compared()
-    for iteration in (0, 1):
-        write_iteration(runs[1], iteration, "eval", Weather(), np.random.default_rng(1), num_tasks=3,
-                        group_size=4)
-    assert "names differ" not in compared()
-
-
 def test_an_evaluation_that_is_not_old_comes_first(tmp_path: Path) -> None:
     runs = [build_run(tmp_path / str(seed), iterations=2, evals=(1,), num_tasks=2, group_size=4, seed=seed)
             for seed in (1, 2)]
-    held, train = paired_tasks(*map(connect, runs))
-    assert (held.purpose, held.iteration, held.remark) == ("eval", 1, "")
-    assert (train.purpose, train.iteration) == ("train", 1)
+    held, train = pairings_of(*runs)
+    assert (held.row["purpose"], held.row["iteration"], held.remark) == ("eval", 1, "")
+    assert (train.row["purpose"], train.row["iteration"]) == ("train", 1)
 
 
 def test_every_evaluation_of_two_runs_has_a_figure_of_its_own(tmp_path: Path) -> None:
@@ -166,7 +147,7 @@ def test_more_than_two_runs_are_compared_each_with_the_first(run: Warehouse, tmp
     result = reports("compare", *paths * 3, "-o", tmp_path / "page.html")
     assert result.exit_code == 1 and "Compare at most 6" in result.stderr
     result = reports("compare", paths[0], paths[0], "-o", tmp_path / "page.html")
-    assert result.exit_code == 1 and "cannot be compared with itself" in result.stderr
+    assert result.exit_code == 1 and "is given twice" in result.stderr
 
 
 def test_runs_of_other_group_sizes_are_compared_at_one_k(run: Warehouse, tmp_path: Path) -> None:
