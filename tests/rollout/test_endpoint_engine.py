@@ -95,7 +95,7 @@ def assert_same(rows: list[dict], others: list[dict]) -> None:
 
 @needs_same_rows
 @pytest.mark.parametrize(("iteration", "more"), [
-    (0, ()), (1, ()), (2, ("--policy", "1", "--stop-loops", "3"))])
+    (0, ()), (1, ()), (2, ("--policy", "1"))])
 def test_the_rows_are_those_of_an_engine_in_the_process(
         warehouse: Warehouse, server: Served, tmp_path: Path, iteration: int, more: tuple[str, ...]) -> None:
     alone = unsampled(warehouse, tmp_path / "alone")
