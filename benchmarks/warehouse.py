@@ -160,7 +160,6 @@ def questions(warehouse: Warehouse, iterations: int) -> Iterator[Question]:
     yield "the scan alone that the collapse columns need", ask(f"SELECT {scan} FROM samples"), 3
     yield "alarms", ask("FROM fired_signals"), 3
     yield "task history", ask("FROM task_history"), 3
-    yield "20 outliers of one iteration", ask(f"FROM outliers({middle}, num := 20)"), 3
     yield "one completion by key, with lists", ask("FROM one_completion(2, 'task-0123', 7)"), 3
     yield "last 400 characters of 5 truncated completions", ask("FROM truncated(2)"), 3
     frame = pl.scan_parquet(f"{warehouse.root}/samples/*/*/*/part-*.parquet", hive_partitioning=True)

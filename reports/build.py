@@ -1,4 +1,4 @@
-"""Build the report of a run: run each figure's SQL, draw it, add the samples, write one file."""
+"""Build the report of a run: run each figure's SQL, draw it, write one file."""
 
 from collections.abc import Sequence
 from html import escape
@@ -10,12 +10,10 @@ from reports.figure import Figure, Rows
 from reports.figures_health import HEALTH
 from reports.figures_learning import LEARNING
 from reports.figures_training import TRAINING
-from reports.grids import GridSheet
-from reports.page import alarm_notice, figure_block, page, sample_anchor, sample_browser, table, tiles
-from reports.samples import chosen_samples
+from reports.page import alarm_notice, figure_block, page, table, tiles
 from reports.scale import duration, number
 from warehouse.inspect.advice import advice_lines, judged_lines
-from warehouse.inspect.alarms import Alarm, last_rollback, raised_alarms
+from warehouse.inspect.alarms import last_rollback, raised_alarms
 from warehouse.inspect.story import cost_lines, story_lines
 from warehouse.inspect.summary import REACH, went_back
 from warehouse.sql.database import Connection, connect, explain_errors, rows_of
@@ -49,11 +47,8 @@ EVENTS_KEY = ('<p class="quiet">On every picture: <b class="fired">▼</b> a sig
               '(after going back: again), <b class="back">▼</b> the run went back to an earlier policy.</p>')
 
 
-def build_report(run: Path, output: Path | None = None, *, refresh: float | None = None) -> Path:
-    """Write the report of `run`, RUN/report.html by default; the path comes back.
-
-    With `refresh` a browser that shows it loads it again every so many seconds.
-    """
+def build_report(run: Path, output: Path | None = None) -> Path:
+    """Write the report of `run`, RUN/report.html by default; the path comes back."""
     from tqdm import tqdm
     warehouse = open_warehouse(run)
     path = output or warehouse.root / "report.html"
@@ -63,35 +58,23 @@ def build_report(run: Path, output: Path | None = None, *, refresh: float | None
     events = rows_of(connection, EVENTS_SQL)
     charts = {figure.name: draw_figure(connection, figure, events)
               for figure in tqdm(FIGURES, desc="figures", unit="figure", leave=False, disable=None)}
-    sheet = GridSheet()
     stats = rows_of(connection, STATS_SQL)
     since = last_rollback(warehouse)
     alarms = raised_alarms(connection, since=since)
-    samples = chosen_samples(connection, alarms)
-    shown = {sample_anchor(*(sample.row[key] for key in ("iteration", "purpose", "task_id", "sample_index")))
-             for sample in samples}
-
-    def link(alarm: Alarm, task: str, index: int) -> str:
-        anchor = sample_anchor(alarm.first_iteration, alarm.purpose, task, index)
-        return f"#{anchor}" if anchor in shown else ""
     story = "".join(f"<p>{escape(line)}</p>" for line in story_lines(warehouse, connection, alarms))
     spent = "".join(f"<p>{escape(line)}</p>" for line in cost_lines(warehouse, connection))
     body = [f'<div class="story">{story}</div>', _navigation(), tiles(headline(connection, stats)), spent]
     if stats:
         advice = advice_lines(warehouse, connection, alarms)
-        body.append(alarm_notice(alarms, advice, judged_lines(connection, since), link,
-                                 went_back(warehouse.state)))
+        body.append(alarm_notice(alarms, advice, judged_lines(connection, since), went_back(warehouse.state)))
     body += [EVENTS_KEY] if events else []
     for title, group in SECTIONS:
         blocks = "".join(figure_block(figure, charts[figure.name]) for figure in group)
         body.append(f'<h2 id="{_anchor(title)}">{escape(title)}</h2><div class="figures">{blocks}</div>')
     body.append(f'<h2 id="numbers">Numbers</h2>{stats_table(stats)}')
-    body.append('<h2 id="samples">Samples</h2>')
-    body.append(sample_browser(samples, sheet) if samples else
-                '<p class="quiet">No training iteration or evaluation is scored yet.</p>')
     data = {"figures": {name: chart.hover for name, chart in charts.items() if chart}}
     subtitle = f"base {warehouse.base_name} · run {warehouse.run_id[:8]} · {warehouse.root}"
-    text = page(warehouse.root.name, subtitle, "\n".join(body), data, sheet, refresh=refresh)
+    text = page(warehouse.root.name, subtitle, "\n".join(body), data)
     replace_bytes(path, text.encode())      # at once, so that a reader never sees half of it
     return path
 
@@ -152,7 +135,7 @@ def stats_table(stats: Sequence[dict[str, Any]]) -> str:
 
 
 def _navigation() -> str:
-    names = [*(title for title, _ in SECTIONS), "Numbers", "Samples"]
+    names = [*(title for title, _ in SECTIONS), "Numbers"]
     return "<nav>" + "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>' for name in names) + "</nav>"
 
 

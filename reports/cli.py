@@ -1,20 +1,11 @@
 """The `reports` command: pages and pictures of runs."""
 
-import time
 from pathlib import Path
 
 import click
 
 import warehouse
-from warehouse.options import (
-    FiniteRange,
-    RunFolder,
-    as_line,
-    json_option,
-    run_argument,
-    shows_errors,
-    with_version,
-)
+from warehouse.options import RunFolder, as_line, json_option, run_argument, shows_errors, with_version
 
 
 @with_version
@@ -27,18 +18,12 @@ def cli() -> None:
 @run_argument
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=None,
               help="File to write. [default: RUN/report.html]")
-@click.option("--every", type=FiniteRange(min=1), default=None,
-              help="Write it again every so many seconds; an open page follows.")
 @shows_errors
-def build(run: Path, output: Path | None, every: float | None) -> None:
+def build(run: Path, output: Path | None) -> None:
     """Write the report of RUN: one HTML file that needs no network."""
     from reports.build import build_report
-    while True:
-        path = build_report(run, output, refresh=every)
-        click.echo(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
-        if every is None:
-            break
-        time.sleep(every)
+    path = build_report(run, output)
+    click.echo(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
 
 
 @cli.command()
@@ -66,10 +51,9 @@ def compare(run: Path, others: tuple[Path, ...], output: Path, as_json: bool) ->
 @run_argument
 @click.argument("name", required=False)
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=None,
-              help="File to write, .svg or .png. [default: NAME.svg]")
-@click.option("--dark", is_flag=True, help="Use a dark background.")
+              help="File to write, .svg. [default: NAME.svg]")
 @shows_errors
-def figure(run: Path, name: str | None, output: Path | None, dark: bool) -> None:
+def figure(run: Path, name: str | None, output: Path | None) -> None:
     """Write the figure NAME as a picture; without NAME list all figures."""
     from reports.build import FIGURES
     from reports.export import export_figure
@@ -78,24 +62,8 @@ def figure(run: Path, name: str | None, output: Path | None, dark: bool) -> None
         click.echo("\n".join(figure.name for figure in FIGURES))
         return
     path = output or Path(f"{name}.svg")
-    export_figure(connection, name, path, dark=dark)
+    export_figure(connection, name, path)
     click.echo(path)
-
-
-@cli.command()
-@run_argument
-@click.argument("name")
-@click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=Path("grid.svg"),
-              show_default=True, help="File to write, .svg or .png.")
-@shows_errors
-def grid(run: Path, name: str, output: Path) -> None:
-    """Draw the grids of a task, or of a completion with its outputs.
-
-    A completion is named ITERATION/TASK/SAMPLE.
-    """
-    from reports.export import export_grids
-    export_grids(warehouse.open(run), run, name, output)
-    click.echo(output)
 
 
 @cli.command()

@@ -1,27 +1,24 @@
-"""Runs side by side: their curves in one picture each, the tasks of each in pairs with those of the first."""
+"""Runs side by side: settings that differ, curves in one picture each, tasks in pairs with the first's."""
 
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reports.differences import chance_notice, settings_notice
 from reports.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, rulers, svg_of, text_at
 from reports.figure import Figure, Rows, column, lines
-from reports.grids import GridSheet
 from reports.page import figure_block, page, table, tiles
-from reports.pairs import Pairing, other_tasks, paired_tasks, sign_test, unpaired
+from reports.pairs import Pairing, find_pairings, other_tasks
 from reports.scale import Scale, number, scale_ticks
-from warehouse.inspect.results import paired_verdict
-from warehouse.sql.database import Connection, connect, rows_of
+from warehouse.sql.database import Connection, rows_of
 from warehouse.sql.many import connect_runs, open_runs, run_names
 from warehouse.store.commit import replace_bytes
-from warehouse.store.errors import StageError, counted
-from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.store.errors import StageError
+from warehouse.store.run_folder import Warehouse
 
 MOST_RUNS = 6  # colours that can be told apart
-MOST_NAMED = 5  # tasks
 MOST_TASKS = 12  # listed of each pair of runs
+WIDEST = 60     # characters of a setting
 CURVES = (
     ("pass_at_1", "pass@1", True, False),
     ("pass_at_k", "pass@{k}", True, False),
@@ -35,12 +32,18 @@ CURVES = (
 )
 PER_TOKEN = ("tokens_mean", "nll_sampled")   # of other tokenizers no two can be held against each other
 OTHER_TOKENIZERS = "The runs have other tokenizers: what is counted per token has no curve here."
-STATS_SQL = ("SELECT iteration, " + ", ".join(name for name, *_ in CURVES) + """
+STATS_SQL = ("SELECT run, iteration, " + ", ".join(name for name, *_ in CURVES) + """
 FROM iteration_stats
-LEFT JOIN (SELECT iteration, purpose, pass_at_k
-           FROM pass_curve JOIN iteration_stats USING (iteration, purpose) WHERE k = {k} AND k <= max_k)
-    AS reached USING (iteration, purpose)
+LEFT JOIN (SELECT run, iteration, purpose, pass_at_k
+           FROM pass_curve JOIN iteration_stats USING (run, iteration, purpose) WHERE k = {k} AND k <= max_k)
+    AS reached USING (run, iteration, purpose)
 WHERE purpose = 'train' ORDER BY iteration""")
+# The largest k that every run has: pass@8 of one beside pass@16 of another would say nothing.
+SMALLEST_K_SQL = """\
+SELECT min(k) AS k FROM (SELECT top_k(quantile_disc(n, -0.9)) AS k FROM task_results
+                         WHERE n > 0 AND purpose = 'train' GROUP BY run)"""
+
+
 class Comparison(NamedTuple):
     """Runs side by side: the pieces of a page."""
 
@@ -52,8 +55,7 @@ class Comparison(NamedTuple):
 
 def comparison_facts(paths: Sequence[Path]) -> dict[str, Any]:
     """The same for programs; docs/reading.md has the keys."""
-    runs = open_runs(paths)
-    check_comparable(runs)
+    runs = open_comparable(paths)
     connection = connect_runs(runs)
     first, *others = names = run_names([run.root for run in runs])
     gains = [{"run": first, "other": other, **row} for other in others
@@ -63,66 +65,54 @@ def comparison_facts(paths: Sequence[Path]) -> dict[str, Any]:
 
 def compare_runs(paths: Sequence[Path], output: Path) -> Path:
     """Write the page that compares runs; StageError if one shares no task with the first."""
-    runs = [open_warehouse(path) for path in paths]
-    check_comparable(runs)
-    made = comparison(runs, [connect(run) for run in runs])
-    replace_bytes(output, page(made.title, made.subtitle, made.body, made.data, GridSheet()).encode())
+    made = comparison(open_comparable(paths))
+    replace_bytes(output, page(made.title, made.subtitle, made.body, made.data).encode())
     return output
 
 
-def check_comparable(runs: Sequence[Warehouse]) -> None:
-    """StageError for more runs than colours, and for one that is there twice."""
-    if len(runs) > MOST_RUNS:
-        raise StageError(f"{len(runs)} runs are too many for one picture. Compare at most {MOST_RUNS}.")
-    if len({run.root for run in runs}) < len(runs):
-        raise StageError("A run cannot be compared with itself: name two different runs.")
+def open_comparable(paths: Sequence[Path]) -> list[Warehouse]:
+    """The runs; StageError for more runs than colours, and for one that is there twice."""
+    if len(paths) > MOST_RUNS:
+        raise StageError(f"{len(paths)} runs are too many for one picture. Compare at most {MOST_RUNS}.")
+    return open_runs(paths)
 
 
-def comparison(runs: Sequence[Warehouse], connections: Sequence[Connection]) -> Comparison:
+def comparison(runs: Sequence[Warehouse]) -> Comparison:
     """What differs in settings and beyond chance, curves together, tasks in pairs with those of the first."""
-    names = run_names([run.root for run in runs])
-    pairs = [_pairs(runs, connections, names, place) for place in range(1, len(runs))]
+    connection = connect_runs(runs)
+    first, *others = names = run_names([run.root for run in runs])
+    pairings = [pairing for other in others for pairing in find_pairings(connection, first, other)]
     tokens_differ = len({run.facts.get("tokenizer_sha256") for run in runs}) > 1
-    curves, charts = _curves(connections, names, [name for name in PER_TOKEN if tokens_differ])
-    heads, tasks = _quiet(OTHER_TOKENIZERS if tokens_differ else ""), ""
-    for (pairings, remark), other, name in zip(pairs, connections[1:], names[1:], strict=True):
-        heads += _quiet(remark) + _quiet(unpaired(connections[0], other, [names[0], name]))
-        for pairing in pairings:
-            figure = _paired_figure(pairing, [names[0], name])
-            charts[figure.name] = figure.draw(pairing.pairs)
-            heads += _head(other, pairing, [names[0], name])
-            tasks += (f'<div class="compare">{figure_block(figure, charts[figure.name])}'
-                      f"<div>{_largest(pairing, [names[0], name])}</div></div>")
-    differ = settings_notice(runs, connections, names)
-    looks = [(name, pairing) for name, (pairings, _) in zip(names[1:], pairs, strict=True)
-             for pairing in pairings]
-    chance = chance_notice(connections[0], names[0], looks)
-    body = (f'<h2>What differs</h2>{differ}<h2>Beyond chance</h2>{chance}{heads}<h2>Curves</h2>'
-            f'<div class="figures">{curves}</div><h2>Tasks</h2>{tasks}')
+    curves, charts = _curves(connection, names, [name for name in PER_TOKEN if tokens_differ])
+    heads = _quiet(OTHER_TOKENIZERS if tokens_differ else "")
+    heads += "".join(_quiet(other_tasks(connection, first, other)) for other in others)
+    tasks = ""
+    for pairing in pairings:
+        figure, rows = _paired_figure(pairing), rows_of(connection, pairing.sql)
+        charts[figure.name] = figure.draw(rows)
+        title = f"{first} and {pairing.names[1]}: {pairing.title}"
+        heads += f"<h3>{escape(title)}</h3>{_quiet(pairing.remark)}{tiles(_headline(pairing))}"
+        tasks += (f'<div class="compare">{figure_block(figure, charts[figure.name])}'
+                  f"<div>{_largest(pairing, rows)}</div></div>")
+    sentences = [pairing.sentence for pairing in pairings]
+    if len(sentences) > 1:
+        sentences.append(f"Each of these {len(sentences)} is judged by itself at 95%: where nothing differs, "
+                         "one of twenty is beyond chance.")
+    chance = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
+    differ = _settings_notice(connection, runs, names)
+    body = (f"<h2>What differs</h2>{differ}<h2>Beyond chance</h2>{chance}{heads}"
+            f'<h2>Curves</h2><div class="figures">{curves}</div><h2>Tasks</h2>{tasks}')
     data = {"figures": {key: chart.hover for key, chart in charts.items() if chart}}
     return Comparison(f"{', '.join(names[:-1])} and {names[-1]}", " · ".join(str(run.root) for run in runs),
                       body, data)
 
 
-def _pairs(runs: Sequence[Warehouse], connections: Sequence[Connection], names: Sequence[str],
-           place: int) -> tuple[list[Pairing], str]:
-    """A run's tasks in pairs with those of the first, and which are not as they are others."""
-    alike = runs[0].state.tasks_sha256 == runs[place].state.tasks_sha256
-    others = sorted(set[str]() if alike else other_tasks(connections[0], connections[place]))
-    shown = ", ".join(others[:MOST_NAMED]) + (" .." if len(others) > MOST_NAMED else "")
-    remark = (f"{counted(len(others), 'task')} with the same name in {names[0]} and {names[place]} but other "
-              f"contents, not paired: {shown}." if others else "")
-    return paired_tasks(connections[0], connections[place], others), remark
-
-
-def _curves(connections: Sequence[Connection], names: Sequence[str],
+def _curves(connection: Connection, names: Sequence[str],
             left_out: Sequence[str]) -> tuple[str, dict[str, Chart | None]]:
     """The curves of all runs, each on one axis, and their charts by name."""
-    # The largest k that every run has: pass@8 of one beside pass@16 of another would say nothing.
-    k = min((row["k"] for connection in connections
-             for row in rows_of(connection, "SELECT k_of('train') AS k") if row["k"]), default=1)
+    k = rows_of(connection, SMALLEST_K_SQL)[0]["k"] or 1
     sql = STATS_SQL.format(k=k)
-    stats = [rows_of(connection, sql) for connection in connections]
+    stats = rows_of(connection, sql)
     labels: Any = {str(i): name for i, name in enumerate(names)}
     blocks, charts = "", dict[str, Chart | None]()
     for name, title, share, log in CURVES:
@@ -130,7 +120,7 @@ def _curves(connections: Sequence[Connection], names: Sequence[str],
             continue
         figure = Figure(name.replace("_", "-"), title.format(k=k), "", sql,
                         lines(share=share, log=log, **labels), "No run has it.")
-        rows = overlay(stats, name)
+        rows = overlay([[row for row in stats if row["run"] == run] for run in names], name)
         charts[figure.name] = figure.draw(rows) if rows else None
         blocks += figure_block(figure, charts[figure.name])
     return blocks, charts
@@ -145,23 +135,59 @@ def overlay(stats: list[Rows], name: str) -> Rows:
             for x in sorted(set().union(*curves))]
 
 
+def _settings_notice(connection: Connection, runs: Sequence[Warehouse], names: Sequence[str]) -> str:
+    """A table of what differs, a column per run: base model, tokenizer, tasks, settings."""
+    facts = {"base model": [run.base_name for run in runs],
+             "tokenizer": [str(run.facts.get("tokenizer_sha256"))[:12] for run in runs],
+             "tasks": [str(run.state.tasks_sha256)[:12] for run in runs]}
+    rows = [["run", "", name, *values] for name, values in facts.items() if len(set(values)) > 1]
+    rows += _setting_rows(rows_of(connection, "FROM settings_diff"), names)
+    if not rows:
+        return '<p class="quiet">No setting of a complete stage differs.</p>'
+    return table(["stage", "of", "setting", *names], rows)
+
+
+def _setting_rows(different: Sequence[dict[str, Any]], names: Sequence[str]) -> list[list[str]]:
+    """A row per setting: stage, purposes where it is so, name, and what each run has."""
+    cells: dict[tuple[str, str, str | None], dict[str, list[dict[str, Any]]]] = {}
+    for row in different:
+        place = row["stage"], row["key"], row["purpose"]
+        cells.setdefault(place, {}).setdefault(row["run"], []).append(row)
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for (stage, key, purpose), values in cells.items():
+        shown = (stage, key, *(_values(values.get(name, [])) for name in names))
+        alike.setdefault(shown, []).extend([purpose] if purpose else [])
+    return [[row[0], ", ".join(purposes), *row[1:]] for row, purposes in alike.items()]
+
+
+def _values(rows: Sequence[dict[str, Any]]) -> str:
+    """The values of a run, each with its iterations where there are several."""
+    if not rows:
+        return ""
+    shown = ["none" if row["value"] is None else _short(row["value"]) for row in rows]
+    if len(rows) == 1:
+        return shown[0]
+    spans = [f"{row['first_iteration']}" if row["first_iteration"] == row["last_iteration"] else
+             f"{row['first_iteration']}..{row['last_iteration']}" for row in rows]
+    return ", ".join(f"{value} ({span})" for value, span in zip(shown, spans, strict=True))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= WIDEST else f"{text[:WIDEST - 2]}.."
+
+
 def _quiet(remark: str) -> str:
     return f'<p class="quiet">{escape(remark)}</p>' if remark else ""
 
 
-def _head(connection: Connection, pairing: Pairing, names: list[str]) -> str:
-    """What is paired, a warning where it is old, and the numbers."""
-    title = f"{names[0]} and {names[1]}: {pairing.title}"
-    shown = tiles(_headline(connection, pairing.pairs, names))
-    return f"<h3>{escape(title)}</h3>{_quiet(pairing.remark)}{shown}"
-
-
-def _paired_figure(pairing: Pairing, names: list[str]) -> Figure:
+def _paired_figure(pairing: Pairing) -> Figure:
     """A spot per task."""
-    caption = f"Share of right completions; above the line {names[1]} is better. {pairing.remark}".strip()
-    name = f"paired-{pairing.purpose}-{names[1].replace('/', '-')}"
-    return Figure(name, f"Tasks in pairs with {names[1]}: {pairing.title}", caption, pairing.sql,
-                  lambda rows: scatter(column(rows, "a"), column(rows, "b"), column(rows, "task"), names))
+    other = pairing.names[1]
+    caption = f"Share of right completions; above the line {other} is better. {pairing.remark}".strip()
+    name = f"paired-{pairing.row['purpose']}-{other.replace('/', '-')}"
+    return Figure(name, f"Tasks in pairs with {other}: {pairing.title}", caption, pairing.sql,
+                  lambda rows: scatter(column(rows, "rate_a"), column(rows, "rate_b"),
+                                       column(rows, "task_id"), pairing.names))
 
 
 def scatter(xs: Sequence[float], ys: Sequence[float], labels: Sequence[str], names: Sequence[str]) -> Chart:
@@ -182,22 +208,17 @@ def scatter(xs: Sequence[float], ys: Sequence[float], labels: Sequence[str], nam
     return Chart(svg_of(marks, HEIGHT), [], {"x": [], "px": []})
 
 
-def _headline(connection: Connection, pairs: list[dict[str, Any]], names: list[str]) -> list[tuple[str, str]]:
-    differences = [row["b"] - row["a"] for row in pairs]
-    bounds, _ = paired_verdict(connection, differences)
-    interval = f"{bounds[0]:+.2f} .. {bounds[1]:+.2f}" if bounds else "none of one task"
-    mean_a, mean_b = (sum(row[key] for row in pairs) / len(pairs) for key in ("a", "b"))
-    return [("tasks in common", str(len(pairs))), (f"pass@1, {names[0]}", number(mean_a)),
-            (f"pass@1, {names[1]}", number(mean_b)),
-            ("difference", f"{sum(differences) / len(differences):+.3f}"),
-            ("its 95% interval over tasks", interval),
-            ("tasks better, worse", f"{sum(d > 0 for d in differences)}, {sum(d < 0 for d in differences)}"),
-            ("sign test, p", number(sign_test(differences)))]
+def _headline(pairing: Pairing) -> list[tuple[str, str]]:
+    row, (first, other) = pairing.row, pairing.names
+    return [("tasks in common", str(row["num_tasks"])), (f"pass@1, {first}", number(row["rate_a"])),
+            (f"pass@1, {other}", number(row["rate_b"])), ("difference", f"{row['gain']:+.3f}"),
+            ("its 95% interval over tasks", pairing.interval or "none of one task"),
+            ("tasks better, worse", f"{row['better']}, {row['worse']}")]
 
 
-def _largest(pairing: Pairing, names: list[str]) -> str:
-    ordered = sorted(pairing.pairs, key=lambda row: (-abs(row["b"] - row["a"]), row["task"]))[:MOST_TASKS]
-    rows = [[row["task"], number(row["a"]), number(row["b"]), f"{row['b'] - row['a']:+.2f}"]
+def _largest(pairing: Pairing, tasks: Rows) -> str:
+    ordered = sorted(tasks, key=lambda row: (-abs(row["gain"]), row["task_id"]))[:MOST_TASKS]
+    rows = [[row["task_id"], number(row["rate_a"]), number(row["rate_b"]), f"{row['gain']:+.2f}"]
             for row in ordered]
-    heading = f"<h3>{escape(f'Largest differences, {names[1]}: {pairing.title}')}</h3>"
-    return heading + table(["task", *names, "difference"], rows)
+    heading = f"<h3>{escape(f'Largest differences, {pairing.names[1]}: {pairing.title}')}</h3>"
+    return heading + table(["task", *pairing.names, "difference"], rows)

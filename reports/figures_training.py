@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from html import escape
-from itertools import groupby
 
 from reports.drawing import LEFT, RIGHT, TOP, WIDTH, Chart, svg_of, text_at
 from reports.figure import Figure, Rows, bars, cells, lines, stats_sql
@@ -38,26 +37,6 @@ SELECT signals.iteration, signals.signal || CASE purpose WHEN 'train' THEN '' EL
 FROM signals JOIN shown USING (signal, purpose)
 LEFT JOIN raised_signals USING (iteration, signal, purpose)
 ORDER BY NOT fires, since, name, iteration"""
-PACKING_SQL = """\
-WITH steps AS (SELECT iteration, optimizer_step,
-                      from_json(json_extract(extra, '$.packs'), '[["VARCHAR"]]') AS packs
-               FROM train_steps WHERE json_extract(extra, '$.packs') IS NOT NULL),
-     last_step AS (SELECT * FROM steps WHERE len(packs) > 0
-                   ORDER BY iteration DESC, optimizer_step DESC LIMIT 1),
-     forwards AS (SELECT iteration, optimizer_step, unnest(packs) AS groups,
-                         generate_subscripts(packs, 1) AS forward FROM last_step),
-     members AS (SELECT iteration, optimizer_step, forward, unnest(groups) AS group_id,
-                        generate_subscripts(groups, 1) AS place FROM forwards),
-     rows AS (SELECT DISTINCT ON (forward, place, completion_ids)
-                     forward, place, group_id, members.iteration, completions.task_id,
-                     completions.num_prompt_tokens, completions.num_completion_tokens, advantage,
-                     completions.sample_index
-              FROM members JOIN train_samples USING (group_id, optimizer_step)
-              JOIN completions ON completions.group_id = members.group_id
-                              AND completions.sample_index = train_samples.sample_index
-              WHERE trained_iteration = members.iteration AND completion_ids IS NOT NULL
-              ORDER BY forward, place, completion_ids, completions.sample_index)
-SELECT * EXCLUDE (group_id) FROM rows ORDER BY forward, place, num_completion_tokens DESC, sample_index"""
 # When each stage did its work: manifests say when it was over, and how long the phases took that come last.
 TIMELINE_SQL = """\
 WITH spans AS (
@@ -69,31 +48,10 @@ WITH spans AS (
                   AND iteration > (SELECT max(iteration) FROM stages WHERE stage = 'train') - 5)
 SELECT stage, iteration, over - seconds[2] - seconds[1] AS start, seconds[1] AS busy
 FROM spans WHERE seconds[1] > 0 ORDER BY stage, iteration"""
-MOST_FORWARDS = 10
 NOT_TRAINED = "Nothing is trained yet."
 NO_MISMATCH = "Nothing is trained yet that a policy of the run has sampled."
 # A stretch of a ribbon: its first place and length, its class, how opaque it is, and what it is.
 Segment = tuple[float, float, str, float, str]
-
-
-def draw_packing(rows: Rows) -> Chart:
-    """The forwards of an optimizer step: what lies in each, by group, prompt and advantage."""
-    largest = max(abs(row["advantage"]) for row in rows) or 1.0
-    forwards = [list(members) for _, members in groupby(rows, key=lambda row: row["forward"])]
-    shown, copies = [], 0
-    for forward, members in enumerate(forwards, start=1):
-        groups = [list(group) for _, group in groupby(members, key=lambda row: row["place"])]
-        copies += sum(len(group) * (group[0]["num_prompt_tokens"] + group[0]["num_completion_tokens"])
-                      for group in groups)
-        shown.append((str(forward), _lanes(groups, largest), f"{_num_tokens(groups):,}"))
-    tokens = sum(_num_tokens([list(group)]) for _, group in
-                 groupby(rows, key=lambda row: (row["forward"], row["place"])))
-    number_shown = f"{MOST_FORWARDS} of {len(forwards)}" if len(forwards) > MOST_FORWARDS else len(forwards)
-    forward_s = "forward" if len(forwards) == 1 else "forwards"
-    note = (f"{number_shown} {forward_s}, {tokens:,} tokens, 0% padding; with padded rows that copy prompts "
-            f"{1 - tokens / copies:.0%}")
-    legend = [(1, "prompt, no loss"), (3, "advantage above 0"), (2, "below 0"), (4, "groups in turn")]
-    return ribbons(shown[:MOST_FORWARDS], legend, note)
 
 
 def draw_timeline(rows: Rows) -> Chart:
@@ -108,12 +66,6 @@ def draw_timeline(rows: Rows) -> Chart:
         share = sum(length for _, length, *_ in spans) / whole
         lanes += [(name, [[], spans], f"{share:.0%}")] if spans else []
     return ribbons(lanes, [(4, "even iterations"), (6, "odd ones")], f"{whole:.0f} s in all", "seconds")
-
-
-def _num_tokens(groups: list[Rows]) -> int:
-    """Tokens that go through the model: each prompt once, and each completion."""
-    return sum(group[0]["num_prompt_tokens"] + sum(row["num_completion_tokens"] for row in group)
-               for group in groups)
 
 
 def ribbons(rows: Sequence[tuple[str, Sequence[Sequence[Segment]], str]], legend: list[tuple[int, str]],
@@ -138,29 +90,6 @@ def ribbons(rows: Sequence[tuple[str, Sequence[Sequence[Segment]], str]], legend
     marks += [text_at(LEFT + 16, y + 10, unit, kind="tick small", anchor="end"),
               text_at(WIDTH - RIGHT, y + 28, note, kind="note", anchor="end")]
     return Chart(svg_of(marks, y + 36), legend, {"x": [], "px": []})
-
-
-def _lanes(groups: list[Rows], largest: float) -> list[list[Segment]]:
-    """Whose each token is, and what it is: prompts one after the other, then completions."""
-    owners: list[Segment] = []
-    kinds: list[Segment] = []
-    start = 0
-    for place, group in enumerate(groups):
-        length, task = group[0]["num_prompt_tokens"], group[0]["task_id"]
-        owners.append((start, length, f"t{4 + 2 * (place % 2)}", 1, task))
-        kinds.append((start, length, "t1", 0.35, f"prompt of {task}, {length} tokens"))
-        start += length
-    for place, group in enumerate(groups):
-        total = sum(row["num_completion_tokens"] for row in group)
-        owners.append((start, total, f"t{4 + 2 * (place % 2)}", 1, group[0]["task_id"]))
-        for row in group:
-            length, advantage = row["num_completion_tokens"], row["advantage"]
-            kinds.append((start, length, "t3" if advantage > 0 else "t2",
-                          0.25 + 0.75 * abs(advantage) / largest,
-                          f"{row['task_id']} #{row['sample_index']}, {length} tokens, "
-                          f"advantage {advantage:.2f}"))
-            start += length
-    return [owners, kinds]
 
 
 TRAINING = (
@@ -189,9 +118,6 @@ TRAINING = (
            "Nats per token at the optimizer steps: k3 (never negative) and k1 (mean log ratio).",
            BASE_SQL, lines(base_kl="k3", base_log_ratio="k1"),
            "Not computed. `train --kl-beta` and --kl-monitor compute it."),
-    Figure("packing", "What goes through the model together",
-           "Each forward pass of the last step: prompts once, then completions, shaded by advantage.",
-           PACKING_SQL, draw_packing, "No step packed groups, or the tokens are pruned."),
     Figure("seconds", "Seconds per stage", "Wall time of every complete stage, including evaluations.",
            SECONDS_SQL, bars(rollout="rollout", score="score", train="train"), "No stage is complete."),
     Figure("timeline", "When each stage worked",

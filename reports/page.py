@@ -1,4 +1,4 @@
-"""HTML out of figures and samples; every piece of model text passes through `escape`."""
+"""HTML out of figures; every piece of model text passes through `escape`."""
 
 import base64
 import hashlib
@@ -11,27 +11,21 @@ from typing import Any
 
 from reports.drawing import Chart
 from reports.figure import Figure
-from reports.grids import GridSheet
-from reports.samples import PICKS, Sample, shorten
 from warehouse.inspect.alarms import Alarm
-from warehouse.inspect.show import grid_pairs
-from warehouse.store.errors import counted, printable
+from warehouse.store.errors import counted
 
 SCRIPTS = ("charts.js", "page.js")
 Link = Callable[[Alarm, str, int], str]
 
 
-def page(title: str, subtitle: str, body: str, data: dict[str, Any], sheet: GridSheet, *,
-         refresh: float | None = None) -> str:
+def page(title: str, subtitle: str, body: str, data: dict[str, Any]) -> str:
     """A whole page in one file: no external request is possible, and only our own script may run."""
-    again = f'<meta http-equiv="refresh" content="{refresh:g}">' if refresh else ""
     style = page_style()
     script = "".join(files("reports").joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS)
     policy, island = content_policy(style, script), data_island(data)
     template = Template(files("reports").joinpath("page.html").read_text(encoding="utf-8"))
-    return template.substitute(policy=policy, refresh=again, title=escape(title), style=style,
-                               subtitle=escape(subtitle), script=script, symbols=sheet.symbols(),
-                               body=body, data=island)
+    return template.substitute(policy=policy, title=escape(title), style=style, subtitle=escape(subtitle),
+                               script=script, body=body, data=island)
 
 
 def content_policy(style: str, script: str) -> str:
@@ -68,10 +62,10 @@ def figure_block(figure: Figure, chart: Chart | None) -> str:
 
 
 def alarm_notice(alarms: Sequence[Alarm], advice: Sequence[str], judged: Sequence[str],
-                 link: Link, back: Sequence[str] = ()) -> str:
-    """What fired since when, with links to the completions that show it; rollbacks; what to do.
+                 back: Sequence[str] = (), link: Link = lambda alarm, task, index: "") -> str:
+    """What fired since when, with the completions that show it; rollbacks; what to do.
 
-    `link` gives the address of an alarm's completion, '' where it cannot be shown.
+    `link` gives the address of an alarm's completion, '' where the page has none.
     """
     firing = [alarm for alarm in alarms if alarm.fired]
     lists = "".join(f"<b>{title}</b><ul>{''.join(_alarm_item(alarm, link) for alarm in group)}</ul>"
@@ -88,15 +82,12 @@ def alarm_notice(alarms: Sequence[Alarm], advice: Sequence[str], judged: Sequenc
 
 
 def _alarm_item(alarm: Alarm, link: Link) -> str:
-    places = [(link(alarm, task, index), f"{task} #{index}") for task, index in alarm.examples]
-    links = ", ".join(f'<a href="{escape(place)}">{escape(name)}</a>' for place, name in places if place)
+    examples = zip(alarm.examples, alarm.names(), strict=True)
+    places = [(link(alarm, *example), name) for example, name in examples]
+    links = ", ".join(f'<a href="{escape(place)}">{escape(name)}</a>' if place else escape(name)
+                      for place, name in places)
     errors = "".join(f"<br>{escape(line)}" for line in alarm.errors)
     return f"<li>{escape(alarm.sentence)}{f': {links}' if links else ''}{errors}</li>"
-
-
-def sample_anchor(iteration: int, purpose: str, task: str, index: int) -> str:
-    """The id of a sample's card."""
-    return f"sample-{iteration}-{purpose}-{task}-{index}".replace(" ", "_")
 
 
 def tiles(facts: Sequence[tuple[str, str]]) -> str:
@@ -111,55 +102,6 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
-
-
-def sample_browser(samples: Sequence[Sample], sheet: GridSheet) -> str:
-    """Filters and one card per sample."""
-    present = [kind for kind in PICKS if any(kind in sample.kinds for sample in samples)]
-    buttons = "".join(
-        f'<button type="button" data-kind="{kind}" aria-pressed="false">{escape(PICKS[kind][0])}</button>'
-        for kind in present)
-    filters = ('<div class="filters"><button type="button" data-kind="" aria-pressed="true">All</button>'
-               f'{buttons}<input id="search" type="search" placeholder="task or text" '
-               'aria-label="Search the samples"><span class="quiet" id="count"></span></div>')
-    return filters + "".join(sample_card(sample, sheet) for sample in samples)
-
-
-def sample_card(sample: Sample, sheet: GridSheet) -> str:
-    """A completion: its keys, program, grids and prompt."""
-    row = sample.row
-    verdict, kind = {True: ("right", "tag right"), False: ("wrong", "tag wrong")}.get(
-        row["correct"], ("not scored", "tag"))
-    reward = "not measured" if row["reward"] is None else f"{row['reward']:.4g}"
-    facts = [f"iteration {row['iteration']}", *([] if row["purpose"] == "train" else [row["purpose"]]),
-             f"sample {row['sample_index']}", f"reward {reward}",
-             counted(row["num_completion_tokens"], "token"),
-             "no policy" if row["policy_version"] is None else f"policy {row['policy_version']}",
-             row["finish_reason"] or ""]
-    error = " ".join(text for text in (row["error_class"], row["error_name"], row["error_message"]) if text)
-    problem = f'<p class="quiet">{escape(shorten(error, 400))}</p>' if error else ""
-    program = shorten(printable(row["completion"] or ""))
-    anchor = sample_anchor(row["iteration"], row["purpose"], row["task_id"], row["sample_index"])
-    tags = "".join(f'<span class="tag">{escape(PICKS[reason][0])}</span>'
-                   for reason in sample.kinds if reason != "right")
-    return (
-        f'<article class="sample" id="{escape(anchor)}" data-kinds="{" ".join(sample.kinds)}">'
-        f'<div class="head"><h3>{escape(str(row["task_id"]))}</h3><span class="{kind}">{verdict}</span>{tags}'
-        f'<span class="quiet">{escape("  ·  ".join(facts))}</span></div>'
-        f'<div class="cols"><div><pre>{escape(program)}</pre>{problem}'
-        f"<details><summary>Prompt</summary><pre>{escape(shorten(printable(sample.prompt)))}</pre></details>"
-        f'</div><div class="pairs">{_pairs(sample, sheet)}</div></div></article>'
-    )
-
-
-def _pairs(sample: Sample, sheet: GridSheet) -> str:
-    """Input, expected and output grids of every pair; nothing for tasks that have no grids."""
-    blocks = []
-    for title, given, expected, made in grid_pairs(sample.payload, sample.outputs):
-        shown = ((title, sheet.draw(given)), ("expected", sheet.draw(expected)),
-                 ("output", sheet.draw(made, expected)))
-        blocks.append("".join(f"<div>{svg}{escape(name)}</div>" for name, svg in shown))
-    return "".join(f'<div class="pair">{block}</div>' for block in blocks)
 
 
 def _hash(text: str) -> str:

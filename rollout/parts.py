@@ -81,7 +81,7 @@ def rollout_facts(warehouse: Warehouse, **keys: Any) -> dict[str, Any]:
             "num_groups": len(set(rows["group_id"].to_pylist())),
             "num_tasks": len(set(rows["task_id"].to_pylist())),
             "num_truncated": sum(reason in CUT_OFF for reason in reasons),
-            "num_loops": reasons.count("loop"), **_carried_facts(warehouse, **keys)}
+            **_carried_facts(warehouse, **keys)}
 
 
 def _carried_facts(warehouse: Warehouse, **keys: Any) -> dict[str, Any]:

@@ -179,7 +179,6 @@ def finish(job: Job, plan: Plan, seconds: dict[str, float], sampled: int) -> lis
     job.stage.complete(facts, range(num_parts(plan.rows, job.options.part_size)))
     too_long = facts["prompts_too_long"]
     left_out = f"; {counted(too_long, 'task')} left out: too long a prompt" if too_long else ""
-    loops = f" ({facts['num_loops']} as loops)" if facts["num_loops"] else ""
     left = facts.get("num_carried_groups", 0)
     carried = f"; {counted(left, 'group')} carried over" if left else ""
     rate = sampled / max(facts["seconds"]["sampling"], 1e-9)
@@ -187,7 +186,7 @@ def finish(job: Job, plan: Plan, seconds: dict[str, float], sampled: int) -> lis
     return [
         f"rollout of {job.title}: {counted(facts['num_completions'], 'completion')} of "
         f"{counted(facts['num_tasks'], 'task')} by {sampler}, {counted(facts['num_tokens'], 'token')}, "
-        f"{facts['num_truncated'] / facts['num_completions']:.1%} truncated{loops}{left_out}{carried}",
+        f"{facts['num_truncated'] / facts['num_completions']:.1%} truncated{left_out}{carried}",
         f"  {seconds['sampling']:.1f} s sampling ({rate:,.0f} tokens/s), {seconds['import']:.1f} s import "
         f"and prompts, {seconds['start']:.1f} s engine start; next: score {shell_quote(job.options.run)}",
     ]

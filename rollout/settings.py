@@ -77,8 +77,6 @@ def _check_api_model(options: RolloutOptions) -> None:
     if options.turn > 1:
         raise StageError(f"--turn {options.turn} goes on from tokens, which --api-model {options.model} "
                          "cannot be given. Leave one of them out.")
-    if options.sampling.stop_loops:
-        raise StageError("--stop-loops needs an engine of the run's own. Leave it out, or --api-model.")
 
 
 def _check_honest(options: RolloutOptions) -> None:

@@ -32,18 +32,8 @@ def with_version(command: Command) -> Command:
     return click.version_option(package_name="rollhouse", prog_name="rollhouse")(command)
 
 
-def option_group(title: str, *options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A group in the help of a TitledCommand: the options given, and those below down to the next title."""
-    def add_group(function: Any) -> Any:
-        for add_option in reversed(options):
-            function = add_option(function)
-        function.__click_params__[-1].title = title
-        return function
-    return add_group
-
-
 class TitledCommand(click.Command):
-    """A command that lists its options in groups in --help, as `option_group` begins them.
+    """A command that lists its options in groups in --help, each begun by an option with a `title`.
 
     Of an option with two long names the second, that of an earlier version, is taken and not shown. Commands
     `beside` it are called by its name and theirs: `score RUN`, `score diff RUN A B`.
@@ -208,11 +198,8 @@ run_folder = click.argument("run", type=RunFolder(path_type=Path))      # withou
 run_argument = click.argument("run", type=RunFolder(), is_eager=True, callback=_load_config)
 runs_argument = click.argument("runs", nargs=-1, required=True, type=RunFolder(), is_eager=True,
                                metavar="RUN.. [QUERY]", callback=_load_first_config)
-iteration_option = click.option("--iteration", type=click.IntRange(min=0), default=None,
-                                help="Iteration to work on. [default: the one that is due]")
 PURPOSE_HELP = ("What the rows are for: train, eval (every evaluation), eval-SPLIT, distil, train-turn2.. "
                 "[default: all]")
-purpose_option = click.option("--purpose", default=None, help=PURPOSE_HELP)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 strict_option = click.option("--strict", is_flag=True,
                              help="Exit with 1 if something is damaged, instead of leaving it out.")

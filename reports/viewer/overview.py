@@ -15,7 +15,7 @@ from reports.build import (
     headline,
     stats_table,
 )
-from reports.compare import check_comparable, comparison
+from reports.compare import comparison, open_comparable
 from reports.drawing import Chart
 from reports.page import alarm_notice, figure_block, tiles
 from reports.viewer import find, links, render
@@ -148,7 +148,7 @@ def _story(view: View, ask: Asking) -> str:
                                lines=story_lines(view.warehouse, ask.connection, alarms))
     notice = alarm_notice(alarms, advice_lines(view.warehouse, ask.connection, alarms),
                           judged_lines(ask.connection, last_rollback(view.warehouse)),
-                          lambda alarm, task, index: links.completion(
+                          link=lambda alarm, task, index: links.completion(
                               alarm.first_iteration, alarm.purpose, task, index))
     return render.fragment("story.html", lines=story_lines(view.warehouse, ask.connection, alarms),
                            lost=ask.rows(FORGOTTEN_SQL),
@@ -192,8 +192,6 @@ def compare_page(sessions: Sequence[Session]) -> Page:
     """Several runs side by side, as `reports compare` writes them."""
     if len(sessions) < 2:
         raise StageError("Two runs or more can be compared. Choose them on the first page.")
-    views = [session.view() for session in sessions]
-    check_comparable([view.warehouse for view in views])
-    made = comparison([view.warehouse for view in views], [view.asking().connection for view in views])
+    made = comparison(open_comparable([session.root for session in sessions]))
     return Page("compare.html", made.title, {"subtitle": made.subtitle, "body": Markup(made.body),
                                              "data": made.data})

@@ -128,8 +128,8 @@ class EndpointEngine:
         seconds = time.monotonic() - began
         answering = [server for server in servers if server not in silent]
         if not answering:
-            raise StageError(f"{'; '.join(silent.values())}. Start a server with `python -P -m "
-                             "rollout.server RUN`, or leave --endpoint out.")
+            raise StageError(f"{'; '.join(silent.values())}. Start a server as docs/endpoint.md says, or "
+                             "leave --endpoint out.")
         if seconds > LONG_WAKING:
             self.say(f"waking the servers took {seconds:.1f} s")
         for sentence in silent.values():

@@ -104,8 +104,7 @@ class Server:
             info = await self.ask("/server_info?config_format=json", seconds=120)  # at first it looks around
         except Unavailable as error:
             raise StageError(f"{self.url} does not say how it samples ({error}). Start it with "
-                             "VLLM_SERVER_DEV_MODE=1 in its environment, or use `python -P -m "
-                             "rollout.server`.") from error
+                             "VLLM_SERVER_DEV_MODE=1 in its environment.") from error
         config = info["vllm_config"]
         model, lora = config["model_config"], config.get("lora_config") or {}
         own = {name: model[name] for name in ("generation_config", "logits_processors")
@@ -181,8 +180,7 @@ class Server:
             "model": name, "prompt": prompt_ids, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0})
         rows = answer["choices"][0].get("prompt_logprobs") or []
         if len(rows) != len(prompt_ids):
-            raise StageError(f"{self.url} gives no logprobs of a prompt. Start it as `python -m "
-                             "rollout.server` does.")
+            raise StageError(f"{self.url} gives no logprobs of a prompt. Start it as docs/endpoint.md says.")
         return [row[str(token)]["logprob"] for token, row in zip(prompt_ids[1:], rows[1:], strict=True)]
 
     async def complete(self, draw: Draw, sampling: Sampling, stream: bool = False) -> Drawn:

@@ -28,9 +28,6 @@ class Sampling:
                                        above=True)
     presence_penalty: float = option(0.0, "0 is none.", least=-2, most=2)
     frequency_penalty: float = option(0.0, "0 is none.", least=-2, most=2)
-    stop_loops: int | None = option(
-        None, "End a completion when its end is the same 1 to 64 tokens so many times; 32 spares grids "
-        "written out.", least=3, metavar="TIMES")
 
     def departures(self) -> list[str]:
         """Options that make the sampled distribution differ from softmax(logits / temperature)."""
@@ -120,7 +117,7 @@ class Sampled:
     completion_ids: list[int]
     logprobs: list[float] | None
     completion: str
-    finish_reason: str  # 'stop', 'length' or 'loop'
+    finish_reason: str  # 'stop' or 'length'
     host: str = ""  # of the server that sampled it; "" is this machine
     cost: float | None = None
     support: list[list[int]] | None = None

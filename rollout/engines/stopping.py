@@ -1,18 +1,15 @@
 """How a completion ends: what the engine is asked for next, and why a completion is over."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from rollout.engines.engine import Request, Sampled, Sampling
 from rollout.prompts.plan import seed_of
 
-LONGEST_LOOP = 64                # tokens of a repeated piece; the scorer's `loop_tokens` sees pieces as long
 FINAL_ONLY = 2                   # of vLLM's RequestOutputKind: no answer before the last token
-REASONS = {"stop": "stop", "length": "length", "repetition": "loop"}  # vLLM's word: ours
+REASONS = ("stop", "length")
 
 
 class Drawn(NamedTuple):
@@ -42,11 +39,7 @@ def draw_parameters(sampling: Sampling, seed: int, max_tokens: int) -> dict[str,
 
     With --top-k the logprobs of all that could have been sampled.
     """
-    values = {name: value for name, value in vars(sampling).items() if value is not None}
-    if loops := values.pop("stop_loops", None):
-        values["repetition_detection"] = {"max_pattern_size": LONGEST_LOOP, "min_pattern_size": 1,
-                                          "min_count": loops}
-    return {**values, "max_tokens": max_tokens, "seed": seed, "logprobs": sampling.num_likely(),
+    return {**vars(sampling), "max_tokens": max_tokens, "seed": seed, "logprobs": sampling.num_likely(),
             "detokenize": False, "output_kind": FINAL_ONLY}
 
 
@@ -69,31 +62,9 @@ def gone_on(request: Request, drawn: Drawn) -> Request:
 
 def after_draw(request: Request, sampling: Sampling, drawn: Drawn,
                decode: Callable[[list[int]], str]) -> Sampled | Request:
-    """The whole completion, or, where the draw was broken off, the request with what is drawn so far.
-
-    An engine sees loops in its own draw alone: a completion that was gone on from may have been over before.
-    """
-    begun, request = bool(request.drawn_ids), gone_on(request, drawn)
-    reason = REASONS.get(drawn.reason)
-    if begun and sampling.stop_loops and (end := end_of_loop(request.drawn_ids, sampling.stop_loops)):
-        reason = "loop"
-        request = replace(request, drawn_ids=request.drawn_ids[:end],
-                          drawn_logprobs=request.drawn_logprobs[:end],
-                          drawn_support=request.drawn_support[:end])
-    if reason is None:
+    """The whole completion, or, where the draw was broken off, the request with what is drawn so far."""
+    request = gone_on(request, drawn)
+    if drawn.reason not in REASONS:
         return request
     return Sampled(request.index, request.drawn_ids, request.drawn_logprobs, decode(request.drawn_ids),
-                   reason, support=request.drawn_support if sampling.num_likely() else None)
-
-
-def end_of_loop(ids: Sequence[int], times: int) -> int | None:
-    """Tokens after which the rule ends a completion; None if it never does."""
-    tokens, ends = np.asarray(ids), []
-    for period in range(1, min(LONGEST_LOOP, len(tokens) // times) + 1):
-        needed = period * (times - 1)    # positions in a row that equal the position a period earlier
-        differs = np.concatenate([[True], tokens[period:] != tokens[:-period]])
-        position = np.arange(len(differs))
-        run = position - np.maximum.accumulate(np.where(differs, position, 0))
-        if run.max() >= needed:
-            ends.append(period + int(np.argmax(run >= needed)))
-    return min(ends, default=None)
+                   drawn.reason, support=request.drawn_support if sampling.num_likely() else None)

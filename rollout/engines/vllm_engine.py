@@ -17,7 +17,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.logprobs import FlatLogprobs
 from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
-from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind
+from vllm.sampling_params import RequestOutputKind
 from vllm.tokenizers import get_tokenizer
 from vllm.transformers_utils.config import get_config
 
@@ -203,8 +203,6 @@ def check_compiler() -> None:
 def parameters(sampling: Sampling, seed: int, max_tokens: int) -> SamplingParams:
     """As in a request to a server, but with logprobs as flat lists: objects cost a small model an eighth."""
     values = draw_parameters(sampling, seed, max_tokens)
-    if loops := values.get("repetition_detection"):
-        values["repetition_detection"] = RepetitionDetectionParams(**loops)
     values["output_kind"] = RequestOutputKind(values["output_kind"])
     return SamplingParams(**values, flat_logprobs=True)
 

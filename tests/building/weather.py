@@ -155,12 +155,10 @@ def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: n
             for sample, completion in zip(samples, completions, strict=True)]
     settings = {"scorer": SCORER, "loss": sky.loss}
     write_rows(warehouse, "train_samples", [rows], settings=settings)
-    groups = sorted({row["group_id"] for row in rows if row["optimizer_step"] == 0})
     ratios = np.exp(np.concatenate([np.array(row["old_logprobs"]) - completion["behaviour_logprobs"]
                                     for row, completion in zip(rows, completions, strict=True)]))
     steps = np.array_split(ratios, 4)
     steps[0][0] *= np.exp(sky.outlier)
-    packs = json.dumps({"packs": [pack for pack in (groups[::2], groups[1::2]) if pack]})
     write_rows(warehouse, "train_tokens", [[
         {**{name: row[name] for name in ("iteration", "purpose", "task_id", "sample_index")},
          "trained_iteration": iteration, "optimizer_step": number % 4,
@@ -173,7 +171,7 @@ def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: n
          "num_groups": 2, "num_completions": len(rows) // 4, "num_trainable_tokens": 1000,
          "clip_fraction": sky.clipped, "policy_kl": sky.policy_kl, "ratio_max": sky.ratio_max,
          "base_kl": 0.01 * (iteration + 1), "base_log_ratio": 0.02, "entropy": sky.nll,
-         "ess": float(of.sum() ** 2 / (of ** 2).sum() / len(of)), "extra": None if step else packs,
+         "ess": float(of.sum() ** 2 / (of ** 2).sum() / len(of)), "extra": None,
          "seconds": 1.2} for step, of in enumerate(steps)]])
     folder = warehouse.scratch(f"policy-{iteration + 1}")
     commit_json(folder / "policy.json", {"policy_version": iteration + 1, "parent": iteration,

@@ -151,8 +151,8 @@ CASES = (
     Case("tasks replace", "tasks replace {run} {folder}/tasks.jsonl", other_tasks),
     Case("tasks add", "tasks add {run} --tasks more={folder}/tasks.jsonl", new_tasks),
     Case("import", "import {run} {folder}/rows.jsonl --iteration 5 --plain-sampling", lines_to_import),
-    Case("export jsonl", "export {run} {folder}/out/rows.jsonl --to jsonl"),
-    Case("export hf", "export {run} {folder}/out --to hf"),
+    Case("export jsonl", "export {run} {folder}/out/rows.jsonl"),
+    Case("export parquet", "export {run} {folder}/out/rows.parquet"),
     Case("train export", "train export {run} --output {folder}/out", real=True),
     Case("train --keep-policies", "train {run} --iteration 3 --keep-policies 2", real=True),
 )

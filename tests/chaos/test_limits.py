@@ -23,8 +23,8 @@ from warehouse.options import shows_errors
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 __all__ = ["small_disk"]        # a fixture
-CARE = (["export", "{run}/../rows.jsonl", "--to", "jsonl"],
-        ["export", "{run}/../rows", "--to", "hf"], ["prune", "--before", "1", "--yes"],
+CARE = (["export", "{run}/../rows.jsonl"],
+        ["export", "{run}/../rows.parquet"], ["prune", "--before", "1", "--yes"],
         ["discard", "--iteration", "2", "--purpose", "train"], ["compact"], ["rollback", "--to", "0"])
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.building.engine import OFF_BY, ON_GPU, needs_same_rows
+from tests.building.vllm_server import KEY, READY
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 ROOT = Path(__file__).parents[2]
@@ -113,15 +115,13 @@ def test_rollouts_from_a_server_have_the_same_rows_and_the_policy_that_was_train
         looped: tuple[Warehouse, str], tmp_path: Path) -> None:
     command(*INIT, tmp_path / "run")
     (tmp_path / "run" / "config.toml").write_text(CONFIG)
-    with subprocess.Popen([sys.executable, "-m", "rollout.server", tmp_path / "run"], cwd=ROOT,
-                          stderr=subprocess.PIPE, text=True) as server:
-        url = ""
-        for line in server.stderr or ():
-            url = line.split()[0] if "Ctrl-C ends it" in line else ""
-            if url:
-                break
-        assert url, line
-        served = loop(tmp_path, ROLLOUT_ENDPOINT=url)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    words = [sys.executable, "-m", "tests.building.vllm_server", tmp_path / "run", str(port)]
+    with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True) as server:
+        assert any(READY in line for line in server.stderr or ())
+        served = loop(tmp_path, ROLLOUT_ENDPOINT=f"http://127.0.0.1:{port}", VLLM_API_KEY=KEY)
         server.send_signal(signal.SIGINT)
     if not ON_GPU:
         same_rows(looped[0], served, 0)

@@ -1,4 +1,4 @@
-"""The real engine where sampling is cut short: loops that it ends, and tokens that truncation left."""
+"""The real engine: how it starts, and the tokens that truncation left."""
 
 import json
 import subprocess
@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from rollout.engines.stopping import LONGEST_LOOP
 from tests.building.engine import OFF_BY
 from train.model.loading import load_lora
 from train.model.packs import PromptGroup
@@ -18,7 +17,6 @@ from train.model.token_logprobs import Support
 
 ROOT = Path(__file__).parents[2]
 STARTER = ROOT / "examples" / "starter" / "model"
-TIMES = 8
 SCRIPT = """
 import dataclasses, json, sys
 from rollout.engines.environment import prepare_environment
@@ -27,8 +25,7 @@ from rollout.engines.engine import EngineSettings, Request, Sampling
 from rollout.engines.vllm_engine import VllmEngine
 engine = VllmEngine(EngineSettings(sys.argv[1], None, 0, 400, dtype="float32", max_num_seqs=16,
                                    gpu_memory_utilization=0.2))
-ways = {"plain": Sampling(150, 0.0), "cut": Sampling(150, 0.0, stop_loops=8),
-        "truncated": Sampling(40, top_k=8, top_p=0.9)}
+ways = {"truncated": Sampling(40, top_k=8, top_p=0.9)}
 requests = [Request(index, [(index + 7) * place % 250 for place in range(8)], index) for index in range(16)]
 told = {name: [dataclasses.asdict(each) for each in sorted(
     filter(None, engine.sample(requests, way)), key=lambda sampled: sampled.index)]
@@ -64,7 +61,7 @@ print(json.dumps(told | {"refused": refused, "asked": asked}))
 
 @pytest.fixture(scope="module")
 def sampled() -> dict[str, Any]:
-    """What one engine says to prompts that the starter cannot know, in three ways."""
+    """What one engine says to prompts that the starter cannot know, with truncated sampling."""
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(STARTER)], cwd=ROOT, capture_output=True,
                           text=True)
     assert done.returncode == 0, done.stderr
@@ -78,28 +75,6 @@ def test_an_engine_starts_with_the_second_runner_but_where_vllm_has_to_choose(
     assert sampled["refused"] == [f"The engine refuses these options: {why} Correct the options of `rollout`."
                                   for why in ("nor does the first.", "nor does the first.",
                                               "Unknown method: nonsense.")]
-
-
-def period_of_end(ids: list[int]) -> int | None:
-    """The length of the piece whose repetitions are the end; None if it is not a loop."""
-    return next((size for size in range(1, LONGEST_LOOP + 1) if len(ids) >= size * TIMES
-                 and ids[-size * TIMES:] == ids[-size:] * TIMES), None)
-
-
-@pytest.mark.engine
-def test_the_engine_ends_a_loop_as_soon_as_it_is_one_and_changes_nothing_before(
-        sampled: dict[str, Any]) -> None:
-    looped = [row for row in sampled["cut"] if row["finish_reason"] == "loop"]
-    assert looped, "greedy sampling of a small model runs into loops"
-    for whole, cut in zip(sampled["plain"], sampled["cut"], strict=True):
-        ids = cut["completion_ids"]
-        assert ids == whole["completion_ids"][:len(ids)]
-        assert cut["logprobs"] == pytest.approx(whole["logprobs"][:len(ids)], abs=OFF_BY / 10)
-        ends = [length for length in range(1, len(ids) + 1) if period_of_end(ids[:length])]
-        assert ends == ([len(ids)] if cut["finish_reason"] == "loop" else [])
-        assert cut["finish_reason"] == "loop" or cut["finish_reason"] == whole["finish_reason"]
-    tokens = {name: sum(len(row["completion_ids"]) for row in sampled[name]) for name in ("plain", "cut")}
-    assert tokens["cut"] < 0.8 * tokens["plain"], tokens
 
 
 @pytest.mark.engine

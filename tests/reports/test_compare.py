@@ -10,13 +10,10 @@ from click.testing import CliRunner
 
 from docs.generate import JSON_KEYS
 from reports.cli import cli
-from reports.compare import paired_tasks
-from reports.differences import differing_settings, gain_sentence
-from reports.pairs import Pairing, other_tasks
+from reports.pairs import Pairing
 from tests.building.runs import change_document, change_settings
 from tests.building.weather import build_run
-from warehouse.sql.database import connect, empty_connection
-from warehouse.sql.many import connect_runs
+from warehouse.maintain.tasks import replace_tasks
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 
@@ -60,23 +57,6 @@ def test_runs_that_differ_in_nothing_say_so(runs: list[Warehouse], tmp_path: Pat
     assert "No setting of a complete stage differs." in compared(runs, tmp_path)
 
 
-def test_the_settings_are_those_of_the_view(runs: list[Warehouse]) -> None:
-    change_settings(runs[1], "train", 2, learning_rate=5e-4, loss="grpo")
-    rows = differing_settings([connect(run) for run in runs], ["a", "b"])
-    view = connect_runs(runs).sql("FROM settings_diff")
-    assert rows == [dict(zip(view.columns, row, strict=True)) for row in view.fetchall()]
-    assert {row["key"] for row in rows} == {"learning_rate", "loss"}
-
-
-@pytest.mark.parametrize(("gains", "said"), [
-    ([0.1, 0.2, 0.3, 0.4, 0.3, 0.2], "beyond chance."), ([0.1, -0.2, 0.3, -0.4, 0.3, 0.0], "within chance."),
-    ([0.1, 0.2, 0.3], "3 tasks, too little to tell."), ([0.5], "1 task, too little to tell.")])
-def test_a_difference_is_said_to_be_beyond_chance_or_not(gains: list[float], said: str) -> None:
-    pairs = [{"task": str(number), "a": 0.5, "b": 0.5 + gain} for number, gain in enumerate(gains)]
-    sentence = gain_sentence(empty_connection(), "a", "b", Pairing(3, "train", pairs, 3))
-    assert sentence.startswith("b against a, Training at iteration 3: pass@1 +") and sentence.endswith(said)
-
-
 def test_curves_per_token_need_one_tokenizer(runs: list[Warehouse], tmp_path: Path) -> None:
     assert 'data-figure="tokens-mean"' in compared(runs, tmp_path)
     change_document(runs[1].root / "warehouse.json", tokenizer_sha256="0" * 64)
@@ -86,10 +66,25 @@ def test_curves_per_token_need_one_tokenizer(runs: list[Warehouse], tmp_path: Pa
     assert ">000000000000<" in text
 
 
+@pytest.mark.parametrize(("beyond", "num_tasks", "said"), [
+    (True, 6, "6 tasks, beyond chance."), (False, 6, "within chance."),
+    (None, 1, "1 task, too little to tell.")])
+def test_a_difference_is_said_to_be_beyond_chance_or_not(beyond: bool | None, num_tasks: int,
+                                                         said: str) -> None:
+    row = {"iteration": 3, "purpose": "train", "num_tasks": num_tasks, "gain": 0.25, "low": None,
+           "high": None, "beyond_chance": beyond}
+    sentence = Pairing(("a", "b"), row, 3).sentence
+    assert sentence.startswith("b against a, Training at iteration 3: pass@1 +0.250 over")
+    assert sentence.endswith(said)
+
+
 def test_a_task_that_another_run_has_otherwise_is_not_paired(runs: list[Warehouse], tmp_path: Path) -> None:
-    left, right = (connect(run) for run in runs)
-    assert other_tasks(left, right) == set()
-    right.execute("CREATE OR REPLACE VIEW tasks AS SELECT 'task-001' AS task_id, '{}' AS payload")
-    assert other_tasks(left, right) == {"task-001"}
-    [pairing, *_] = paired_tasks(left, right, {"task-001"})
-    assert len(pairing.pairs) == 5 and "task-001" not in [row["task"] for row in pairing.pairs]
+    payload = next(json.loads(row["payload"]) for row in runs[1].read("tasks").to_pylist()
+                   if row["task_id"] == "task-001")
+    payload["test"][0]["output"] = [[7]]
+    corrected = tmp_path / "corrected.jsonl"
+    corrected.write_text(json.dumps({"task_id": "task-001", "kind": "grid", "payload": payload}))
+    replace_tasks(runs[1], (str(corrected),))
+    text = compared([open_warehouse(run.root) for run in runs], tmp_path)
+    assert "1 task with the same name in a and b but other contents, not paired: task-001." in text
+    assert "over 5 tasks" in text

@@ -1,6 +1,5 @@
-"""Single figures, grids and comparisons outside the page."""
+"""Single figures and comparisons outside the page."""
 
-import html
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -8,19 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from PIL import Image
 
 from reports.build import FIGURES
 from reports.cli import cli
-from reports.export import write_picture
 from reports.figure import cells
 from reports.grids import COLORS, cell_paths, difference_marks
-from reports.pairs import paired_tasks, sign_test
-from tests.browser import MISSING, is_there
+from reports.pairs import Pairing, find_pairings
 from tests.building.weather import SCORER, Weather, build_run, write_iteration
 from warehouse.inspect.results import paired_interval
 from warehouse.inspect.show import is_grid
-from warehouse.sql.database import connect
+from warehouse.sql.database import connect, rows_of
+from warehouse.sql.many import connect_runs, run_names
 from warehouse.store.run_folder import Warehouse
 
 
@@ -47,23 +44,6 @@ def test_every_figure_stands_alone(run: Warehouse, tmp_path: Path) -> None:
         assert used <= set(re.findall(r"\.([a-z]\w*)", style))
 
 
-def test_the_picture_of_a_packed_step_holds_every_token_once(run: Warehouse, tmp_path: Path) -> None:
-    file = tmp_path / "packing.svg"
-    assert reports("figure", run.root, "packing", "-o", file).exit_code == 0
-    trained = {(row["group_id"], row["sample_index"]): row["advantage"]
-               for row in run.read("train_samples", iteration=2).to_pylist() if row["optimizer_step"] == 0}
-    distinct = {(row["group_id"], tuple(row["completion_ids"])): row
-                for row in run.read("completions", iteration=2, purpose="train").to_pylist()
-                if (row["group_id"], row["sample_index"]) in trained}
-    prompts = {group: row["num_prompt_tokens"] for (group, _), row in distinct.items()}
-    tokens = sum(prompts.values()) + sum(row["num_completion_tokens"] for row in distinct.values())
-    assert f"2 forwards, {tokens:,} tokens, 0% padding" in file.read_text()
-    titles = [node.text or "" for node in ElementTree.parse(file).iter() if node.tag.endswith("title")]
-    shown = [title for title in titles if "advantage" in title]
-    assert len(shown) == len(distinct) and sum("prompt of" in title for title in titles) == len(prompts)
-    assert sum(int(title.split(", ")[1].split()[0]) for title in titles if ", " in title) == tokens
-
-
 def test_figures_without_rows_or_name_say_so(run: Warehouse, tmp_path: Path) -> None:
     unknown = reports("figure", run.root, "nothing", "-o", tmp_path / "x.svg")
     assert unknown.exit_code == 1 and "There is no figure 'nothing'" in unknown.stderr
@@ -71,35 +51,8 @@ def test_figures_without_rows_or_name_say_so(run: Warehouse, tmp_path: Path) -> 
     quiet = reports("figure", single.root, "alarms", "-o", tmp_path / "x.svg")
     assert quiet.exit_code == 1 and "No signal was raised" in quiet.stderr
     format_ = reports("figure", run.root, "passes", "-o", tmp_path / "x.pdf")
-    assert format_.exit_code == 1 and ".svg or .png" in format_.stderr
+    assert format_.exit_code == 1 and "ends in .svg" in format_.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
-@pytest.mark.skipif(not is_there(), reason=MISSING)
-def test_a_png_has_twice_the_size_of_its_figure(run: Warehouse, tmp_path: Path) -> None:
-    assert reports("figure", run.root, "passes", "-o", tmp_path / "x.png", "--dark").exit_code == 0
-    content = (tmp_path / "x.png").read_bytes()
-    assert content.startswith(b"\x89PNG") and int.from_bytes(content[16:20], "big") == 2 * 560
-
-
-@pytest.mark.skipif(not is_there(), reason=MISSING)
-def test_a_low_png_is_drawn_to_its_end(tmp_path: Path) -> None:
-    """Of a window between 88 and about 140 high Chromium 150 leaves the lower 87 white."""
-    svg = '<svg width="300" height="{}"><rect width="100%" height="100%" fill="#ff0000"/></svg>'
-    for height in (127, 200):
-        write_picture(svg.format(height), tmp_path / "x.png")
-        drawn = np.asarray(Image.open(tmp_path / "x.png").convert("RGB"))
-        assert drawn.shape[0] >= 2 * height and (drawn == (255, 0, 0)).all()
-
-
-def test_grids_of_a_task_and_of_a_completion(run: Warehouse, tmp_path: Path) -> None:
-    task, completion = tmp_path / "task.svg", tmp_path / "completion.svg"
-    assert reports("grid", run.root, "task-001", "-o", task).exit_code == 0
-    assert reports("grid", run.root, "1/task-001/3", "-o", completion).exit_code == 0
-    assert len(re.findall("<g ", task.read_text())) == 8
-    assert len(re.findall("<g ", completion.read_text())) in (8, 12)  # 8 where it gave no output
-    unknown = reports("grid", run.root, "task-999", "-o", task)
-    assert unknown.exit_code == 1 and "There is no task 'task-999'" in unknown.stderr
 
 
 def test_a_heat_map_leaves_no_iteration_out() -> None:
@@ -125,16 +78,14 @@ def test_what_is_no_grid_is_not_drawn(value: object) -> None:
     assert not is_grid(value)
 
 
-def test_pairs_intervals_and_the_sign_test(run: Warehouse, tmp_path: Path) -> None:
-    other = build_run(tmp_path / "other", iterations=3, evals=(), num_tasks=3, group_size=8, seed=9)
-    (pairing,) = paired_tasks(connect(run), connect(other))
-    assert (pairing.iteration, pairing.purpose, pairing.remark) == (2, "train", "")
-    assert [row["task"] for row in pairing.pairs] == ["task-000", "task-001", "task-002"]
-    assert sign_test([1, 1, 1, 1, 1, -1]) == pytest.approx(2 * 7 / 64)
-    assert sign_test([0, 0]) == 1.0 and sign_test([1] * 10) == pytest.approx(2 / 1024)
+def test_the_interval_of_gains_in_pairs(run: Warehouse) -> None:
     assert paired_interval(connect(run), [0.1] * 20) == pytest.approx((0.1, 0.1))
     assert paired_interval(connect(run), [-0.5, 0.5] * 50) == pytest.approx((-0.1, 0.1), abs=0.03)
     assert paired_interval(connect(run), [0.5]) is None           # one task says nothing of others
+
+
+def pairings_of(*runs: Warehouse) -> list[Pairing]:
+    return find_pairings(connect_runs(runs), *run_names([run.root for run in runs]))
 
 
 def right(run: Warehouse, task: str, iteration: int, purpose: str) -> float:
@@ -148,15 +99,16 @@ def test_only_rows_of_one_iteration_and_purpose_are_paired(tmp_path: Path) -> No
     random = np.random.default_rng(3)
     write_iteration(first, 1, "eval-wide", Weather(), random, num_tasks=4, group_size=8)
     write_iteration(second, 2, "eval-wide", Weather(), random, num_tasks=4, group_size=8)
-    train, held = paired_tasks(connect(first), connect(second))
-    assert (train.iteration, train.purpose) == (2, "train")
-    assert (held.iteration, held.purpose) == (0, "eval")
+    train, held = pairings_of(first, second)
+    assert (train.row["iteration"], train.row["purpose"]) == (2, "train")
+    assert (held.row["iteration"], held.row["purpose"]) == (0, "eval")
     for pairing in (train, held):
-        assert len(pairing.pairs) == 4
-        for row in pairing.pairs:
-            key = (row["task"], pairing.iteration, pairing.purpose)
-            assert row["a"] == pytest.approx(right(first, *key))
-            assert row["b"] == pytest.approx(right(second, *key))
+        rows = rows_of(connect_runs([first, second]), pairing.sql)
+        assert len(rows) == pairing.row["num_tasks"] == 4
+        for row in rows:
+            key = (row["task_id"], pairing.row["iteration"], pairing.row["purpose"])
+            assert row["rate_a"] == pytest.approx(right(first, *key))
+            assert row["rate_b"] == pytest.approx(right(second, *key))
     assert held.remark.startswith("Older than the latest training iteration, 3:")
     assert train.remark == "The latest iteration that both runs have scored; one goes on to 3."
     result = reports("compare", first.root, second.root, "-o", tmp_path / "page.html")
@@ -166,30 +118,12 @@ def test_only_rows_of_one_iteration_and_purpose_are_paired(tmp_path: Path) -> No
     assert text.count('class="tiles"') == 2 and "Older than the latest training iteration" in text
 
 
-def test_evaluations_that_only_their_names_keep_apart_are_told(tmp_path: Path) -> None:
-    runs = [build_run(tmp_path / name, iterations=2, evals=(), num_tasks=3, group_size=4) for name in "ab"]
-
-    def compared() -> str:
-        assert reports("compare", *(run.root for run in runs), "-o", tmp_path / "page.html").exit_code == 0
-        return html.unescape((tmp_path / "page.html").read_text())
-    for run, iteration, purpose in ((0, 0, "eval"), (1, 0, "eval-hard"), (0, 1, "eval"), (1, 1, "eval-easy"),
-                                    (1, 1, "eval-hard")):
-        write_iteration(runs[run], iteration, purpose, Weather(), np.random.default_rng(1), num_tasks=3,
-                        group_size=4)
-    assert ("At iteration 1 'eval' of a and 'eval-easy', 'eval-hard' of b have tasks in common, and are not "
-            "paired because their names differ. Evaluate one") in compared()
-    for iteration in (0, 1):
-        write_iteration(runs[1], iteration, "eval", Weather(), np.random.default_rng(1), num_tasks=3,
-                        group_size=4)
-    assert "names differ" not in compared()
-
-
 def test_an_evaluation_that_is_not_old_comes_first(tmp_path: Path) -> None:
     runs = [build_run(tmp_path / str(seed), iterations=2, evals=(1,), num_tasks=2, group_size=4, seed=seed)
             for seed in (1, 2)]
-    held, train = paired_tasks(*map(connect, runs))
-    assert (held.purpose, held.iteration, held.remark) == ("eval", 1, "")
-    assert (train.purpose, train.iteration) == ("train", 1)
+    held, train = pairings_of(*runs)
+    assert (held.row["purpose"], held.row["iteration"], held.remark) == ("eval", 1, "")
+    assert (train.row["purpose"], train.row["iteration"]) == ("train", 1)
 
 
 def test_every_evaluation_of_two_runs_has_a_figure_of_its_own(tmp_path: Path) -> None:
@@ -213,7 +147,7 @@ def test_more_than_two_runs_are_compared_each_with_the_first(run: Warehouse, tmp
     result = reports("compare", *paths * 3, "-o", tmp_path / "page.html")
     assert result.exit_code == 1 and "Compare at most 6" in result.stderr
     result = reports("compare", paths[0], paths[0], "-o", tmp_path / "page.html")
-    assert result.exit_code == 1 and "cannot be compared with itself" in result.stderr
+    assert result.exit_code == 1 and "is given twice" in result.stderr
 
 
 def test_runs_of_other_group_sizes_are_compared_at_one_k(run: Warehouse, tmp_path: Path) -> None:

@@ -1,13 +1,10 @@
 """What a picture says where some of its rows are missing, where they are many, and where they were pruned."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from reports.cli import cli
 from reports.drawing import WIDTH, Chart, Series, line_chart
 from reports.export import standalone
 from reports.figure import Figure, bars, cells, lines
@@ -15,8 +12,6 @@ from reports.figures_health import draw_errors
 from reports.figures_learning import draw_passes
 from reports.figures_training import draw_timeline
 from reports.page import figure_block
-from tests.building.weather import build_run
-from warehouse.maintain.prune import prune_run
 
 
 def block_of(chart: Chart) -> str:
@@ -83,12 +78,3 @@ def test_a_long_legend_stays_inside_of_the_picture() -> None:
     placed = [(float(x), float(y)) for x, y, text in texts if text in names]
     assert len(placed) == 6 and all(x + 6.2 * len(names[0]) < WIDTH for x, _ in placed)
     assert float(re.findall(r"translate\(0 (\d+)\)", svg)[0]) > max(y for _, y in placed)
-
-
-def test_what_went_through_the_model_is_not_told_of_pruned_tokens(tmp_path: Path) -> None:
-    run = build_run(tmp_path / "run", iterations=1, evals=(), num_tasks=2, group_size=4)
-    picture = ["figure", str(run.root), "packing", "-o", str(tmp_path / "packing.svg")]
-    assert CliRunner().invoke(cli, picture).exit_code == 0
-    prune_run(run, 1, dry_run=False)
-    result = CliRunner().invoke(cli, picture)
-    assert result.exit_code == 1 and "the tokens are pruned" in result.stderr

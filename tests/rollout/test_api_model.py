@@ -275,7 +275,6 @@ def test_the_key_comes_from_a_variable_and_is_neither_stored_nor_printed(
     (("--model", "m", "--endpoint", "http://x"), "cannot be rows of purpose 'train'"),
     (("--model", "m", "--eval"), "asked at one address"),
     (("--model", "m", "--eval", "--endpoint", "http://x,http://y"), "asked at one address"),
-    (("--model", "m", "--eval", "--endpoint", "http://x", "--stop-loops", "8"), "an engine of the run's own"),
     (("--distil",), "--distil is about a model behind an API"),
     (("--cache", "here"), "--cache is about a model behind an API"),
     (("--model", "m", "--eval", "--endpoint", "http://x", "--cache", "s3://bucket/a"), "kept on a disk"),

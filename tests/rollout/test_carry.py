@@ -153,7 +153,7 @@ def test_a_row_says_which_tokens_are_of_which_policy(run: Warehouse) -> None:
             seen[len(spans)] += 1
     assert seen[2] and seen[3], "some were drawn by two policies, some by three"
     with closing(connect(run)) as connection:
-        [lines] = export_rows(connection, run.root / "rows.jsonl", "jsonl", iterations=(2,))
+        export_rows(connection, lines := run.root / "rows.jsonl", iterations=(2,))
     told = Counter(len(json.loads(line)["version_segments"] or "1")
                    for line in lines.read_text().splitlines())
     assert told == Counter(len(row["version_segments"] or "1") for row in rows(run, iteration=2))

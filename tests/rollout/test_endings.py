@@ -1,7 +1,6 @@
 """Completions that end early; what is drawn next, and what is counted as cut off."""
 
 import math
-import random
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -11,9 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from rollout.engines.engine import Request, Sampled, Sampling
-from rollout.engines.stopping import LONGEST_LOOP, Drawn, after_draw, end_of_loop, gone_on, likely, next_draw
+from rollout.engines.stopping import Drawn, after_draw, gone_on, likely, next_draw
 from score.cli import score
-from score.judging.repetition import MAX_PERIOD
 from tests.building.runs import new_run
 from tests.building.scripted import ScriptedEngine, sample
 from train.inputs.groups import load_groups
@@ -33,10 +31,6 @@ def draw(request: Request, text: str, *, reason: str = "stop",
     return after_draw(request, sampling, Drawn(ids, [-0.5] * len(ids), reason, []), decode)
 
 
-def test_rollout_ends_loops_where_the_scorer_does() -> None:
-    assert LONGEST_LOOP == MAX_PERIOD
-
-
 def test_what_truncation_left_goes_with_each_token_and_equal_tokens_at_its_edge_cost_nothing() -> None:
     thirds = [(7, math.log(1 / 3)), (7, math.log(1 / 3)), (3, math.log(1 / 3)), (9, -math.inf)]
     support, whole = likely(thirds)     # a third token was equally likely, and the engine did not name it
@@ -48,11 +42,10 @@ def test_what_truncation_left_goes_with_each_token_and_equal_tokens_at_its_edge_
     assert Sampling(top_k=2, temperature=0).num_likely() == 0, "the likeliest is taken, whatever is cut"
 
 
-@pytest.mark.parametrize(("reason", "becomes"), [
-    ("stop", "stop"), ("length", "length"), ("repetition", "loop")])
-def test_why_a_completion_is_over(reason: str, becomes: str) -> None:
+@pytest.mark.parametrize("reason", ["stop", "length"])
+def test_why_a_completion_is_over(reason: str) -> None:
     sampled = draw(Request(0, [1], 5), "```python\nx\n```", reason=reason)
-    assert isinstance(sampled, Sampled) and sampled.finish_reason == becomes
+    assert isinstance(sampled, Sampled) and sampled.finish_reason == reason
 
 
 def test_what_goes_on_draws_other_numbers_from_where_it_was_left() -> None:
@@ -63,34 +56,14 @@ def test_what_goes_on_draws_other_numbers_from_where_it_was_left() -> None:
     assert seed != 5, "the same seed would draw the same numbers again"
 
 
-def test_what_is_over_when_it_is_broken_off_is_not_gone_on_from() -> None:
+def test_what_is_broken_off_is_gone_on_from() -> None:
     begun = gone_on(Request(7, [1, 2], seed=5), Drawn([*map(ord, "ab")], [-0.5] * 2, "abort", []))
-    rule = Sampling(max_tokens=40, stop_loops=4)
-    assert draw(begun, "abab", reason="abort", sampling=rule) == replace(
+    assert draw(begun, "abab", reason="abort") == replace(
         begun, drawn_ids=[*map(ord, "ababab")], drawn_logprobs=[-0.5] * 6)
-    ended = draw(begun, "abababx", reason="abort", sampling=rule)
-    assert isinstance(ended, Sampled) and (ended.completion, ended.finish_reason) == ("abababab", "loop")
-
-
-def brute_end_of_loop(ids: list[int], times: int) -> int | None:
-    for end in range(1, len(ids) + 1):
-        for period in range(1, LONGEST_LOOP + 1):
-            if period * times <= end and ids[end - period * times:end] == ids[end - period:end] * times:
-                return end
-    return None
-
-
-def test_the_measured_rule_is_the_rule() -> None:
-    dice = random.Random(0)
-    for _ in range(300):
-        piece = [dice.randrange(3) for _ in range(dice.randrange(1, 6))]
-        ids = [dice.randrange(3) for _ in range(20)] + piece * dice.randrange(1, 6)
-        times = dice.randrange(3, 6)
-        assert end_of_loop(ids, times) == brute_end_of_loop(ids, times)
 
 
 class Looping(ScriptedEngine):
-    """Every second completion is found to be a loop; the others say nothing."""
+    """Every second completion ends as a loop, as the engine of earlier versions found them."""
 
     def sample(self, requests: Iterable[Request], sampling: Sampling) -> Iterator[Sampled]:
         for sampled in super().sample(requests, sampling):
@@ -99,10 +72,8 @@ class Looping(ScriptedEngine):
 
 def test_a_loop_is_counted_as_cut_off_by_rollout_score_sql_and_train(tmp_path: Path) -> None:
     warehouse = new_run(tmp_path / "run")
-    printed = sample(warehouse, Looping(), sampling=Sampling(max_tokens=20, stop_loops=8))
-    assert "50.0% truncated (2 as loops)" in printed[0]
-    stage = warehouse.stage("rollout", iteration=0, purpose="train")
-    assert stage.settings()["stop_loops"] == 8, "a rollout must not go on without it"
+    printed = sample(warehouse, Looping(), sampling=Sampling(max_tokens=20))
+    assert "50.0% truncated" in printed[0]
     (tmp_path / "reward.py").write_text("def one(completions, **_):\n    return [1.0] * len(completions)\n")
     done = CliRunner().invoke(score, [str(warehouse.root), "--truncated-zero", "--reward-file",
                                       f"{tmp_path / 'reward.py'}:one"])

@@ -179,7 +179,7 @@ def test_one_step_takes_its_old_logprobs_from_its_own_forward(run, stale, tmp_pa
     [step], [other] = (warehouse.read("train_steps", iteration=1).to_pylist() for warehouse in (run, twice))
     numbers, same = ({**row, **json.loads(row["extra"])} for row in (step, other))
     for name, value in same.items():
-        if value is not None and name not in ("seconds", "packs", "extra"):
+        if value is not None and name not in ("seconds", "extra"):
             assert numbers[name] == pytest.approx(value, rel=1e-3, abs=1e-9), name
     columns = ["drop_reason", "advantage", "num_trainable_tokens", "optimizer_step"]
     assert run.read("train_samples", iteration=1, columns=columns) == twice.read("train_samples", iteration=1,
@@ -389,12 +389,8 @@ def test_global_steps_count_on_after_a_rollback(run):
 def test_extra_metrics_are_json(run):
     assert run_train(run).exit_code == 0
     extra = [json.loads(text) for text in run.read("train_steps", iteration=1).column("extra").to_pylist()]
-    names = {"policy_k2", "policy_ess", "num_forwarded_tokens", "packs", "skipped"}
+    names = {"policy_k2", "policy_ess", "num_forwarded_tokens", "skipped"}
     assert all(set(metrics) == names for metrics in extra)
-    rows = run.read("train_samples", iteration=1).to_pylist()
-    for step, metrics in enumerate(extra):
-        packed = [group for pack in metrics["packs"] for group in pack]
-        assert sorted(packed) == sorted({row["group_id"] for row in rows if row["optimizer_step"] == step})
 
 
 def test_only_the_last_policies_keep_their_weights_when_asked(run):

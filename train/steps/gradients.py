@@ -30,7 +30,6 @@ class StepSums:
     def __init__(self) -> None:
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64)
         self.ratio_max = torch.zeros(1, dtype=torch.float64)
-        self.packs: list[list[str]] = []        # ids of the groups of each forward
         self.knows_base = False
 
     def add(self, loss: Tensor, logprobs: Tensor, old: Tensor, behaviour: Tensor, clipped: Tensor,
@@ -59,7 +58,7 @@ class StepSums:
                 "base_kl": total["base_kl"] / tokens if known else None,
                 "base_log_ratio": total["base_log_ratio"] / tokens if known else None,
                 "policy_ess": ess, "ratio_max": max(processes.gather([float(self.ratio_max)])),
-                "num_forwarded_tokens": int(total["tokens"]), "packs": processes.gather(self.packs)}
+                "num_forwarded_tokens": int(total["tokens"])}
 
 
 def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], processes: Processes,
@@ -80,9 +79,6 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
             pack_rows = [place for number in pack for place in kept[number]]
             _backward(policy, pack_members, [batch[index].rows[place] for index, place in pack_rows], sums,
                       settings, online=online)
-            if policy.can_pack:     # else a group is padded rows
-                with_rows = [kept[number][0][0] for number in pack if kept[number]]
-                sums.packs.append([batch[index].stored.group_id for index in with_rows])
             forwarded += pack_rows
     for index, place in forwarded:
         row = batch[index].rows[place]

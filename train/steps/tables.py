@@ -10,7 +10,7 @@ from train.objective.correction import k3
 from train.steps.row import Row, RowGroup
 from warehouse.store.schema import arrow_schema
 
-STEP_EXTRA = ("policy_k2", "policy_ess", "num_forwarded_tokens", "packs", "skipped")
+STEP_EXTRA = ("policy_k2", "policy_ess", "num_forwarded_tokens", "skipped")
 
 
 def sample_table(batch: list[RowGroup], inputs: Inputs) -> pa.Table:

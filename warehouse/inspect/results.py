@@ -86,13 +86,5 @@ def means(rows: str, keys: str) -> str:
 
 def paired_interval(connection: Connection, gains: list[float]) -> tuple[float, float] | None:
     """95% bootstrap interval of the mean gain over tasks; None of one, which says nothing of others."""
-    return paired_verdict(connection, gains)[0]
-
-
-def paired_verdict(connection: Connection,
-                   gains: list[float]) -> tuple[tuple[float, float] | None, bool | None]:
-    """The interval of the mean gain, and whether it is beyond chance; None where that cannot be told."""
-    [row] = rows_of(connection, "SELECT bounds, beyond_chance(bounds, $num) AS beyond "
-                                "FROM (SELECT paired_interval($gains::DOUBLE[]) AS bounds)",
-                    {"gains": gains, "num": len(gains)})
-    return (tuple(row["bounds"]) if row["bounds"] else None), row["beyond"]
+    [row] = rows_of(connection, "SELECT paired_interval($gains::DOUBLE[]) AS bounds", {"gains": gains})
+    return tuple(row["bounds"]) if row["bounds"] else None

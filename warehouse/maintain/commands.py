@@ -88,13 +88,6 @@ def check(run: Path, iteration: int | None, quick: bool, fixes: bool, as_json: b
         raise SystemExit(1)
 
 
-@click.command(hidden=True, context_settings={"ignore_unknown_options": True})
-@click.argument("words", nargs=-1, type=click.UNPROCESSED)
-def repair(words: tuple[str, ...]) -> None:
-    """Say what took its place."""
-    raise click.ClickException("repair is check --fix now.")
-
-
 @click.command()
 @run_argument
 @click.option("--to", type=click.IntRange(min=0), required=True, help="Policy version to go back to.")

@@ -2,12 +2,10 @@
 
 import contextlib
 import ctypes
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from warehouse.store.errors import StageError
 
@@ -16,15 +14,10 @@ SECONDS_TO_END = 20.0
 
 
 @contextlib.contextmanager
-def child(command: Sequence[str], variables: Mapping[str, str], *, own_session: bool = False,
-          **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with this block, and with this process even if that is killed.
-
-    Ctrl-C does not reach one in a session of its own, and all that it started ends with it.
-    """
+def child(command: Sequence[str], variables: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with this block, and with this process even if that is killed."""
     try:
-        process = subprocess.Popen(command, env=variables, preexec_fn=lambda: end_with_parent(signal.SIGTERM),
-                                   start_new_session=own_session, **streams)
+        process = subprocess.Popen(command, env=variables, preexec_fn=lambda: end_with_parent(signal.SIGTERM))
     except OSError as error:
         raise StageError(f"{command[0]} cannot be run: {error.strerror}. Name a command that is "
                          "installed.") from error
@@ -35,8 +28,7 @@ def child(command: Sequence[str], variables: Mapping[str, str], *, own_session: 
             process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(SECONDS_TO_END)
-        with contextlib.suppress(ProcessLookupError):        # what outlived it, such as a server's engine
-            os.killpg(process.pid, signal.SIGKILL) if own_session else process.kill()
+        process.kill()
         process.wait()
 
 

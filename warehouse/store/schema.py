@@ -249,8 +249,8 @@ TRAIN_STEPS = (
     Column("seconds", DOUBLE, "Wall time of the step."),
     Column("extra", TEXT,
            "As JSON: policy_k2, mean (log pi/pi_old)^2 / 2, and policy_ess, ESS / n of pi/mu, both over the "
-           "num_forwarded_tokens with a gradient; packs, the group_ids of each forward; skipped, whether "
-           "the step was skipped because its gradient was zero."),
+           "num_forwarded_tokens with a gradient; skipped, whether the step was skipped because its "
+           "gradient was zero."),
     Column("base_kl", DOUBLE, "Mean of k3 of pi against the base model over the tokens with a gradient, "
            "nats; null unless `train --kl-beta` or --kl-monitor computed that.", since=4),
     Column("base_log_ratio", DOUBLE, "Mean of log pi - log base (k1) over these tokens; null likewise.",

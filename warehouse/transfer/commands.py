@@ -7,31 +7,24 @@ import click
 import warehouse
 from warehouse.options import open_run, run_argument, shows_errors
 from warehouse.store.commit import by_address
-from warehouse.store.errors import StageError, counted, shell_quote
+from warehouse.store.errors import counted, shell_quote
 
 
 @click.command("export")
 @run_argument
 @click.argument("output", type=click.Path(path_type=Path))
-@click.option("--to", "kind", type=click.Choice(["jsonl", "hf"]), required=True,
-              help="jsonl: one file (.jsonl or .jsonl.zst); hf: a folder.")
 @click.option("--iteration", multiple=True, type=click.IntRange(min=0),
               help="Iterations to export. [default: all]")
 @click.option("--purpose", default=None, help="One purpose, or eval for every evaluation. [default: all]")
 @shows_errors
-def export_command(run: Path, output: Path, kind: str, iteration: tuple[int, ...],
-                   purpose: str | None) -> None:
-    """Write completions for other tools, with their tokens and rewards."""
+def export_command(run: Path, output: Path, iteration: tuple[int, ...], purpose: str | None) -> None:
+    """Write completions for other tools, with their tokens and rewards.
+
+    OUTPUT is a file of JSON lines (.jsonl or .jsonl.zst) or of Parquet (.parquet).
+    """
     from warehouse.transfer.export_rows import export_rows
-    if kind == "jsonl" and output.suffix in (".parquet", ".csv"):
-        raise StageError(f"--to jsonl writes JSON, not {output.suffix[1:]}. Name another file, or ask for "
-                         f"this one with `warehouse sql {shell_quote(run)} \"FROM completions\" -o "
-                         f"{shell_quote(output)}`.")
-    if kind == "jsonl" and not output.name:
-        raise StageError(f"{output} is a folder, and --to {kind} writes a file. Name one.")
-    connection = warehouse.open(run, strict=True)
-    for path in export_rows(connection, output, kind, iterations=iteration, purpose=purpose):
-        click.echo(path)
+    export_rows(warehouse.open(run, strict=True), output, iterations=iteration, purpose=purpose)
+    click.echo(output)
 
 
 @click.command("import")

@@ -1,10 +1,10 @@
-"""Rows for other tools: JSON lines, a folder for Hugging Face datasets."""
+"""Rows for other tools, as JSON lines or Parquet."""
 
 from pathlib import Path
 
 from warehouse.sql.catalog import condition, of_purposes, quoted
 from warehouse.sql.database import Connection, explain_errors, rows_of
-from warehouse.store.commit import replace_file, saying_why
+from warehouse.store.commit import replace_file
 from warehouse.store.errors import StageError
 
 ROWS = """
@@ -29,46 +29,25 @@ LEFT JOIN (SELECT iteration, purpose, task_id, sample_index, advantage, old_logp
     USING (iteration, purpose, task_id, sample_index)
 ORDER BY completions.iteration, completions.purpose, completions.task_id, completions.sample_index
 """
-CARD = """\
----
-configs:
-- config_name: default
-  data_files:
-{splits}---
-# Completions exported from a Rollhouse run
-
-One row per completion: prompt and completion as text and token ids, the log probabilities under the
-distribution each token was drawn from, sampling parameters, reward. `load_dataset("{folder}")` reads it.
-"""
+PLAIN = "FORMAT json, COMPRESSION uncompressed"
+FORMATS = {"": PLAIN, ".jsonl": PLAIN, ".json": PLAIN, ".zst": "FORMAT json, COMPRESSION zstd",
+           ".parquet": "FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 1024"}
 
 
-def export_rows(connection: Connection, output: Path, kind: str, *,
-                iterations: tuple[int, ...] = (), purpose: str | None = None) -> list[Path]:
-    """Write the completions of the given iterations (all by default) as `kind`; the files written."""
+def export_rows(connection: Connection, output: Path, *, iterations: tuple[int, ...] = (),
+                purpose: str | None = None) -> None:
+    """Write the completions of the given iterations (all by default): JSON lines, or Parquet by the suffix.
+
+    The file appears whole; a device or a pipe stays one.
+    """
+    if output.suffix not in FORMATS:
+        raise StageError(f"{output} is of no format for it. Name a file that ends in .jsonl, .jsonl.zst or "
+                         ".parquet.")
     where = f"{condition({'iteration': iterations})} AND {of_purposes([purpose] if purpose else [])}"
-    held = rows_of(connection, f"SELECT iteration, purpose, count(*) AS num FROM completions WHERE {where} "
-                               "GROUP BY ALL ORDER BY ALL")
-    if not held:
+    if not rows_of(connection, f"SELECT 1 FROM completions WHERE {where} LIMIT 1"):
         raise StageError("No complete rollout fits. Look at what there is: SELECT DISTINCT iteration, "
                          "purpose FROM completions")
-    rows = ROWS.format(where=where)
-    if kind == "jsonl":
-        compression = "zstd" if output.suffix == ".zst" else "uncompressed"
-        return [_copy(connection, rows, output, f"FORMAT json, COMPRESSION {compression}")]
-    names = sorted({row["purpose"].replace("-", "_") for row in held})      # datasets takes no "-" in a name
-    files = [_copy(connection, f"SELECT * FROM ({rows}) WHERE replace(purpose, '-', '_') = {quoted(name)}",
-                   output / "data" / f"{name}-00000-of-00001.parquet",
-                   "FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 1024") for name in names]
-    splits = "".join(f"  - split: {name}\n    path: data/{name}-*.parquet\n" for name in names)
-    card = output / "README.md"
-    with saying_why(card):
-        card.write_text(CARD.format(splits=splits, folder=output.name), encoding="utf-8")
-    return [*files, card]
-
-
-def _copy(connection: Connection, query: str, path: Path, options: str) -> Path:
-    """Write a query's rows to a file that appears whole, or to a device or pipe, which stays one."""
     with explain_errors():
-        replace_file(path, lambda written: connection.execute(
-            f"COPY ({query}) TO {quoted(written)} ({options}, USE_TMP_FILE false)"))
-    return path
+        replace_file(output, lambda written: connection.execute(
+            f"COPY ({ROWS.format(where=where)}) TO {quoted(written)} "
+            f"({FORMATS[output.suffix]}, USE_TMP_FILE false)"))

@@ -18,7 +18,6 @@ from reports.viewer.session import LOOK_AGAIN, View
 from tests.building.object_server import object_server
 from tests.building.runs import back_before, begin, copy_run, finish, replace_rows
 from tests.building.weather import SCORER, build_run
-from tests.reports.test_build import replace_completions
 from tests.reports.viewer.conftest import TOKEN, client_of
 from warehouse.maintain.discard import discard
 from warehouse.maintain.prune import prune_run
@@ -27,6 +26,11 @@ from warehouse.sql.database import lock
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 HOSTILE = "</pre><script>window.owned = 1</script>\u202e<img src=x onerror='window.owned = 2'>\x1b[2J"
+
+
+def replace_completions(run: Warehouse, text: str) -> None:
+    """The first rollout with another text everywhere."""
+    replace_rows(run, "completions", lambda row: {**row, "completion": text}, iteration=0, purpose="train")
 
 
 def notice(client: TestClient, address: str) -> str:

@@ -14,8 +14,7 @@ import pytest
 from tests.browser import MISSING, Browser, is_there
 from tests.building.runs import back_before, copy_run, finish
 from tests.building.weather import SCORER, build_run
-from tests.reports.test_build import replace_completions
-from tests.reports.viewer.test_app import HOSTILE
+from tests.reports.viewer.test_app import HOSTILE, replace_completions
 from warehouse.store.run_folder import Warehouse
 
 pytestmark = [pytest.mark.skipif(not is_there(), reason=MISSING),

@@ -81,7 +81,7 @@ def test_every_evaluation_is_asked_for_by_one_purpose(tmp_path: Path) -> None:
     assert [line.split(",")[1] for line in lines[1:]] == ["eval-easy", "eval-hard", "eval-hard-turn2"]
     pooled = warehouse("results", run.root, "--purpose", "eval", "--pool", "--format", "csv").stdout
     assert pooled.splitlines()[1].startswith("2,8,8,")                     # of first turns alone
-    assert warehouse("export", run.root, tmp_path / "rows.jsonl", "--to", "jsonl", "--purpose",
+    assert warehouse("export", run.root, tmp_path / "rows.jsonl", "--purpose",
                      "eval").exit_code == 0
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert {row["purpose"] for row in rows} == {"eval-easy", "eval-hard", "eval-hard-turn2"}

@@ -343,5 +343,3 @@ def test_the_command_lists_problems_and_fails(run: Warehouse) -> None:
     fixed = CliRunner().invoke(cli, ["check", str(run.root), "--fix"])
     assert fixed.exit_code == 0 and fixed.stdout.splitlines()[-1].endswith(", 1 problem, 0 left")
     assert "score of iteration 1" in fixed.stdout and run.state.next_stage() == "score"
-    again = CliRunner().invoke(cli, ["repair", str(run.root), "--yes"])
-    assert again.exit_code == 1 and "repair is check --fix now" in again.output

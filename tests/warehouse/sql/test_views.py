@@ -367,7 +367,6 @@ def test_one_iteration_opens_no_file_of_another(connection: duckdb.DuckDBPyConne
         "tokens(2, 'task-001', 3)",
         "truncated(2)",
         "loops(2)",
-        "outliers(2)",
     ],
 )
 def test_reading_tools_open_one_iteration(connection: duckdb.DuckDBPyConnection, call: str) -> None:

@@ -17,7 +17,7 @@ from warehouse.store.schema import arrow_schema
 def test_what_was_exported_is_trained_on_elsewhere(tmp_path: Path) -> None:
     first, second, file = tiny_run(tmp_path / "a"), tiny_run(tmp_path / "b"), tmp_path / "rows.jsonl"
     sample_rows(first, 0, num_groups=4, group_size=4)
-    exported = CliRunner().invoke(cli, ["export", str(first.root), str(file), "--to", "jsonl"])
+    exported = CliRunner().invoke(cli, ["export", str(first.root), str(file)])
     assert exported.exit_code == 0, exported.output
     lines = [{**json.loads(line), "completion": "x"} for line in file.read_text().splitlines()]
     file.write_text("\n".join(map(json.dumps, lines)))

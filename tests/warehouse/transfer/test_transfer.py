@@ -48,15 +48,8 @@ def test_an_export_sweeps_what_killed_ones_left_and_leaves_what_another_writes(
     left.write_text("half")
     with written.open("wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert warehouse("export", built.root, tmp_path / "rows.jsonl", "--to", "jsonl").exit_code == 0
+        assert warehouse("export", built.root, tmp_path / "rows.jsonl").exit_code == 0
     assert {path.name for path in tmp_path.iterdir()} == {"rows.jsonl", written.name}
-
-
-@pytest.mark.parametrize("name", ["rows.parquet", "rows.csv"])
-def test_json_is_not_written_under_the_name_of_another_format(built: Warehouse, tmp_path: Path,
-                                                               name: str) -> None:
-    refused = warehouse("export", built.root, tmp_path / name, "--to", "jsonl")
-    assert refused.exit_code == 1 and "warehouse sql" in refused.output and not [*tmp_path.iterdir()]
 
 
 def test_an_export_to_a_pipe_or_a_link_leaves_it_what_it_is(built: Warehouse, tmp_path: Path) -> None:
@@ -66,13 +59,13 @@ def test_an_export_to_a_pipe_or_a_link_leaves_it_what_it_is(built: Warehouse, tm
     link.symlink_to(tmp_path / "rows.jsonl")
     with ThreadPoolExecutor() as pool:
         read = pool.submit(pipe.read_bytes)
-        warehouse("export", built.root, pipe, "--to", "jsonl", "--iteration", 0)
-        warehouse("export", built.root, link, "--to", "jsonl", "--iteration", 0)
+        warehouse("export", built.root, pipe, "--iteration", 0)
+        warehouse("export", built.root, link, "--iteration", 0)
     assert read.result() == (tmp_path / "rows.jsonl").read_bytes() != b""
     assert pipe.is_fifo() and link.is_symlink()
     if os.geteuid() == 0:
         os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-        assert warehouse("export", built.root, device, "--to", "jsonl").exit_code == 0
+        assert warehouse("export", built.root, device).exit_code == 0
         assert device.is_char_device()
     assert {path.name for path in tmp_path.iterdir()} - {"device"} == {"link", "pipe", "rows.jsonl"}
 
@@ -80,7 +73,7 @@ def test_an_export_to_a_pipe_or_a_link_leaves_it_what_it_is(built: Warehouse, tm
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.zst"])
 def test_what_is_exported_comes_back_the_same(built: Warehouse, tmp_path: Path, name: str) -> None:
     file = tmp_path / name
-    result = warehouse("export", built.root, file, "--to", "jsonl", "--iteration", 0, "--purpose", "train")
+    result = warehouse("export", built.root, file, "--iteration", 0, "--purpose", "train")
     assert (result.exit_code, result.stdout) == (0, f"{file}\n")
     lines = lines_of(file)
     assert len(lines) == 16 and lines[0]["reward"] is not None and lines[0]["advantage"] is not None
@@ -106,34 +99,28 @@ def test_a_purpose_that_no_command_reads_is_refused(empty: Warehouse, tmp_path: 
     assert result.exit_code == 1 and "No command reads rows of --purpose TRAIN" in result.stderr
 
 
-def test_a_datasets_folder_has_a_split_per_purpose(built: Warehouse, tmp_path: Path) -> None:
-    assert warehouse("export", built.root, tmp_path / "hf", "--to", "hf").exit_code == 0
-    card = (tmp_path / "hf" / "README.md").read_text()
-    assert card.startswith("---\nconfigs:") and "split: eval\n    path: data/eval-*.parquet" in card
-    assert len(pl.read_parquet(tmp_path / "hf" / "data" / "train-00000-of-00001.parquet")) == 32
-    assert len(pl.read_parquet(tmp_path / "hf" / "data" / "eval-00000-of-00001.parquet")) == 16
+def test_a_parquet_file_has_the_same_rows(built: Warehouse, tmp_path: Path) -> None:
+    for name in ("rows.parquet", "rows.jsonl"):
+        assert warehouse("export", built.root, tmp_path / name).exit_code == 0
+    rows = pl.read_parquet(tmp_path / "rows.parquet")
+    lines = lines_of(tmp_path / "rows.jsonl")
+    assert rows["completion_ids"].to_list() == [line["completion_ids"] for line in lines]
+    assert len(rows) == 48 and set(rows["purpose"]) == {"train", "eval"}
 
 
-def test_purposes_that_datasets_cannot_tell_apart_lose_no_row(tmp_path: Path) -> None:
-    run = empty_run(tmp_path / "run", num_tasks=1)
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text(json.dumps(GOOD))
-    for purpose in ("eval-a-b", "eval-a_b"):
-        assert warehouse("import", run.root, rows, "--iteration", 0, "--purpose", purpose,
-                         "--plain-sampling").exit_code == 0
-    assert warehouse("export", run.root, tmp_path / "hf", "--to", "hf").exit_code == 0
-    [file] = (tmp_path / "hf" / "data").iterdir()
-    assert sorted(pl.read_parquet(file)["purpose"]) == ["eval-a-b", "eval-a_b"]
+def test_no_other_format_is_written(built: Warehouse, tmp_path: Path) -> None:
+    done = warehouse("export", built.root, tmp_path / "rows.csv")
+    assert done.exit_code == 1 and not [*tmp_path.iterdir()]
 
 
-def test_a_file_without_a_name_is_refused(built: Warehouse) -> None:
-    for name in ("", ".", "/"):
-        done = CliRunner().invoke(cli, ["export", str(built.root), name, "--to", "jsonl"])
-        assert done.exit_code == 1 and "is a folder, and --to jsonl writes a file" in done.output
+def test_a_folder_is_no_file_to_write(built: Warehouse, tmp_path: Path) -> None:
+    for name in (".", "/", str(tmp_path)):
+        done = CliRunner().invoke(cli, ["export", str(built.root), name])
+        assert done.exit_code == 1 and "that is a folder" in done.output
 
 
 def test_nothing_to_export_is_said(built: Warehouse, tmp_path: Path) -> None:
-    result = warehouse("export", built.root, tmp_path / "x.jsonl", "--to", "jsonl", "--iteration", 9)
+    result = warehouse("export", built.root, tmp_path / "x.jsonl", "--iteration", 9)
     assert result.exit_code == 1 and "No complete rollout fits" in result.stderr
     assert not (tmp_path / "x.jsonl").exists()
 

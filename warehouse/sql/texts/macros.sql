@@ -102,13 +102,3 @@ LEFT JOIN (SELECT task_id, sample_index, completion FROM completions
            WHERE iteration = at_iteration AND purpose = of_purpose) AS completions
     USING (task_id, sample_index)
 ORDER BY loop_tokens DESC, task_id, sample_index;
-
--- Completions of an iteration with the reward farthest from the mean of their group.
-CREATE OR REPLACE MACRO outliers(at_iteration, num := 10, of_purpose := 'train') AS TABLE
-WITH rows AS MATERIALIZED (
-    SELECT iteration, purpose, group_id, task_id, sample_index, reward, num_completion_tokens, error_class
-    FROM samples WHERE iteration = at_iteration AND purpose = of_purpose)
-SELECT * EXCLUDE (group_id), (reward - avg(reward) OVER same) / nullif(stddev_samp(reward) OVER same, 0) AS z
-FROM rows
-WINDOW same AS (PARTITION BY group_id)
-ORDER BY abs(z) DESC NULLS LAST, task_id, sample_index LIMIT num;
