@@ -136,10 +136,10 @@ def test_a_folder_that_is_no_run_keeps_its_files(local: Warehouse, address: str,
     (other / "train").mkdir(parents=True)
     (other / "config.toml").write_text("own = true\n")
     (other / "train" / "code.py").write_text("work")
-    with pytest.raises(StageError, match=r"is not a run, and has config.toml"):
+    with pytest.raises(StageError, match=r"is not a run and has config.toml"):
         mirror_run(address, str(other))
     Bucket(f"{address}-other").put("config.toml", b"own = true")
-    with pytest.raises(StageError, match=r"is not a run, and has config.toml"):
+    with pytest.raises(StageError, match=r"is not a run and has config.toml"):
         mirror_run(str(local.root), f"{address}-other")
     assert (other / "train" / "code.py").read_text() == "work"
     assert (other / "config.toml").read_text() == "own = true\n"
