@@ -9,11 +9,13 @@ from __future__ import annotations
 import _signal  # what `signal` wraps, without its enumerations
 import _socket
 import ctypes
+import gc
 import os
 import struct
 import time
 
 from score.isolation.lockdown import SIGKILL
+from score.jobs.grids_and_scripts import handler_of
 from score.lane.child import Lane, run_child
 from score.protocol.frames import OVERLOAD_PATIENCE, REPLY_CHILD, Verdict
 
@@ -35,6 +37,7 @@ class Supervisor:
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
+        self.kinds: set[int] = set()         # of jobs, whose modules are loaded
         self.status = ctypes.c_int()
         self.usage = ctypes.create_string_buffer(len(NO_USAGE))
         self.status_pointer, self.usage_pointer = ctypes.byref(self.status), ctypes.byref(self.usage)
@@ -47,7 +50,10 @@ class Supervisor:
         links = _socket.socketpair() if jobs[5] else ()          # if there are tests
         children = []
         self.status.value, self.usage.raw = 0, NO_USAGE       # of the program before
-        for place in range(2 if links else 1):
+        places = range(2 if links else 1)
+        for place in places:
+            self.load(jobs[5 * place])
+        for place in places:
             self.lane.ready.clear(place)
             link = links[place].fileno() if links else -1
             started = time.monotonic_ns()
@@ -67,6 +73,13 @@ class Supervisor:
         for each in children:
             reports += each.report()
         return reports
+
+    def load(self, kind: int) -> None:
+        """Load what a kind of job needs when the first comes: lanes that never see it stay small."""
+        if kind not in self.kinds:
+            handler_of(kind, 0)
+            gc.freeze()
+            self.kinds.add(kind)
 
     def wait_for(self, children: list[Child]) -> None:
         """Wait for all children, killing those that pass a limit; the end of the last ends the first."""

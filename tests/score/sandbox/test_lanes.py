@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from score.isolation.lockdown import Layer, Lockdown, limit_bytes
+from score.judging.completions import Item
+from score.judging.judge import measure, run_programs
 from score.protocol.frames import JobKind, Verdict, encode_grids, split_result
 from score.sandbox.executor import Executor
 from score.sandbox.flight import Slot
@@ -15,6 +17,8 @@ from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
 from score.sandbox.program import Program
+from score.tasks.kinds import load_task
+from score.tasks.measures import Answer
 
 GRID = np.array([[1, 2], [3, 4]], dtype=np.uint8)
 # Values in the frames of the lane, and the memory in which the kernel leaves its account of a process.
@@ -175,3 +179,15 @@ def test_what_a_program_appends_to_its_input_is_gone_for_the_next():
     slot.fill([b"job", b"3 5 6\n"])
     assert os.pread(slot.inputs[1], 99, 0) == b"3 5 6\n"
     slot.close()
+
+
+def test_what_runs_tests_is_loaded_once_by_a_lane_and_not_before_there_are_any():
+    look = "import sys\ndef transform(g):\n    return [[int('score.jobs.tests_end' in sys.modules)]]\n# "
+    grids = [Program(JobKind.GRID, look + number, encode_grids([GRID])) for number in "12"]
+    task = load_task("t", "function", {"entry_point": "f", "tests": ["assert f(1) == 2"]})
+    tested = Item(task, Answer("", "def f(x):\n    return x + 1\n"))
+    with LanePool(LaneConfig(Layer.SECCOMP), Limits(), 1) as pool:
+        [before] = Executor(pool).run(grids[:1])
+        assert measure([tested], run_programs(Executor(pool), [tested]))[0].measures.correct
+        [after] = Executor(pool).run(grids[1:])
+    assert [before.result[0].item(), after.result[0].item()] == [0, 1]
