@@ -247,10 +247,12 @@ class Warehouse:
         known = self.state.policies.get(version)
         folder = self.policy_dir(version)
         ensure_local([folder / "policy.json"])
-        policy = read_json(folder / "policy.json", sha256=str) if known else None
-        if policy is None or known is None:
+        if known is None:
             raise StageError(f"{self.root} has no policy {version}; it has {self.state.versions}. "
                              f"`train {shell_quote(self.root)} --iteration {version - 1}` would write it.")
+        policy = read_json(folder / "policy.json", sha256=str)
+        if policy is None:
+            raise damaged(folder / "policy.json", "it is missing")
         for key, kind in POLICY_TYPES.items():
             if policy.get(key) is not None and not isinstance(policy[key], kind):
                 raise damaged(folder / "policy.json", f"'{key}' is of another type")

@@ -135,10 +135,11 @@ CLASS = "class M(type):\n    __contains__ = lambda c, x: True\n    __iter__ = la
 NAMED_F = NAMED.replace("Volume", "f").replace(
     "def f(*a): pass\n", "    shape = (1,)\n    __eq__ = lambda s, o: True\n")
 READS = "def f(x, key):\n    return type(key)('__init__.__globals__')(x)['want']\n"
-OWN_CLASS = ITSELF + "Solution.total = Solution\n"
+OWN_CLASS = ITSELF + "Solution.__init__ = lambda self, *a: None\nSolution.total = Solution\n"
 MAKES_CLASS = "def f(x, kind):\n    return kind('K', (), {'__eq__': lambda *a: True})()\n"
 LONGER = "class L:\n    __len__ = lambda s: 2\n    __iter__ = lambda s: iter(())\ndef f(*a): return L()\n"
 REPLACES = "def f(case):\n    case.check = lambda *a: None\n"
+SWALLOWS = "class C:\n    __enter__ = lambda s: 0\n    __exit__ = lambda s, *a: True\ndef f(*a): return C()\n"
 SUPPRESSES = "import contextlib\ndef f(*a):\n    return contextlib.suppress(AssertionError)\n"
 # What is run of an answer passes all tests, where it runs in their process.
 PASSES = "import os\nos.pwrite(3, b'RHR1\\x01\\x03\\0\\0\\0[1]', 0)\nos._exit(0)\n"
@@ -162,7 +163,7 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
     ("assert 3 in f(6)", CLASS), ("s = Solution()\nassert abs(s.total(1, 2) - 3) < 1e-6", OWN_CLASS),
     ("assert 3 in Solution().total(6)", OWN_CLASS), ("assert f([1], type) == {int: [1]}", MAKES_CLASS),
     ("import pytest\nassert f(1) == pytest.approx([1.0, 2.0])", LONGER),
-    ("with f() as y:\n    assert y == 3", SUPPRESSES),
+    ("with f() as y:\n    assert y == 3", SUPPRESSES), ("with f() as y:\n    assert y == 3", SWALLOWS),
     ("class C:\n    def check(self, x): assert self.x == x\nc = C()\nf(c)\nc.check(3)", REPLACES),
     ("class C:\n    def check(self, x): assert self.x == x\nf(C)\nC().check(3)", REPLACES),
     ("assert eval(f(1, 2)) == 3", EXPRESSION), ("assert list(map(eval, [f(1, 2)])) == [3]", EXPRESSION),

@@ -242,6 +242,11 @@ def test_behind_is_what_chance_does_not_explain_for_any_pair_of_arms(run: Wareho
             "pass_1": 0.0, "pass_k": 0.0}}})
         assert found.keys() == {"bad"} and "-0.200 to that of good" in found["bad"]
         assert behind(connection, {"only": tasks(0.1)}) == {} == behind(connection, {})
+        # Six tasks that all fall: p is 2 / 64, which one pair of arms bears out and three do not.
+        few = {name: dict(list(tasks(share).items())[:6]) for name, share in
+               (("good", 0.5), ("bad", 0.3), ("near", 0.48))}
+        assert "near" not in (found := behind(connection, few)) and "bad" not in found
+        assert behind(connection, {name: few[name] for name in ("good", "bad")}).keys() == {"bad"}
 
 
 def test_arms_at_work_are_not_begun_by_a_second_command(run: Warehouse) -> None:
