@@ -2,7 +2,8 @@
 
 What a test may do to a stand-in is what could be right. It is never equal to plain data; arithmetic, order
 and `in` with plain data are refused, but for objects that the test itself made of a class that it names,
-because they would show the program what is expected of it.
+because they would show the program what is expected of it. Of these, sums and arithmetic with plain data
+make others.
 """
 
 import functools
@@ -15,6 +16,7 @@ BINARY = [f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in (
     "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "xor",
     "or")]
 BINARY += ["__divmod__", "__rdivmod__"]
+SUMS = ("__add__", "__radd__", "__iadd__")
 # Nothing in their operands, if there are any, says what a test expects.
 FREE = ("__len__", "__iter__", "__next__", "__reversed__", "__getitem__", "__setitem__", "__delitem__",
         "__bool__", "__repr__", "__str__", "__format__", "__bytes__", "__int__", "__float__", "__complex__",
@@ -58,7 +60,10 @@ class ProgramClass(type):
     def __getattr__(cls, name: str) -> Any:
         if is_inner(name):
             raise AttributeError(name)
-        return peer.ask("getattr", cls, name)
+        found = peer.ask("getattr", cls, name)
+        if isinstance(found, StandIn) and f"{cls.__name__}.{name}" in cls._rh_makers:
+            object.__setattr__(found, "_rh_makes", cls)
+        return found
 
     def __setattr__(cls, name: str, value: Any) -> None:
         if name.startswith("_rh_") or name in ("__abstractmethods__", "__doc__"):
@@ -87,7 +92,7 @@ class ProgramClass(type):
 class StandIn:
     """An object of the other process."""
 
-    __slots__ = ("__weakref__", "_rh_made", "_rh_number")
+    __slots__ = ("__weakref__", "_rh_made", "_rh_makes", "_rh_number")
     _rh_likeness = None      # an annotation would be one of every stand-in
 
     @property  # type: ignore[misc]
@@ -151,6 +156,13 @@ def is_made(value: Any) -> bool:
         return False
 
 
+def as_made(value: Any, kind: Any) -> Any:
+    """The value, which counts as made by the test if it is an object of just this class."""
+    if type(value) is kind and isinstance(value, StandIn):
+        object.__setattr__(value, "_rh_made", True)
+    return value
+
+
 def is_stand_in(value: Any) -> bool:
     """True of anything that another process owns."""
     return isinstance(type(value), ProgramClass) or isinstance(value, ProgramClass)
@@ -161,10 +173,17 @@ def forwarder(name: str) -> Callable[..., Any]:
     def special(self: Any, *operands: Any, **keywords: Any) -> Any:
         return peer.ask("special", name, self, *operands, **keywords)
 
+    def called(self: Any, *operands: Any, **keywords: Any) -> Any:
+        return as_made(special(self, *operands, **keywords), getattr(self, "_rh_makes", None))
+
+    def signed(self: Any) -> Any:
+        return as_made(special(self), is_made(self) and type(self))
+
     def compared(self: Any, other: Any, *more: Any) -> Any:
         if peer.strict and not (is_stand_in(other) or is_made(self)):
             return NotImplemented
-        return peer.ask("special", name, self, other, *more)
+        keeps_kind = is_made(self) and name not in ORDER and (name in SUMS or not is_stand_in(other))
+        return as_made(special(self, other, *more), keeps_kind and type(self))
 
     def equal(self: Any, other: Any) -> Any:
         if self is other or not peer.strict or is_stand_in(other):
@@ -190,7 +209,10 @@ def forwarder(name: str) -> Callable[..., Any]:
         return left
     if name in ("__eq__", "__ne__"):
         return equal
-    return contains if name == "__contains__" else compared if name in (*ORDER, *BINARY) else special
+    if name in ("__neg__", "__pos__"):
+        return signed
+    return {"__contains__": contains, "__call__": called}.get(
+        name, compared if name in (*ORDER, *BINARY) else special)
 
 
 async def unheard(awaited: Any) -> None:
@@ -216,7 +238,8 @@ def class_of(number: int, name: str, bases: tuple[type, ...], specials: list[str
              doc: str | None, likeness: str | None) -> Any:
     """The stand-in for a class."""
     names: dict[str, Any] = {
-        "_rh_class": number, "_rh_trusted": None, "_rh_likeness": LIKENESSES.get(likeness or ""),
+        "_rh_class": number, "_rh_trusted": None, "_rh_makers": (),
+        "_rh_likeness": LIKENESSES.get(likeness or ""),
         "_rh_changing": any(getattr(base, "_rh_changing", False) or base in CHANGING for base in bases),
         "__doc__": Doc(doc), "__module__": "program"}
     values = [base for base in bases if issubclass(base, VALUES)]

@@ -41,7 +41,7 @@ class Names(dict[str, Any]):
 
     def __init__(self, peer: Peer, entry_point: str, classes: list[str]) -> None:
         super().__init__(__name__="tests")
-        self.classes = classes       # of the program, whose objects the tests use as such
+        self.classes = classes       # of the program, or their methods, whose objects the tests use as such
         self.was_asked = False       # for a name: one that is not there is the program's fault
         self.peer, self.entry_point = peer, entry_point.partition(".")[0]
 
@@ -60,6 +60,7 @@ class Names(dict[str, Any]):
             self[name] = value
             if isinstance(value, ProgramClass):
                 value._rh_trusted = name in self.classes and value._rh_trusted is not False
+                value._rh_makers = self.classes
         return value
 
 
