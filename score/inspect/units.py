@@ -51,8 +51,9 @@ def case_lines(number: int, task: ScriptTask, case: tuple[str, str], text: Any) 
 def call_lines(number: int, task: FunctionTask, result: Any) -> Iterator[str]:
     """A call and what came back."""
     call = task.calls[number - 1]
-    arguments = [*map(shorten, call.arguments), *(f"{name}={shorten(value)}"
-                                                for name, value in call.keywords.items())]
+    keywords = plain_data.restored(call.keywords)
+    arguments = [*map(shorten, plain_data.restored(call.arguments)),
+                 *(f"{name}={shorten(value)}" for name, value in keywords.items())]
     right = is_expected(result, call, task)
     yield f"call {number}: {'right' if right else 'wrong'}   {task.entry_point}({', '.join(arguments)})"
     if not right:
@@ -92,6 +93,6 @@ def shorten(value: Any) -> str:
 def _value(tagged: Any) -> Any:
     """A result without the tags by which it crossed."""
     try:
-        return plain_data.untag(tagged, hashing=False)
+        return plain_data.untag(tagged)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError):
         return tagged

@@ -16,7 +16,7 @@ from score.tasks.test_sources import calls_of_tests, guarded
 
 @dataclass(frozen=True)
 class Call:
-    """One call and what it must return."""
+    """One call, as the payload has it, and what it must return."""
 
     arguments: list[Any]
     keywords: dict[str, Any]
@@ -45,7 +45,7 @@ class FunctionTask:
         """What a program is told; made once, for it may be long and each of its programs holds it."""
         order: dict[str, Any] = {"entry_point": self.entry_point, "setup": self.program_setup}
         if self.calls:
-            order["calls"] = [plain_data.tag([call.arguments, call.keywords]) for call in self.calls]
+            order["calls"] = [[call.arguments, call.keywords] for call in self.calls]
         return json.dumps(order).encode()
 
     @cached_property
@@ -71,8 +71,8 @@ class FunctionKind:
         names = payload["entry_point"], payload.get("program_setup", "")
         setup = payload.get("setup", "")
         if "calls" in payload:
-            calls = [Call(restore(call.get("args", [])), restore(call.get("kwargs", {})),
-                          restore(call["expected"])) for call in payload["calls"]]
+            calls = [Call(call.get("args", []), call.get("kwargs", {}),
+                          plain_data.restored(call["expected"])) for call in payload["calls"]]
             return FunctionTask(*names, tuple(calls), payload.get("tolerance", 0),
                                 payload.get("any_order", False))
         tests = payload["tests"]
@@ -112,23 +112,12 @@ def not_run(outcome: Outcome) -> tuple[bool, str, str, str]:
     return False, outcome.error_name or str(outcome.error_class or ""), outcome.error_message or "", ""
 
 
-def restore(value: Any) -> Any:
-    """A value of a payload, with the integers that were too long for JSON."""
-    if isinstance(value, list):
-        return [restore(item) for item in value]
-    if isinstance(value, dict):
-        if value.keys() == {"$", "v"} and value["$"] == "int":
-            return int(value["v"], 16)
-        return {key: restore(item) for key, item in value.items()}
-    return value
-
-
 def is_expected(result: Any, call: Call, task: FunctionTask) -> bool:
     """True if a call's result is plain data equal to what was expected."""
     if not isinstance(result, list) or len(result) != 2 or result[0] != "value":
         return False
     try:
-        value = plain_data.untag(result[1], hashing=False)
+        value = plain_data.untag(result[1])
         if task.any_order and isinstance(value, (list, tuple)):
             value = plain_data.Unordered(value)
         return same(value, call.expected, task)

@@ -48,7 +48,7 @@ class GradedKind:
 
 def grading(module: str, arguments: list[Any], **program: Any) -> Program:
     """The call of a module's `grade`, as a program."""
-    order = {"entry_point": "grade", "setup": "", "calls": [plain_data.tag([arguments, {}])]}
+    order = {"entry_point": "grade", "setup": "", "calls": [[arguments, {}]]}
     return Program(JobKind.CALL, f"from {module} import grade\n", json.dumps(order).encode(), **program)
 
 
