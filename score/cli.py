@@ -1,6 +1,5 @@
 """The command `score`."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -92,22 +91,7 @@ def scorer_of(options: ScoreOptions, reward: RewardOptions, graders: Mapping[str
     """The scorer that the options describe for the run's tasks."""
     from score.rewards.scorer import Scorer
     from warehouse.stages.user_code import load_function
-    return Scorer(str(reward.reward), numbers_of(reward.parameter), options.limits.limits,
-                  tuple(sorted(options.lanes.allow_import)), reward.truncated_zero,
+    return Scorer(str(reward.reward), options.limits.limits, tuple(sorted(options.lanes.allow_import)),
+                  reward.truncated_zero,
                   load_function(reward.reward_file, "--reward-file") if reward.reward_file else None, graders,
                   replaced)
-
-
-def numbers_of(texts: tuple[str, ...]) -> dict[str, float]:
-    """NAME=VALUE texts as numbers; StageError for anything else."""
-    from warehouse.store.errors import StageError
-    numbers = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        try:
-            numbers[name] = float(value)
-        except ValueError:
-            numbers[name] = math.nan
-        if not math.isfinite(numbers[name]):
-            raise StageError(f"--parameter {text} is not NAME=NUMBER, for example shaping=0.2.")
-    return numbers

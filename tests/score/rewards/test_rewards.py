@@ -77,6 +77,10 @@ def tells_much(completions, **columns):
 
 def single(completions, **columns):
     return 1.0
+
+def lenient(completions, correct, correct_share, valid_outputs, **columns):
+    rows = zip(correct, correct_share, valid_outputs)
+    return [1.0 if right else 0.1 * share if valid else 0.9 for right, share, valid in rows]
 """
 
 
@@ -89,14 +93,13 @@ def user_file(tmp_path):
 
 def test_the_config_file_takes_the_options_by_their_names(warehouse):
     (warehouse.root / "config.toml").write_text(
-        '[score]\nreward = "arc-exact-shaped"\nparameter = ["shaping=0.5"]\n'
+        '[score]\nreward = "arc-exact-shaped"\n'
         'allow-import = ["csv"]\ntruncated-zero = true\ncpu-seconds = 0.5\n')
     assert invoke(warehouse.root).exit_code == 0
     assert rows(warehouse, "arc-exact-shaped")[0]["reward"] == 1.0
     [identity] = warehouse.state.scorers(0, "train")
     settings = warehouse.stage("score", iteration=0, purpose="train", scorer=identity).settings()
     assert settings["limits"]["cpu_seconds"] == 0.5 and settings["imports"] == ["csv"]
-    assert settings["parameters"] == {"shaping": 0.5, "invalid": -0.1}
     assert settings["truncated_zero"] is True
 
 
@@ -150,11 +153,11 @@ def test_a_reward_that_is_typed_takes_the_place_of_a_file_in_the_config(warehous
     assert result.exit_code == 1 and "Leave one of them out" in result.output
 
 
-def test_diff_counts_changed_rewards_correctness_and_signs(warehouse):
+def test_diff_counts_changed_rewards_correctness_and_signs(warehouse, user_file):
     assert invoke(warehouse.root).exit_code == 0
-    assert invoke(warehouse.root, "--reward", "arc-exact-shaped", "--parameter", "invalid=0.9").exit_code == 0
-    against = " against ".join(sorted(warehouse.state.scorers(0, "train"), reverse=True))
-    result = invoke("diff", warehouse.root, "arc-v1", "arc-exact-shaped", "--examples", 1)
+    assert invoke(warehouse.root, "--reward-file", f"{user_file}:lenient").exit_code == 0
+    against = " against ".join(sorted(warehouse.state.scorers(0, "train")))
+    result = invoke("diff", warehouse.root, "arc-v1", "lenient", "--examples", 1)
     assert result.exit_code == 0, result.output
     assert result.output.splitlines()[:5] == [
         f"4 completions in 1 task, {against}", "  another reward: 4 (100.0%)",

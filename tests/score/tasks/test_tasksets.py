@@ -58,7 +58,7 @@ def points(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., l
 def test_rewards_of_any_size_are_the_terms_of_the_reward(points: Callable[..., list[Judgement]]) -> None:
     reward = rewards_named(DEFAULTS["verifiers"])["verifiers"]
     rows = [judgement.measures for judgement in points("aa", "b   ", "", "a")]
-    assert [reward.function(row, {}) for row in rows] == [
+    assert [reward.function(row) for row in rows] == [
         {"letters": 6, "blanks": 0}, {"letters": 0, "blanks": -3}, {"letters": 0, "blanks": 0},
         {"letters": 3, "blanks": 0}]
     assert [row.correct for row in rows] == [True, False, False, True]
