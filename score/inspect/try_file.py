@@ -15,6 +15,7 @@ from score.sandbox.limits import Limits
 from score.sandbox.tiers import open_lanes
 from score.tasks.kinds import graders_of, load_task
 from score.tasks.measures import Answer
+from warehouse.inspect.show import grid_pairs, pair_lines
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.run_folder import open_warehouse
@@ -45,8 +46,14 @@ def try_file(run: Path, file: Path, task_id: str, reward: str | None, limits: Li
     with pool:
         judgements = measure(items, run_programs(Executor(pool, isolated=best.isolated), items))
     [terms] = registered_terms(items, judgements, scorer)
-    sample = verdict_row(items[0].answer, judgements[0], terms) | {"sandbox_tier": best.name}
-    lines = verdict_lines(sample, row["kind"], task.payload, colors=colors)
+    sample, outcome = verdict_row(items[0].answer, judgements[0], terms), judgements[0].outcome
+    grids = grid_pairs(task.payload, json.loads(sample["outputs"] or "null")) if row["kind"] == "grid" else ()
+    lines = [line for title, given, wanted, output in grids
+             for line in (title, *pair_lines({"input": given, "output": wanted}, output, colors))]
+    lines += verdict_lines(sample, row["kind"], task.payload)
+    if outcome.cpu_seconds is not None:
+        lines.append(f"{outcome.cpu_seconds * 1000:.1f} ms of CPU time, {outcome.max_rss_mib or 0:.0f} MiB, "
+                     f"sandbox tier {best.name}")
     if {"reward-file", "reward_file"} & read_config(warehouse.root / "config.toml").get("score", {}).keys():
         lines.append(f"That is {scorer.name}: the reward file of config.toml is asked by `score RUN` alone.")
     return "\n".join(lines)

@@ -32,6 +32,11 @@ class Outcome:
         """True when this says nothing about the program."""
         return self.error_class in INFRASTRUCTURE
 
+    @property
+    def said(self) -> str:
+        """The error in words; empty where there is none."""
+        return ": ".join(filter(None, (self.error_class, self.error_name, self.error_message)))
+
 
 class FollowUp(Protocol):
     """What is run because of how a program ended, and what then becomes of its outcome."""

@@ -107,7 +107,7 @@ def test_a_task_that_is_called_like_a_purpose_is_found(tmp_path: Path) -> None:
     for name in ("0/eval/a/0", "0/train/eval/a/0"):
         assert warehouse("show", run.root, name).stdout.startswith("eval/a  iteration 0  train  sample 0:")
         explained = CliRunner().invoke(score, ["explain", str(run.root), name])
-        assert explained.stdout.startswith("completion 0 of task eval/a, iteration 0 train"), explained.output
+        assert explained.stdout.startswith("eval/a  iteration 0  train  sample 0:"), explained.output
 
 
 def test_one_completion_is_shown_with_its_grids(run: Warehouse) -> None:
