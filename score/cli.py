@@ -66,7 +66,7 @@ def score(run: Path, **values: Any) -> None:
     options = options_from(ScoreOptions, {"run": run, **values})
     warehouse = open_run(run)
     kinds = set(warehouse.read("tasks", columns=["kind"]).column("kind").to_pylist())
-    told = ["kind", "payload"] if "verifiers" in kinds else ["kind"]           # payloads may be gigabytes
+    told = ["kind", "payload"] if "graded" in kinds else ["kind"]           # payloads may be gigabytes
     graders = graders_of(((row["kind"], row.get("payload")) for row in
                           warehouse.read("tasks", columns=told).to_pylist()), options.lanes.import_path)
     reward = settled_reward(options.reward)

@@ -30,9 +30,8 @@ def unit_lines(kind: str, payload: dict[str, Any], outputs: list[Any] | None) ->
     if isinstance(task, FunctionTask):
         return [line for number, verdict in enumerate(outputs, start=1)
                 for line in test_lines(number, sources_of(task), verdict)]
-    wanted = {name: payload[name] for name in ("answer", "rows", "groups") if name in payload}
-    return [f"got {shorten(unit)}" for unit in outputs] + [
-        f"expected {shorten(value)}" for value in wanted.values()]
+    wanted = [payload[name] for name in ("answer", "rows", "groups") if name in payload]
+    return [f"got {shorten(unit)}" for unit in outputs] + [f"expected {shorten(value)}" for value in wanted]
 
 
 def case_lines(number: int, task: ScriptTask, case: tuple[str, str], text: Any) -> Iterator[str]:

@@ -61,7 +61,7 @@ REWARDS = {"arc-v1": Reward(arc_v1, full=10.0),
 # has valid outputs, and earns nothing. Part of the identity of every by-kind scorer.
 BY_KIND = "by-kind"
 DEFAULTS = {"grid": "arc-v1", "function": "exact", "stdio": "exact", "answer": "exact", "math": "exact",
-            "puzzle": "tests-share", "reasoning-gym": "tests-share", "verifiers": "graded"}
+            "graded": "graded"}
 
 
 def default_reward(kinds: Iterable[str]) -> str:

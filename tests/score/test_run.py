@@ -205,8 +205,7 @@ def test_the_default_reward_depends_on_the_kinds_of_task(tmp_path):
     assert [row["reward"] for row in found] == [1.0, 0.0, 10.0, pytest.approx(10 / 9)]
     stage = run.stage("score", iteration=0, purpose="train", scorer=found[0]["scorer"])
     assert stage.settings()["rewards"] == {"grid": "arc-v1", "function": "exact", "stdio": "exact",
-                                           "answer": "exact", "math": "exact", "puzzle": "tests-share",
-                                           "reasoning-gym": "tests-share", "verifiers": "graded"}
+                                           "answer": "exact", "math": "exact", "graded": "graded"}
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
