@@ -45,7 +45,7 @@ class ProgramClass(type):
 
     def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], **_options: Any) -> Any:
         if "_rh_class" not in names:                  # a class statement of this process, on a stand-in
-            return subclass(cls, name, bases, names)
+            return subclass(name, bases, names)
         return super().__new__(cls, name, bases, names)
 
     def __init__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], **_options: Any) -> None:
@@ -71,22 +71,13 @@ class ProgramClass(type):
         else:
             peer.ask("setattr", cls, name, value)
 
-    def __iter__(cls) -> Any:
-        return peer.ask("special", "__iter__", cls)
-
-    def __len__(cls) -> Any:
-        return peer.ask("special", "__len__", cls)
-
     def __bool__(cls) -> bool:
         return True
-
-    def __getitem__(cls, key: Any) -> Any:
-        return peer.ask("special", "__getitem__", cls, key)
 
     def __contains__(cls, key: Any) -> Any:
         if not peer.strict or is_stand_in(key):
             return peer.ask("special", "__contains__", cls, key)
-        return any(each is key or each == key for each in cls)
+        return any(each is key or each == key for each in peer.ask("special", "__iter__", cls))
 
 
 class StandIn:
@@ -116,15 +107,6 @@ class StandIn:
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
         raise TypeError("an object of the other process cannot be pickled")
-
-    def __repr__(self) -> Any:
-        return peer.ask("special", "__repr__", self)
-
-    def __str__(self) -> Any:
-        return peer.ask("special", "__str__", self)
-
-    def __format__(self, spec: str) -> Any:
-        return peer.ask("special", "__format__", self, spec)
 
     def __dir__(self) -> Any:
         return peer.ask("dir", self)
@@ -222,6 +204,10 @@ async def unheard(awaited: Any) -> None:
 
 FORWARDERS = {name: forwarder(name) for name in SPECIAL - {"__await__"}}
 TEXTS = ("__repr__", "__str__", "__format__")
+for each in TEXTS:
+    setattr(StandIn, each, FORWARDERS[each])
+for each in ("__iter__", "__len__", "__getitem__"):
+    setattr(ProgramClass, each, FORWARDERS[each])
 
 
 def method(owner: int, name: str) -> Callable[..., Any]:
@@ -252,28 +238,27 @@ def class_of(number: int, name: str, bases: tuple[type, ...], specials: list[str
         names["__str__"] = lambda self: self._rh_text
     elif values:
         kept = [*values[:1], *kept]
-        names["__getattr__"] = value_attribute
+        names["__getattr__"] = StandIn.__getattr__
         names |= {text: FORWARDERS[text] for text in TEXTS if text in specials}
     else:
         kept = kept or [StandIn]
         names["__slots__"] = ()
         names |= {method_name: method(number, method_name) for method_name in methods}
-        names |= {special: FORWARDERS[special] for special in specials if special in FORWARDERS}
-        if "__hash__" not in specials:
-            names["__hash__"] = None if "__eq__" in specials else object.__hash__
+        names |= forwarded(specials)
         names |= {special: None for special in ("__iter__", "__len__") if special not in specials and any(
             hasattr(base, special) for base in kept)}
     return type.__new__(ProgramClass, name, tuple(kept), names)
 
 
-def value_attribute(self: Any, name: str) -> Any:
-    """An attribute that a number, text or tuple of the program's own kind has beside those of its base."""
-    if is_inner(name):
-        raise AttributeError(name)
-    return peer.ask("getattr", self, name)
+def forwarded(specials: list[str]) -> dict[str, Any]:
+    """The special methods of a class, and `__hash__` as it would have it."""
+    names: dict[str, Any] = {name: FORWARDERS[name] for name in specials if name in FORWARDERS}
+    if "__hash__" not in specials:
+        names["__hash__"] = None if "__eq__" in specials else object.__hash__
+    return names
 
 
-def subclass(meta: type, name: str, bases: tuple[type, ...], names: dict[str, Any]) -> Any:
+def subclass(name: str, bases: tuple[type, ...], names: dict[str, Any]) -> Any:
     """A class of this process on one of the other, which makes it there, with these methods as callbacks."""
     body = {key: value for key, value in names.items()
             if key not in ("__classcell__", "__module__", "__qualname__")}
@@ -281,11 +266,7 @@ def subclass(meta: type, name: str, bases: tuple[type, ...], names: dict[str, An
     own: dict[str, Any] = {"_rh_class": number, "_rh_trusted": name[:1].isupper(), "_rh_likeness": None,
                            "_rh_changing": any(getattr(base, "_rh_changing", False) for base in bases),
                            "__module__": "tests", "__slots__": ()}
-    own |= {special: FORWARDERS[special] for special in specials if special in FORWARDERS}
-    if "__hash__" not in specials:
-        own["__hash__"] = None if "__eq__" in specials else object.__hash__
-    if "__classcell__" in names:
-        own["__classcell__"] = names["__classcell__"]
+    own |= forwarded(specials) | {key: names[key] for key in ("__classcell__",) if key in names}
     made = type.__new__(ProgramClass, name, bases, own)
     peer.classes[number] = made
     return made

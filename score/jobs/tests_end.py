@@ -8,14 +8,13 @@ import os
 import re
 import sys
 import types
-import warnings
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
 import numpy as np
 
-from score.jobs.evaluation import Evaluation
+from score.jobs import evaluation
 from score.jobs.link import Link, LinkLost
 from score.jobs.modules import failed_at, message_of
 from score.jobs.peer import Peer, special
@@ -64,26 +63,6 @@ class Names(dict[str, Any]):
         return value
 
 
-class Patches:
-    """What tests put in place of parts of modules; the program's process hears of it before a question."""
-
-    def __init__(self, peer: Peer) -> None:
-        self.peer, self.known, self.is_telling = peer, parts_of_modules(), False
-
-    def tell(self) -> None:
-        """Have the other process do what was done here since."""
-        if self.is_telling:
-            return
-        self.is_telling, now = True, parts_of_modules()
-        try:
-            for (module, name), value in now.items():
-                before = self.known.get((module, name))
-                if value is not before and not (name == "environ" and value == before):
-                    self.peer.ask("patch", module, name, value)
-        finally:
-            self.known, self.is_telling = now, False
-
-
 def parts_of_modules() -> dict[tuple[str, str], Any]:
     """What there is in the modules that tests patch."""
     parts = {(module, name): value for module in PATCHED if module in sys.modules
@@ -98,15 +77,28 @@ class TestsEnd:
         self.stops = stops           # whether the tests expect StopIteration of a call
         self.before: dict[int, tuple[Any, Any]] = {}       # what was altered, and a copy of it before, by id
         self.has_kept = False        # in the present call
+        self.parts: Any = None       # of modules, as the program has them, where they may be patched
         self.peer = Peer(Link(), {
             "call": self.of_lent(call), "special": self.of_lent(special, 1),
             "getattr": self.of_lent(read_attribute), "setattr": self.of_lent(write_attribute),
             "stdin": lambda name, size: {"read": sys.stdin.read, "readline": sys.stdin.readline}[name](size),
             "input": lambda prompt: dict.get(self.names, "input", builtins.input)(prompt),
-            "finish": self.of_lent(step_through)}, strict=True)
-        self.peer.heard, self.peer.altered, self.peer.ended = heard, self.keep, self.forget
-        self.peer.wrap_coroutine, self.peer.raised = self.coroutine, self.as_expected
+            "finish": self.of_lent(step_through)}, self)
         self.names = Names(self.peer, entry_point, classes)
+
+    def before_call(self) -> None:
+        """Have the other process do what was put in place of parts of modules since."""
+        if self.parts is None:
+            return
+        known, now = self.parts, parts_of_modules()
+        self.parts = None            # what this asks for is no news
+        try:
+            for (module, name), value in now.items():
+                before = known.get((module, name))
+                if value is not before and not (name == "environ" and value == before):
+                    self.peer.ask("patch", module, name, value)
+        finally:
+            self.parts = now
 
     def of_lent(self, operation: Callable[..., Any], place: int = 0) -> Callable[..., Any]:
         """The operation on what the tests passed to the program, and on nothing else that it could name."""
@@ -143,7 +135,7 @@ class TestsEnd:
             return self.peer.borrowed.get(written[1], self.peer.classes.get(written[1]))
         return self.peer.lent[written[1]] if written[0] in ("object", "class", "value") else None
 
-    def forget(self) -> None:
+    def after_call(self) -> None:
         """A call ended: what it was handed and did not alter is as it was."""
         if self.before and not self.has_kept:
             for argument in flat(self.peer.operands):
@@ -155,7 +147,7 @@ class TestsEnd:
         value = restored(value, self.before, {}) if self.before else value
         return self.copied(value) if is_read_later else value
 
-    def coroutine(self, stand_in: Any) -> Any:
+    def awaited(self, stand_in: Any) -> Any:
         """What tests await in place of something that the program awaits."""
         async def wait() -> Any:
             return self.peer.ask("finish", stand_in)
@@ -262,20 +254,6 @@ def step_through(coroutine: Any) -> Any:
         return end.value
 
 
-def heard(events: list[Any]) -> None:
-    """What the program printed, warned of and logged, done again here."""
-    for event in events if type(events) is list else ():
-        kind, *parts = event if type(event) is list and len(event) > 1 else (None,)
-        if kind in ("stdout", "stderr"):
-            getattr(sys, kind).write(str(parts[0]))
-        elif kind == "warning":
-            category = getattr(builtins, str(parts[0]), UserWarning)
-            is_warning = isinstance(category, type) and issubclass(category, Warning)
-            warnings.warn(str(parts[1]), category if is_warning else UserWarning, stacklevel=2)
-        elif kind == "log" and len(parts) == 3 and type(parts[1]) is int and "logging" in sys.modules:
-            sys.modules["logging"].getLogger(str(parts[0])).log(parts[1], "%s", str(parts[2]))
-
-
 def mirror(peer: Peer) -> None:
     """Have seeds and the like take effect in both processes."""
     def both(module: str, name: str, here: Callable[..., Any]) -> Callable[..., Any]:
@@ -301,12 +279,11 @@ def run_tests(code: CodeType, payload: bytes, room: int) -> bytes:
     except (LinkLost, BadMessage):
         return encode_units([["", "the program did not start", "lost"]] * len(order["units"]), room)
     mirror(peer)
-    if "unittest.mock" in sys.modules:
-        peer.before = Patches(peer).tell
+    end.parts = parts_of_modules() if "unittest.mock" in sys.modules else None
     try:
         compiled = [compile(unit, "test", "exec", dont_inherit=True) for unit in order["units"]]
         names.update(order.get("names", {}), _as_it_was_=end.as_it_was)
-        Evaluation(peer, names, [code, *compiled]).patch()
+        evaluation.patch(peer, names, [code, *compiled])
         sys.modules["tests"] = types.ModuleType("tests")
         exec(code, names)
     except BaseException as error:

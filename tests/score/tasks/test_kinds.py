@@ -25,7 +25,7 @@ from warehouse.store.errors import StageError
 from warehouse.tasks.task_files import KINDS as IMPORTED
 from warehouse.tasks.task_files import read_jsonl
 
-SCORER = Scorer("arc-exact-shaped", {"invalid": -1.0})
+SCORER = Scorer("arc-exact-shaped")
 LIMITS = Limits(cpu_seconds=0.5, wall_seconds=3.0, memory_mib=256)
 ASSERTS = {
     "entry_point": "add",
@@ -130,7 +130,7 @@ def test_cheats_gain_nothing(executor, name, payload):
 )
 def test_error_classes_of_functions_under_test(executor, code, error_class):
     row = scored(executor, "function", CHECK, code)
-    assert row.outcome.error_class == error_class and row.reward == -1.0
+    assert row.outcome.error_class == error_class and row.reward == -0.1
 
 
 def test_tests_may_expect_errors_and_changed_arguments(executor):
