@@ -22,17 +22,14 @@ def rewards_of(user: UserFunction, prompts: list[str], completions: list[str],
                          "completion.")
     if len(given) != len(completions):
         raise StageError(f"{where} returned {len(given)} rewards for {len(completions)} completions.")
-    return [None if value is None else finite_number(value, f"{where} returned {value!r} for completion "
-                                                            f"{index} of the part")
-            for index, value in enumerate(given)]
-
-
-def finite_number(value: Any, where: str) -> float:
-    """A reward; StageError for text and for what is not a finite number."""
-    try:
-        number = math.nan if isinstance(value, str) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise StageError(f"{where}: a reward is a finite number, or None where it does not apply.")
-    return number
+    numbers: list[float | None] = []
+    for index, value in enumerate(given):
+        try:
+            number = math.nan if isinstance(value, str) else None if value is None else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if number is not None and not math.isfinite(number):
+            raise StageError(f"{where} returned {value!r} for completion {index} of the part: a reward is a "
+                             "finite number, or None where it does not apply.")
+        numbers.append(number)
+    return numbers

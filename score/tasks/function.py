@@ -97,7 +97,8 @@ class FunctionKind:
         if not ran:
             return unit_measures(answer, outcomes[0], [], task.num_units)
         if not task.calls:
-            units = [list(unit) for outcome in outcomes for unit in outcome.result or [not_run(outcome)]]
+            units = [list(unit) for outcome in outcomes for unit in outcome.result or [
+                (False, outcome.error_name or outcome.error_class or "", outcome.error_message or "", "")]]
             return unit_measures(answer, ran[0], [unit[0] for unit in units], task.num_units, outputs=units)
         outcome = outcomes[0]
         results = outcome.result if isinstance(outcome.result, list) else []
@@ -105,11 +106,6 @@ class FunctionKind:
         shown = [result[:2] for result in results if isinstance(result, list)]
         return unit_measures(answer, outcome, passed, task.num_units, outputs=shown,
                              fingerprint=digest(json.dumps(shown, sort_keys=True)))
-
-
-def not_run(outcome: Outcome) -> tuple[bool, str, str, str]:
-    """A test that failed to run, as one that failed."""
-    return False, outcome.error_name or str(outcome.error_class or ""), outcome.error_message or "", ""
 
 
 def is_expected(result: Any, call: Call, task: FunctionTask) -> bool:
