@@ -53,7 +53,7 @@ def call_lines(number: int, task: FunctionTask, result: Any) -> Iterator[str]:
     keywords = plain_data.restored(call.keywords)
     arguments = [*map(shorten, plain_data.restored(call.arguments)),
                  *(f"{name}={shorten(value)}" for name, value in keywords.items())]
-    right = is_expected(result, call, task)
+    right = is_expected(result, call, task.tolerance)
     yield f"call {number}: {'right' if right else 'wrong'}   {task.entry_point}({', '.join(arguments)})"
     if not right:
         kind, value = (*result, None)[:2] if isinstance(result, list) and result else ("error", None)

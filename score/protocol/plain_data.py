@@ -13,10 +13,6 @@ class NotPlain(TypeError):
     """A value that is no plain data: a function, an object of a class that the code itself defines."""
 
 
-class Unordered(list[Any]):
-    """The items of a set: the scorer hashes nothing that a program chose, its keys may all collide."""
-
-
 def tag(value: Any, depth: int = 0) -> Any:
     """What is written for a result, subclasses of the plain types as their base."""
     if depth > MAX_DEPTH:
@@ -31,13 +27,12 @@ def tag(value: Any, depth: int = 0) -> Any:
         return float(value) if math.isfinite(value) else {TAG: "float", "v": repr(float(value))}
     if isinstance(value, (list, deque)):
         return [tag(item, depth + 1) for item in list(value)]
-    if isinstance(value, (tuple, set, frozenset)):
-        items = [tag(item, depth + 1) for item in value]
-        return {TAG: "tuple" if isinstance(value, tuple) else "set", "v": items}
+    if isinstance(value, tuple):
+        return {TAG: "tuple", "v": [tag(item, depth + 1) for item in value]}
     if isinstance(value, dict):
         pairs = [[tag(key, depth + 1), tag(item, depth + 1)] for key, item in value.items()]
         return {TAG: "dict", "v": pairs}
-    if isinstance(value, (complex, bytes, bytearray, range)):        # equal to nothing that JSON has
+    if isinstance(value, (complex, bytes, bytearray, range, set, frozenset)):      # equal to nothing in JSON
         return {TAG: "shown", "v": repr(value)}
     if hasattr(value, "tolist") and type(value).__module__.startswith("numpy"):     # arrays and scalars
         return tag(value.tolist(), depth + 1)
@@ -51,7 +46,7 @@ def tag(value: Any, depth: int = 0) -> Any:
 
 
 def untag(value: Any) -> Any:
-    """The value behind its tagged form: sets are Unordered, keys text, and what JSON lacks is bytes."""
+    """The value behind its tagged form, nothing of which is hashed: keys are text, what JSON lacks is bytes."""
     if isinstance(value, list):
         return [untag(item) for item in value]
     if not isinstance(value, dict):
@@ -62,8 +57,8 @@ def untag(value: Any) -> Any:
         if len(by_text) < len(inner):
             raise ValueError("keys of the same text")
         return by_text
-    if kind in ("tuple", "set"):
-        return (tuple if kind == "tuple" else Unordered)(untag(inner))
+    if kind == "tuple":
+        return tuple(untag(inner))
     return int(inner, 16) if kind == "int" else float(inner) if kind == "float" else str(inner).encode()
 
 

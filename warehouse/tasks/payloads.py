@@ -118,7 +118,9 @@ def _check_function(payload: dict[str, Any], where: str) -> None:
             _field(where, call, "args", list, [])
             _field(where, call, "kwargs", dict, {})
         _field(where, payload, "tolerance", NUMBER, 0)
-        _field(where, payload, "any_order", bool, False)
+        if payload.get("any_order"):
+            raise StageError(f"{where}: payload field 'any_order' is not known. Write the comparison into "
+                             "'tests': assert sorted(f(x)) == [..].")
         return
     setup = _field(where, payload, "setup", str, "")
     tests = _field(where, payload, "tests", (str, list))
