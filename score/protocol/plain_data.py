@@ -46,7 +46,7 @@ def tag(value: Any, depth: int = 0) -> Any:
 
 
 def untag(value: Any) -> Any:
-    """The value behind its tagged form, nothing of which is hashed: keys are text, what JSON lacks is bytes."""
+    """The value behind its tagged form; nothing is hashed, so keys are text. What JSON lacks is bytes."""
     if isinstance(value, list):
         return [untag(item) for item in value]
     if not isinstance(value, dict):

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 from warehouse.store.errors import StageError
 
 MAX_GRID_SIDE = 30
-MATCHES = ("exact", "numeric", "choice")
+MATCHES = ("exact", "numeric")
 COMPARISONS = ("tokens", "lines", "values")
 NUMBER = (int, float)
 Code = tuple[str, list[ast.stmt]]       # a source and its statements
@@ -56,7 +56,6 @@ def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
         if kind == "math":
             return
         _choice(where, payload, "match", MATCHES)
-        _field(where, payload, "choices", list, [])
         _field(where, payload, "label", (str, type(None)), None)
         _field(where, payload, "tolerance", NUMBER, 0)
 
