@@ -92,6 +92,5 @@ def scorer_of(options: ScoreOptions, reward: RewardOptions, graders: Mapping[str
     from score.rewards.scorer import Scorer
     from warehouse.stages.user_code import load_function
     return Scorer(str(reward.reward), options.limits.limits, tuple(sorted(options.lanes.allow_import)),
-                  reward.truncated_zero,
                   load_function(reward.reward_file, "--reward-file") if reward.reward_file else None, graders,
                   replaced)

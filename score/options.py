@@ -22,7 +22,6 @@ class RewardOptions:
     reward_file: str | None = option(
         None, "A reward function of your own, with TRL's signature, instead of --reward.",
         metavar="FILE.py:NAME", guarded="reward")
-    truncated_zero: bool = option(False, "Give truncated completions the reward 0.")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from score.sandbox.executor import Executor
 from score.sandbox.program import Outcome, Program
 from score.tasks.measures import Measures
 from warehouse.stages.user_code import UserFunction
-from warehouse.store.schema import CUT_OFF
 
 Terms = dict[str, float] | None
 # Columns that the user's reward sees besides the task's: of what was measured, and of the completions.
@@ -74,16 +73,11 @@ def join_outcomes(outcomes: list[Outcome]) -> Outcome:
 def reward_terms(items: Sequence[Item], judgements: Sequence[Judgement], scorer: Scorer,
                  completions: pa.Table) -> list[Terms]:
     """The terms of every reward; None where nothing could be measured, or none applies."""
-    terms = registered_terms(items, judgements, scorer)
-    if scorer.user is not None:
-        rewards = user_rewards(scorer.user, items, judgements, completions)
-        terms = [None if judgement.outcome.infrastructure or reward is None else {scorer.user.name: reward}
-                 for judgement, reward in zip(judgements, rewards, strict=True)]
-    if scorer.truncated_zero:
-        reasons = completions.column("finish_reason").to_pylist()
-        terms = [{**own, "truncated": -sum(own.values())} if own is not None and reason in CUT_OFF else own
-                 for own, reason in zip(terms, reasons, strict=True)]
-    return terms
+    if scorer.user is None:
+        return registered_terms(items, judgements, scorer)
+    rewards = user_rewards(scorer.user, items, judgements, completions)
+    return [None if judgement.outcome.infrastructure or reward is None else {scorer.user.name: reward}
+            for judgement, reward in zip(judgements, rewards, strict=True)]
 
 
 def registered_terms(items: Sequence[Item], judgements: Sequence[Judgement], scorer: Scorer) -> list[Terms]:

@@ -21,7 +21,6 @@ class Scorer:
     reward: str                              # by-kind: the default of each kind of task
     limits: Limits = field(default_factory=Limits)
     imports: tuple[str, ...] = ()
-    truncated_zero: bool = False               # a completion that was cut off gets 0
     user: UserFunction | None = None           # takes the place of the registered reward
     graders: Mapping[str, str] = field(default_factory=dict)     # version of each library that grades
     replaced: Mapping[str, str] = field(default_factory=dict)    # hash of each task put in another's place
@@ -42,7 +41,7 @@ class Scorer:
         named = {"graders": dict(self.graders), "replaced": dict(self.replaced)}
         optional = {name: facts for name, facts in named.items() if facts}
         return {"reward": self.name, **by_kind, **optional, "limits": asdict(self.limits),
-                "truncated_zero": self.truncated_zero, "imports": list(self.imports), "code": code_version(),
+                "imports": list(self.imports), "code": code_version(),
                 "user_code": None if self.user is None else self.user.content_hash}
 
     @cached_property
