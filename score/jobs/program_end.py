@@ -23,8 +23,8 @@ MOST_EVENTS = 10_000         # of one message: what is printed beyond is dropped
 MIRRORED = {("random", "seed"), ("numpy.random", "seed"), ("sys", "setrecursionlimit")}
 
 
-class Printed(io.TextIOBase):
-    """A stream of the program whose text goes to the stream of its tests."""
+class Stream(io.TextIOBase):
+    """stdin, stdout or stderr of the program, which are those of its tests."""
 
     def __init__(self, peer: Peer, name: str) -> None:
         self.peer, self.stream = peer, name
@@ -33,16 +33,6 @@ class Printed(io.TextIOBase):
         note(self.peer, [self.stream, str.__str__(text)])
         return len(text)
 
-    def writable(self) -> bool:
-        return True
-
-
-class Read(io.TextIOBase):
-    """The program's stdin: that of its tests."""
-
-    def __init__(self, peer: Peer) -> None:
-        self.peer = peer
-
     def readline(self, size: int = -1) -> str:  # type: ignore[override]
         return str(self.peer.ask("stdin", "readline", size))
 
@@ -50,7 +40,10 @@ class Read(io.TextIOBase):
         return str(self.peer.ask("stdin", "read", -1 if size is None else size))
 
     def readable(self) -> bool:
-        return True
+        return self.stream == "stdin"
+
+    def writable(self) -> bool:
+        return self.stream != "stdin"
 
 
 def note(peer: Peer, event: list[Any]) -> None:
@@ -74,7 +67,7 @@ def serve_tests(code: CodeType, payload: bytes) -> bytes:
         "loads": lambda data: sys.modules["pickle"].loads(data)}
     peer = Peer(Link(), operations)
     operations["subclass"] = functools.partial(subclass, peer)
-    sys.stdout, sys.stderr, sys.stdin = Printed(peer, "stdout"), Printed(peer, "stderr"), Read(peer)
+    sys.stdout, sys.stderr, sys.stdin = (Stream(peer, name) for name in ("stdout", "stderr", "stdin"))
     builtins.input = lambda prompt="": peer.ask("input", str(prompt))
     hear_warnings(peer)
     try:
@@ -154,5 +147,3 @@ def hear_warnings(peer: Peer) -> None:
         handler = logging.Handler()
         handler.emit = lambda record: note(peer, ["log", record.name, record.levelno, record.getMessage()])
         logging.getLogger().addHandler(handler)
-
-

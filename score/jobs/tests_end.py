@@ -79,7 +79,8 @@ class TestsEnd:
         self.has_kept = False        # in the present call
         self.parts: Any = None       # of modules, as the program has them, where they may be patched
         self.peer = Peer(Link(), {
-            "call": self.of_lent(call), "special": self.of_lent(special, 1),
+            "call": self.of_lent(lambda function, operands, keywords: function(*operands, **keywords)),
+            "special": self.of_lent(special, 1),
             "getattr": self.of_lent(read_attribute), "setattr": self.of_lent(write_attribute),
             "stdin": lambda name, size: {"read": sys.stdin.read, "readline": sys.stdin.readline}[name](size),
             "input": lambda prompt: dict.get(self.names, "input", builtins.input)(prompt),
@@ -202,11 +203,6 @@ def flat(values: Any) -> list[Any]:
     if type(values) is not tuple:
         return [values]
     return [values, *(each for value in values for each in flat(value))]
-
-
-def call(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Call what the tests passed to the program."""
-    return function(*arguments, **keywords)
 
 
 def is_function(value: Any) -> bool:

@@ -131,16 +131,12 @@ class LaneProcess:
         """True when it has been silent for longer than any program can take, or was stopped by a signal."""
         if not self.flights:
             return False
-        patience = self.limits.wall_seconds * OVERLOAD_PATIENCE + SILENT_SECONDS
-        return time.monotonic() - self.since > patience or self.is_stopped()
-
-    def is_stopped(self) -> bool:
-        """True if the process is in state T."""
+        if time.monotonic() - self.since > self.limits.wall_seconds * OVERLOAD_PATIENCE + SILENT_SECONDS:
+            return True
         try:
-            stat = Path(f"/proc/{self.pid}/stat").read_text()
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
         except OSError:
             return False
-        return stat.rpartition(")")[2].split()[0] == "T"
 
     def stop(self) -> None:
         """Kill the lane; its children die with it."""

@@ -435,7 +435,7 @@ def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
             return [(node.optional_vars, node.context_expr)]
         case ast.Call(func=ast.Attribute(value=gathering, attr=name)) if name in GATHERS:
             return [(gathering, each) for each in node.args]
-        case ast.Call() if is_print(node):
+        case ast.Call(func=ast.Name(id="print")):              # what it prints stands together
             return [(node.func, each) for each in node.args]
     return []
 
@@ -443,8 +443,3 @@ def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
 def name_of(function: ast.expr) -> str:
     """The name by which a function or method is called."""
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
-
-
-def is_print(node: ast.AST) -> bool:
-    """True of what prints, so that what it prints stands together."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
