@@ -183,10 +183,8 @@ class Peer:
             return ["module", value.__name__]
         if issubclass(kind, INTERNAL):
             raise TooLarge(f"a {kind.__name__} does not cross")
-        if issubclass(kind, types.BuiltinFunctionType) and self.strict and (
+        if issubclass(kind, (type, types.BuiltinFunctionType)) and self.strict and (
                 getattr(builtins, name := value.__name__, None) is value):
-            return ["builtin", name]
-        if issubclass(kind, type) and self.strict and getattr(builtins, name := value.__name__, 0) is value:
             return ["builtin", name]                         # `type` and `map` make nothing of the tests'
         if kind in METHODS and self.strict and (
                 getattr(builtins, value.__objclass__.__name__, None) is value.__objclass__):
