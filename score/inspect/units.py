@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from score.protocol import plain_data
@@ -29,7 +29,7 @@ def unit_lines(kind: str, payload: dict[str, Any], outputs: list[Any] | None) ->
                 for line in call_lines(number, task, result)]
     if isinstance(task, FunctionTask):
         return [line for number, verdict in enumerate(outputs, start=1)
-                for line in test_lines(number, sources_of(task), verdict)]
+                for line in test_lines(number, task, verdict)]
     wanted = [payload[name] for name in ("answer", "rows", "groups") if name in payload]
     return [f"got {shorten(unit)}" for unit in outputs] + [f"expected {shorten(value)}" for value in wanted]
 
@@ -61,15 +61,15 @@ def call_lines(number: int, task: FunctionTask, result: Any) -> Iterator[str]:
         yield f"  got      {shorten(_value(value))}" if kind == "value" else f"  raised   {shorten(value)}"
 
 
-def test_lines(number: int, sources: Sequence[tuple[str, str]], verdict: Any) -> Iterator[str]:
+def test_lines(number: int, task: FunctionTask, verdict: Any) -> Iterator[str]:
     """A test, the assertion of it that failed, and what the program had answered."""
-    unit, setup = sources[number - 1] if number <= len(sources) else ("", "")
+    unit = task.units[number - 1] if number <= len(task.units) else ""
     passed, name, message = (*verdict, "", "")[:3] if isinstance(verdict, list) else (bool(verdict), "", "")
     yield f"test {number}: {'right' if passed else 'wrong'}   {printable(''.join(unit.splitlines()[-1:]))}"
     if passed:
         return
     if at := FAILED_AT.fullmatch(str(message)):
-        lines = (setup if "of the setup" in message else unit).splitlines()
+        lines = (task.setup if "of the setup" in message else unit).splitlines()
         place = int(at[1]) - 1
         failed = lines[place].strip() if place < len(lines) else ""
         if failed not in ("", unit.strip()):
@@ -77,11 +77,6 @@ def test_lines(number: int, sources: Sequence[tuple[str, str]], verdict: Any) ->
         yield from [f"  got      {printable(at[2])}"] if at[2] else []
     else:
         yield f"  {printable(': '.join(filter(None, (name, str(message)[:LONGEST]))))}"
-
-
-def sources_of(task: FunctionTask) -> list[tuple[str, str]]:
-    """Each test as it was run, and what was run before it."""
-    return [(unit, task.setup) for unit in task.units]
 
 
 def shorten(value: Any) -> str:

@@ -60,7 +60,8 @@ def serve_tests(code: CodeType, payload: bytes) -> bytes:
         "call": lambda function, arguments, keywords: function(*arguments, **keywords), "special": special,
         "getattr": getattr, "setattr": setattr, "delattr": delattr, "dir": dir,
         "method": lambda kind, name, it, arguments, keywords: getattr(kind, name)(it, *arguments, **keywords),
-        "plain": plain_of, "name": lambda name: namespace[name],
+        "plain": lambda value: next(kind(value) for kind in CHANGING if isinstance(value, kind)),
+        "name": lambda name: namespace[name],
         "entry": lambda: function_of(namespace, order["entry_point"]), "signature": signature_of,
         "finish": finish, "elsewhere": elsewhere, "patch": patch,
         "evaluate": lambda text, mode, names: evaluated(text, mode, {**namespace, **names}),
@@ -79,14 +80,6 @@ def serve_tests(code: CodeType, payload: bytes) -> bytes:
             peer.answer(peer.link.receive())
     except LinkLost:        # tests that have ended, or took too long, are no error of the program
         return b""
-
-
-def plain_of(value: Any) -> Any:
-    """What a list, dictionary or set of the program's own kind holds."""
-    for kind in CHANGING:
-        if isinstance(value, kind):
-            return kind(value)
-    raise TypeError("no container")
 
 
 def signature_of(function: Any) -> list[Any]:

@@ -91,7 +91,8 @@ class Crossing:
             return value if -BIG_INTEGER < value < BIG_INTEGER else ["int", hex(value)]
         if kind is float:
             return value if math.isfinite(value) else ["float", repr(value)]
-        if kind in CONTAINERS and is_simple(value):
+        if kind in CONTAINERS and (kind is not np.ndarray or value.dtype.hasobject
+                                   or ARRAY_TYPE.fullmatch(value.dtype.str)):
             place = self.places.get(id(value))
             if place is None:
                 place = self.places[id(value)] = len(self.table)
@@ -212,12 +213,6 @@ class Crossing:
                 self._fill(self.table[place], row)
         except MALFORMED as error:
             raise BadMessage(f"{type(error).__name__}") from None
-
-
-def is_simple(container: Any) -> bool:
-    """False of an array whose type cannot be written in one word."""
-    return type(container) is not np.ndarray or container.dtype.hasobject or bool(
-        ARRAY_TYPE.fullmatch(container.dtype.str))
 
 
 def items_of(container: Any) -> Any:
