@@ -45,10 +45,10 @@ class FollowUp(Protocol):
     def key(self) -> bytes:
         """Equal where the same follows."""
 
-    def programs(self, program: Program, outcome: Outcome) -> list[Program]:
+    def program(self, outcome: Outcome) -> Program | None:
         """What to run next."""
 
-    def settle(self, outcome: Outcome, later: list[tuple[Program, Outcome]]) -> Outcome:
+    def settle(self, outcome: Outcome, later: Outcome | None) -> Outcome:
         """The outcome in the light of what was run next."""
 
 

@@ -75,10 +75,10 @@ class OwnGrader:
 
     key: ClassVar[bytes] = b"own grader"
 
-    def programs(self, program: Program, outcome: Outcome) -> list[Program]:
-        return []
+    def program(self, outcome: Outcome) -> None:
+        return None
 
-    def settle(self, outcome: Outcome, later: list[tuple[Program, Outcome]]) -> Outcome:
+    def settle(self, outcome: Outcome, later: Outcome | None) -> Outcome:
         words = outcome.error_message if outcome.error_class else given_by(outcome).get("failure")
         return outcome if outcome.infrastructure or words is None else replace(
             outcome, result=None, error_class=ErrorClass.UNTESTABLE,
