@@ -8,8 +8,7 @@ import click
 from click.core import ParameterSource
 
 from score.inspect.commands import diff, explain, limits_of_score, try_program
-from score.options import LaneOptions, RewardOptions, ScoreOptions, TierOptions
-from score.sandbox.limits import Limits
+from score.options import LaneOptions, LimitOptions, RewardOptions, ScoreOptions, TierOptions
 from warehouse.fields import options_from, options_of
 from warehouse.options import TitledCommand, open_run, run_argument, shows_errors, with_version
 
@@ -24,7 +23,7 @@ LOADS = ("score.run",)               # what `warehouse warm` imports beforehand
               help="Config file with the limits in its table [score].")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), default=None,
               help="Write one line of JSON per solution to this file.")
-@options_of(Limits)
+@options_of(LimitOptions)
 @options_of(LaneOptions)
 @options_of(TierOptions)
 @shows_errors
@@ -37,7 +36,7 @@ def gold(where: str, file: Path | None, output: Path | None, **values: Any) -> N
     are named, too.
     """
     from score.gold import score_gold
-    for line in score_gold(where, file, output, options_from(Limits, values),
+    for line in score_gold(where, file, output, options_from(LimitOptions, values).limits,
                            options_from(LaneOptions, values), options_from(TierOptions, values)):
         click.echo(line)
 
@@ -73,7 +72,7 @@ def score(run: Path, **values: Any) -> None:
                           warehouse.read("tasks", columns=told).to_pylist()), options.lanes.import_path)
     reward = settled_reward(options.reward)
     own = load_function(reward.reward_file, "--reward-file") if reward.reward_file else None
-    scorer = Scorer(reward.reward or default_reward(kinds), options.limits,
+    scorer = Scorer(reward.reward or default_reward(kinds), options.limits.limits,
                     tuple(sorted(options.lanes.allow_import)), own, graders.versions,
                     warehouse.state.replaced_payloads)
     run_score(options, scorer, click.echo, graders.modules)

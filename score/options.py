@@ -25,6 +25,22 @@ class RewardOptions:
 
 
 @dataclass(frozen=True)
+class LimitOptions:
+    """What one program may use."""
+
+    cpu_seconds: float = option(1.0, "CPU time of a program, all inputs together.",
+                                group="Limits of a program")
+    wall_seconds: float | None = option(None, "Wall time of a program. [default: 5 x CPU]")
+    memory_mib: int = option(512, "Memory of a program on top of an empty process.")
+    output_kib: int = option(64, "Size of a program's answer.")
+
+    @property
+    def limits(self) -> Limits:
+        """As the scorer has them."""
+        return Limits(**{**vars(self), "wall_seconds": self.wall_seconds or 5 * self.cpu_seconds})
+
+
+@dataclass(frozen=True)
 class LaneOptions:
     """What programs may import, and the lanes that run them."""
 
@@ -58,7 +74,7 @@ class ScoreOptions:
     reward: RewardOptions = field(default_factory=RewardOptions)
     iteration: int | None = iteration_field("Which rollouts")
     purpose: str | None = option(None, PURPOSE_HELP)
-    limits: Limits = field(default_factory=Limits)
+    limits: LimitOptions = field(default_factory=LimitOptions)
     lanes: LaneOptions = field(default_factory=LaneOptions)
     isolation: TierOptions = field(default_factory=TierOptions)
     shard: Shard = option(Shard(), "Score this share of the parts, as one of several workers.",

@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from score.options import LaneOptions, TierOptions
-from score.sandbox.limits import Limits
+from score.options import LaneOptions, LimitOptions, TierOptions
 from warehouse.fields import options_from, options_of
 from warehouse.options import RunFolder, TitledCommand, config_defaults, run_folder, shows_errors
 
@@ -60,13 +59,13 @@ def explain(run: Path, completion: str) -> None:
 @click.option("--task", "task_id", required=True, help="Task to try it on.")
 @click.option("--reward", default=None,
               help="Reward to compute. [default: that of `score` without a reward file]")
-@options_of(Limits)
+@options_of(LimitOptions)
 @options_of(LaneOptions)
 @options_of(TierOptions)
 @shows_errors
 def try_program(run: Path, file: Path, task_id: str, reward: str | None, **values: Any) -> None:
     """Run the program in FILE on one task of RUN in the sandbox and show its reward."""
     from score.inspect.explain import try_file
-    click.echo(try_file(run, file, task_id, reward, options_from(Limits, values),
+    click.echo(try_file(run, file, task_id, reward, options_from(LimitOptions, values).limits,
                         options_from(LaneOptions, values), options_from(TierOptions, values),
                         colors=sys.stdout.isatty()))

@@ -2,24 +2,21 @@
 
 from dataclasses import asdict, dataclass
 
-from warehouse.fields import option
 from warehouse.store.errors import StageError
 
 MOST = 1_000_000            # seconds, MiB or KiB; NaN is not at most this either
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of one program. CPU time decides, so that load does not change verdicts."""
 
-    cpu_seconds: float = option(1.0, "CPU time of a program, all inputs together.",
-                                group="Limits of a program")
-    wall_seconds: float = option(None, "Wall time of a program. [default: 5 x CPU]")
-    memory_mib: int = option(512, "Memory of a program on top of an empty process.")
-    output_kib: int = option(64, "Size of a program's answer.")
+    cpu_seconds: float = 1.0         # all grids, or all calls, of one program together
+    wall_seconds: float = 5.0        # for programs that sleep; at least cpu_seconds
+    memory_mib: int = 512            # address space above that of the empty process
+    output_kib: int = 64             # the answer, and what is printed where that is the answer
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "wall_seconds", self.wall_seconds or 5 * self.cpu_seconds)
         for name, value in asdict(self).items():
             if not 0 < value <= MOST:
                 raise StageError(f"The limit {name} is {value}: it must be above 0 and at most {MOST}.")
