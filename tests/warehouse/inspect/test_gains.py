@@ -83,7 +83,8 @@ def test_the_interval_of_the_gain_holds_it_as_often_as_it_says(tmp_path: Path) -
 
 def test_the_same_draws_make_a_small_gain_certain(tmp_path: Path) -> None:
     """Four completions of 60 tasks, drawn alike: one more of every fifth task is right."""
-    visits = ({f"t{task:02}": (4, task % 3 + (late and task % 5 == 0)) for task in range(60)} for late in (0, 1))
+    visits = ({f"t{task:02}": (4, task % 3 + (late and task % 5 == 0)) for task in range(60)}
+              for late in (0, 1))
     assert "it learned; pass@1 .25 → .30 (+0.05 ± 0.03)" in said(evaluated(tmp_path, *visits))
 
 
