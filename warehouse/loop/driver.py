@@ -41,11 +41,17 @@ class LoopOptions:
 
     iterations: int
     ahead: bool = False
+    ahead_by: int | None = None
     rescue: bool = False
     eval_every: int | None = None
     eval_options: str = ""
     ignore: tuple[str, ...] = ()
     track: str | None = None
+
+    @property
+    def depth(self) -> int:
+        """How many iterations are sampled before the one that trains is done."""
+        return self.ahead_by or int(self.ahead)
 
 
 class Watched(NamedTuple):
@@ -78,7 +84,7 @@ class Loop:
         self.sampling: dict[int, Sampling] = {}
         self.scoring: dict[int, Running] = {}
         self.training: Training | None = None
-        self.watching: Future[Watched] | None = None
+        self.watching: dict[int, Future[Watched]] = {}          # by iteration, those not heeded yet
         self.since: int | None = None
         self.watcher = ThreadPoolExecutor(1)
 
@@ -104,20 +110,18 @@ class Loop:
             if number not in self.sampling:
                 self._begin(number)
             self._wait(self.sampling[number], f"iteration {number}: sampling, running programs")
-            if self.options.ahead and not self._ends_a_stretch(number):
-                self._begin_ahead(number + 1)
-            if (code := self._heed_alarms()) is not None:           # of the iteration before
+            self._sample_ahead(number)
+            # Ahead, the alarms of the iteration before are looked for while this one trains.
+            if (code := self._heed_alarms(number - 1 if self.options.depth else number)) is not None:
                 return code
             if number not in self.scoring:                          # after a rescue: anew, or left untrained
                 continue
-            self._wait(self.scoring[number], f"iteration {number}: running programs")
+            self._wait(self.scoring[number], f"iteration {number}: running programs", at=number)
             self.training = self._train(number)
-            failed = self._wait(self.training, f"iteration {number}: training", allowed=NO_GRADIENT)
-            self.watching = self.watcher.submit(self._look, number)
-            # Where the next iteration is sampled already, the one after it is begun before the watch is over.
-            ahead = self.sampling.get(number + 1)
-            code = self._heed_alarms() if failed or not ahead or ahead.poll() is None else None
-            if code is not None:
+            failed = self._wait(self.training, f"iteration {number}: training", allowed=NO_GRADIENT,
+                                at=number)
+            self.watching[number] = self.watcher.submit(self._look, number)
+            if (failed or number + 1 not in self.sampling) and (code := self._heed_alarms()) is not None:
                 return code
             if failed and not self._is_trained(number):
                 raise Failed(self.training.words, failed, self.training.said())
@@ -134,7 +138,7 @@ class Loop:
 
     def _ends_a_stretch(self, iteration: int) -> bool:
         """Whether nothing is sampled ahead: the loop ends, or an evaluation wants the engine for itself."""
-        return iteration + 1 == self.options.iterations or self._is_evaluated(iteration + 1)
+        return iteration + 1 >= self.options.iterations or self._is_evaluated(iteration + 1)
 
     def _is_evaluated(self, version: int) -> bool:
         every = self.options.eval_every
@@ -144,26 +148,33 @@ class Loop:
 
     def _begin(self, iteration: int, *more: str) -> None:
         """Sample an iteration, and run its programs as they are sampled."""
-        share = []
-        if self.options.ahead and not self.crew.is_split and "gpu-memory-utilization" not in self._config():
-            share = ["--gpu-memory-utilization", str(ENGINE_SHARE)]
         words = ["--iteration", str(iteration)]
         self.sampling[iteration] = sampling = self._sample(
-            iteration, "train", [*words, "--spill-seconds", "1", *share, *more])
+            iteration, "train", [*words, "--spill-seconds", "1", *more])
         self.scoring[iteration] = self.start(["score", self.run, *words],
                                              {warm.BESIDE: str(len(sampling.running) + 1)})
 
-    def _begin_ahead(self, iteration: int) -> None:
-        """Sample by the policy before an iteration's own, which is being trained."""
-        if not self._is_trained(iteration):
-            self._move_split(iteration - 1)
-            self._begin(iteration, "--policy", str(iteration - 1))
+    def _sample_ahead(self, number: int) -> None:
+        """Sample the next iteration while `number` is not trained, if the engine is free.
+
+        It samples with the policy that is `depth` iterations older than the iteration's own.
+        """
+        last = max(self.sampling, default=number)
+        if (last >= number + self.options.depth or self._ends_a_stretch(last)
+                or last not in self.sampling or self.sampling[last].poll() is None):
+            return
+        if not self._is_trained(last + 1):
+            self._move_split(last)
+            self._begin(last + 1, "--policy", str(max(0, last + 1 - self.options.depth)))
 
     def _sample(self, iteration: int, purpose: str, words: list[str]) -> Sampling:
         def lost(worker: Worker, job: Running, then: str) -> None:
             self._tell_lost(worker, job, f"iteration {iteration} was sampled; {then}")
-        return Sampling(self.start, ["rollout", self.run, *words, *self._part_size(iteration, purpose)],
-                        self.crew, lost)
+        share = []
+        if self.options.depth and not self.crew.is_split and "gpu-memory-utilization" not in self._config():
+            share = ["--gpu-memory-utilization", str(ENGINE_SHARE)]
+        return Sampling(self.start, ["rollout", self.run, *share, *words,
+                                     *self._part_size(iteration, purpose)], self.crew, lost)
 
     def _train(self, iteration: int) -> Training:
         def lost(worker: Worker, job: Running, then: str) -> None:
@@ -220,10 +231,16 @@ class Loop:
                   f"{worker.name}: `{job.words[0]}` ended with exit code {code} while {then}"
                   + ("; from now on it is left out" if left_out else ""))
 
-    def _wait(self, job: Running | Sampling | Training, doing: str, allowed: int = 0) -> int:
-        """Its exit code, once it has ended; Failed where that is neither 0 nor `allowed`."""
+    def _wait(self, job: Running | Sampling | Training, doing: str, allowed: int = 0,
+              at: int | None = None) -> int:
+        """Its exit code, once it has ended; Failed where that is neither 0 nor `allowed`.
+
+        Meanwhile the iterations after `at` are sampled.
+        """
         began = time.monotonic()
         while (code := job.poll()) is None:
+            if at is not None:
+                self._sample_ahead(at)
             self.show(self.warehouse.state.newest, f"{doing} ({time.monotonic() - began:.0f} s)")
             time.sleep(LOOK_SECONDS)
         if code not in (0, allowed):
@@ -276,11 +293,16 @@ class Loop:
         return Watched(rows, alarm_lines(self.warehouse, connection, alarms, since) if firing else [],
                        advise(self.warehouse, connection, alarms), [alarm.signal for alarm in firing])
 
-    def _heed_alarms(self) -> int | None:
-        """The exit code where alarms end the loop; after a rescue, or without alarms, None."""
-        if self.watching is None:
-            return None
-        watching, self.watching = self.watching, None
+    def _heed_alarms(self, before: int | None = None) -> int | None:
+        """The exit code where alarms end the loop, of iterations before `before` or all; else None."""
+        code = None
+        for iteration in [*self.watching]:
+            if code is None and (before is None or iteration < before) and iteration in self.watching:
+                code = self._heed(self.watching.pop(iteration))
+        return code
+
+    def _heed(self, watching: Future[Watched]) -> int | None:
+        """Tell what an iteration came to; the exit code where its alarms end the loop."""
         while not watching.done():
             self.show(self.warehouse.state.newest, "looking for alarms")
             time.sleep(LOOK_SECONDS)
@@ -296,6 +318,7 @@ class Loop:
         if not self.rescues or back is None or watched.advice.mend:
             return ALARM_EXIT_CODE
         self.rescues -= 1
+        self.watching.clear()
         self.stop()
         why = f"{', '.join(watched.signals)} since iteration {watched.advice.first}"
         said = roll_back(self.warehouse, back, why)
