@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 
 from warehouse.ledger.state import Choice
-from warehouse.sql.corrections import CORRECTIONS, DROPS
 from warehouse.sql.inventory import TABLES as VIEWS
 from warehouse.sql.inventory import Inventory
 from warehouse.sql.rollup_files import ROLLED, Rollup
@@ -44,7 +43,7 @@ def table_views(inventory: Inventory) -> str:
     that takes a tenth of a second, over a thousand files several. `stored_rows` brings the files.
     """
     return "\n".join([*(_table_view(name) for name in VIEWS),
-                      _scorers_view(inventory.choices), _corrections_view(),
+                      _scorers_view(inventory.choices),
                       *(_table_view(name) for name in UNTYPED)])
 
 
@@ -192,14 +191,3 @@ def _scorers_view(choices: list[Choice]) -> str:
     kinds = {"iteration": "INTEGER", "purpose": "VARCHAR", "scorer": "VARCHAR", "chosen": "BOOLEAN",
              "reason": "VARCHAR"}
     return f"CREATE OR REPLACE VIEW scorers AS SELECT unnest({_from_json(rows, [kinds])}, max_depth := 2);\n"
-
-
-def _corrections_view() -> str:
-    rows = [f"({number}, {quoted(name)}, {_number(known.low)}, {_number(known.high)}, {quoted(known.weight)})"
-            for number, (name, known) in enumerate({**CORRECTIONS, **DROPS}.items())]
-    return ("CREATE OR REPLACE VIEW importance_corrections AS SELECT * FROM (VALUES\n  " + ",\n  ".join(rows)
-            + ") AS known(number, name, usual_low, usual_high, weight);\n")
-
-
-def _number(bound: float | None) -> str:
-    return "NULL::DOUBLE" if bound is None else f"{bound}::DOUBLE"

@@ -89,53 +89,6 @@ def test_policies_are_compared_task_by_task(run: Warehouse, connection: duckdb.D
         assert (row["c_a"], row["c_b"], row["gain"]) == (c_a, c_b, pytest.approx((c_b - c_a) / 16))
 
 
-def weights_by_hand(name: str, d: np.ndarray, advantage: float, low: float, high: float) -> np.ndarray:
-    """formulas of arXiv 2510.18855 (masks) and TIS, one completion at a time."""
-    rho, total = np.exp(d), exp(np.clip(d.sum(), -20, 20))
-    return {
-        "none": np.ones_like(d), "token-truncate": np.clip(rho, low, high),
-        "token-mask": np.where((rho >= low) & (rho <= high), rho, 0),
-        "sequence-truncate": np.full_like(d, np.clip(total, low, high)),
-        "sequence-mask": np.full_like(d, total if low <= total <= high else 0),
-        "veto": np.full_like(d, float(rho.min() >= low)),
-        "off-policy": np.full_like(d, float(not (advantage < 0 and -d.mean() > high))),
-    }[name]
-
-
-@pytest.mark.parametrize(("name", "low", "high"), [
-    ("none", 0, 2), ("token-truncate", 0, 1.2), ("token-mask", 0.8, 1.25), ("sequence-truncate", 0.5, 1.5),
-    ("sequence-mask", 0.3, 3), ("veto", 0.6, 9e9), ("off-policy", -9, 0.01)])
-def test_whatif_matches_the_corrections_by_hand(
-    run: Warehouse, connection: duckdb.DuckDBPyConnection, name: str, low: float, high: float
-) -> None:
-    trained = run.read("train_samples", iteration=7).to_pylist()
-    mu = {(row["task_id"], row["sample_index"]): row["behaviour_logprobs"]
-          for row in run.read("completions", iteration=7, purpose="train").to_pylist()}
-    gaps = [np.array(row["old_logprobs"], float) - np.array(mu[row["task_id"], row["sample_index"]], float)
-            for row in trained]
-    advantages = np.array([row["advantage"] for row in trained])
-    weights = [weights_by_hand(name, d, a, low, high) for d, a in zip(gaps, advantages, strict=True)]
-    flat = np.concatenate(weights)
-    outcome = rows_of(connection, f"FROM whatif(7, '{name}', low := {low}, high := {high})")[0]
-    assert outcome["num_tokens"] == len(flat)
-    assert outcome["completions_kept"] == pytest.approx(np.mean([w.max() > 0 for w in weights]))
-    assert outcome["weight_ess"] == pytest.approx(flat.sum() ** 2 / (len(flat) * (flat**2).sum()))
-    assert outcome["importance_weight_mean"] == pytest.approx(flat.mean())
-    positive = np.concatenate([w for w, a in zip(weights, advantages, strict=True) if a > 0])
-    assert outcome["weight_positive"] == pytest.approx(positive.mean())
-    lengths, means = np.array([len(w) for w in weights]), np.array([w.mean() for w in weights])
-    assert outcome["length_bias"] == pytest.approx((lengths * means).sum() / means.sum() / lengths.mean())
-    assert 0 < outcome["kept_fraction"] <= 1
-    assert name == "none" or outcome["importance_weight_mean"] != 1.0
-    old = rows_of(connection, f"FROM whatif(7, '{name.replace('-', '_')}', low := {low}, high := {high})")[0]
-    assert old == pytest.approx(outcome)        # as version 0.2.0 spelled them
-
-
-def test_an_unknown_correction_is_named(connection: duckdb.DuckDBPyConnection) -> None:
-    with pytest.raises(Exception, match="unknown correction tis"):
-        rows_of(connection, "FROM whatif(7, 'tis')")
-
-
 def test_the_worst_tokens_come_first_in_their_text(run: Warehouse) -> None:
     trained = {(row["task_id"], row["sample_index"]): row["old_logprobs"]
                for row in run.read("train_samples", iteration=7).to_pylist()}

@@ -329,7 +329,7 @@ def test_an_empty_run_has_every_view_and_no_row(tmp_path: Path) -> None:
     views = [name for name, in connection.execute(
         "SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()]
     assert len(views) >= 25
-    filled = {"importance_corrections", "tasks", "policies", "policy_documents", "parts", "part_files"}
+    filled = {"tasks", "policies", "policy_documents", "parts", "part_files"}
     assert {name for name in views if one(connection, f"SELECT count(*) FROM {name}")} == filled
 
 
@@ -374,7 +374,7 @@ def test_reading_tools_open_one_iteration(connection: duckdb.DuckDBPyConnection,
     assert scans and all("iteration=2/" in path for path in scans), scans
 
 
-@pytest.mark.parametrize("call", ["token_gaps(2)", "whatif(2, 'none')", "maj_at_k(2, 4)", "pass_bands(2, 2)",
+@pytest.mark.parametrize("call", ["token_gaps(2)", "maj_at_k(2, 4)", "pass_bands(2, 2)",
                                   "pass_every_k(2)"])
 def test_deeper_tools_open_one_iteration(connection: duckdb.DuckDBPyConnection, call: str) -> None:
     scans = scanned_files(connection, f"FROM {call}")
