@@ -72,7 +72,7 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
     sampling = read_config(warehouse.root / "config.toml").get("rollout", {})
     span = sampling.get("tensor-parallel-size", sampling.get("tensor_parallel_size", 1))
     crew = Crew(chosen_devices(gpus, devices), span=span, split=split and told.ahead,
-                sharing=sharing_of(accelerate_config))
+                awake=told.ahead, sharing=sharing_of(accelerate_config))
     with (tempfile.TemporaryDirectory(prefix="rollhouse-loop-", dir=warm.folder()) as folder,
           (warehouse.root / LOG).open("a") as log,
           tqdm(total=told.iterations, desc="policy", leave=False, disable=None,

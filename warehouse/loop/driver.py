@@ -144,12 +144,9 @@ class Loop:
 
     def _begin(self, iteration: int, *more: str) -> None:
         """Sample an iteration, and run its programs as they are sampled."""
-        share = []
-        if self.options.ahead and not self.crew.is_split and "gpu-memory-utilization" not in self._config():
-            share = ["--gpu-memory-utilization", str(ENGINE_SHARE)]
         words = ["--iteration", str(iteration)]
         self.sampling[iteration] = sampling = self._sample(
-            iteration, "train", [*words, "--spill-seconds", "1", *share, *more])
+            iteration, "train", [*words, "--spill-seconds", "1", *more])
         self.scoring[iteration] = self.start(["score", self.run, *words],
                                              {warm.BESIDE: str(len(sampling.running) + 1)})
 
@@ -162,8 +159,11 @@ class Loop:
     def _sample(self, iteration: int, purpose: str, words: list[str]) -> Sampling:
         def lost(worker: Worker, job: Running, then: str) -> None:
             self._tell_lost(worker, job, f"iteration {iteration} was sampled; {then}")
-        return Sampling(self.start, ["rollout", self.run, *words, *self._part_size(iteration, purpose)],
-                        self.crew, lost)
+        share = []
+        if self.options.ahead and not self.crew.is_split and "gpu-memory-utilization" not in self._config():
+            share = ["--gpu-memory-utilization", str(ENGINE_SHARE)]
+        return Sampling(self.start, ["rollout", self.run, *share, *words,
+                                     *self._part_size(iteration, purpose)], self.crew, lost)
 
     def _train(self, iteration: int) -> Training:
         def lost(worker: Worker, job: Running, then: str) -> None:
