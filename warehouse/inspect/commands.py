@@ -1,13 +1,11 @@
-"""Commands that look deeper: results, one completion, alarms, gaps of tokens."""
+"""Commands that look deeper: history, one completion, alarms, gaps of tokens."""
 
 import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
-from click.core import ParameterSource
 
 import warehouse
 from warehouse.options import (
@@ -19,36 +17,7 @@ from warehouse.options import (
     strict_option,
 )
 from warehouse.store.commit import by_address
-from warehouse.store.errors import StageError, printable
-
-
-@click.command()
-@run_argument
-@click.option("--iteration", multiple=True, type=click.IntRange(min=0),
-              help="Iterations to include. [default: all]")
-@click.option("--purpose", multiple=True, help="Purposes to include; eval is every evaluation.")
-@click.option("--split", multiple=True, help="Splits to include.")
-@click.option("--policy", multiple=True, type=click.IntRange(min=0), help="Policy versions to include.")
-@click.option("--by", multiple=True, type=click.Choice(["iteration", "purpose", "split", "policy", "task"]),
-              help="One row per value of these. [default: iteration and purpose]")
-@click.option("--pool", is_flag=True, help="Pool all included completions of a task into one row.")
-@click.option("--format", "style", type=click.Choice(["table", "markdown", "csv"]), default="table",
-              show_default=True, help="Format of the rows.")
-@shows_errors
-@click.pass_context
-def results(context: click.Context, run: Path, by: tuple[str, ...], pool: bool, style: str,
-            **chosen: tuple[Any, ...]) -> None:
-    """Print results in the table of published ARC runs.
-
-    Shares per task, means over tasks.
-    """
-    from warehouse.inspect.render import WRITERS
-    from warehouse.inspect.results import result_table
-    typed = context.get_parameter_source("by") is ParameterSource.COMMANDLINE     # not what config.toml says
-    if pool and typed and context.get_parameter_source("pool") is ParameterSource.COMMANDLINE:
-        raise StageError("--pool is one row for everything. Leave out --by.")
-    keys = () if pool and not typed else by or ("iteration", "purpose")
-    click.echo(WRITERS[style](*result_table(warehouse.open(run), by=keys, **chosen)))
+from warehouse.store.errors import printable
 
 
 @click.command("log")

@@ -1,4 +1,4 @@
-"""The result table, one completion in the terminal, saved queries and the shell."""
+"""The table of ARC papers, one completion in the terminal, saved queries and the shell."""
 
 import json
 import shlex
@@ -16,7 +16,6 @@ from tests.building.texts import SAME, add_rollout, fenced
 from tests.building.weather import SCORER, Weather, build_run, write_iteration
 from warehouse.cli import cli
 from warehouse.inspect.queries import write_answers
-from warehouse.inspect.results import result_table
 from warehouse.inspect.show import pair_lines, parse_name
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.names import completion_name
@@ -33,8 +32,8 @@ def warehouse(*arguments: object) -> Result:
 
 
 def test_the_result_table_is_a_mean_over_tasks(run: Warehouse) -> None:
-    names, rows = result_table(connect(run), iteration=(1,), purpose=("train",))
-    found = dict(zip(names, rows[0], strict=True))
+    [found] = rows_of(connect(run), "FROM arc_results_of('samples') WHERE iteration = 1 "
+                                    "AND purpose = 'train'")
     samples = run.read("samples", iteration=1, purpose="train", scorer=SCORER).to_pylist()
     tasks = [
         [row for row in samples if row["task_id"] == name] for name in sorted({r["task_id"] for r in samples})
@@ -60,27 +59,10 @@ def test_the_result_table_is_a_mean_over_tasks(run: Warehouse) -> None:
     )
 
 
-def test_results_take_sets_and_formats(run: Warehouse) -> None:
-    pooled = warehouse(
-        "results", run.root, "--pool", "--purpose", "train", "--format", "csv"
-    ).stdout.splitlines()
-    assert len(pooled) == 2 and pooled[1].startswith("8,48,48,")
-    tasks = warehouse("results", run.root, "--by", "task", "--iteration", 0, "--purpose", "eval").stdout
-    assert tasks.count("\ntask-00") == 8 and max(map(len, tasks.splitlines())) < 160
-    markdown = warehouse("results", run.root, "--by", "policy", "--format", "markdown").stdout
-    assert markdown.startswith("| policy_version | tasks |") and len(markdown.splitlines()) == 2 + 3
-    nothing = warehouse("results", run.root, "--iteration", 77)
-    assert nothing.exit_code == 1 and "No scored completion fits" in nothing.stderr
-
-
 def test_every_evaluation_is_asked_for_by_one_purpose(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", iterations=1, evals=(), num_tasks=2, group_size=4, trained=False)
     for purpose in ("eval-easy", "eval-hard", "eval-hard-turn2"):
         write_iteration(run, 0, purpose, Weather(), np.random.default_rng(1), num_tasks=2, group_size=4)
-    lines = warehouse("results", run.root, "--purpose", "eval", "--format", "csv").stdout.splitlines()
-    assert [line.split(",")[1] for line in lines[1:]] == ["eval-easy", "eval-hard", "eval-hard-turn2"]
-    pooled = warehouse("results", run.root, "--purpose", "eval", "--pool", "--format", "csv").stdout
-    assert pooled.splitlines()[1].startswith("2,8,8,")                     # of first turns alone
     assert warehouse("export", run.root, tmp_path / "rows.jsonl", "--purpose",
                      "eval").exit_code == 0
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]

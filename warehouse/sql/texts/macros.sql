@@ -102,3 +102,32 @@ LEFT JOIN (SELECT task_id, sample_index, completion FROM completions
            WHERE iteration = at_iteration AND purpose = of_purpose) AS completions
     USING (task_id, sample_index)
 ORDER BY loop_tokens DESC, task_id, sample_index;
+
+-- What papers on ARC print, per task: a completion without valid outputs counts as 0 everywhere.
+CREATE OR REPLACE MACRO arc_tasks_of(rows) AS TABLE
+SELECT iteration, purpose, task_id, count(*)::INTEGER AS n,
+       avg(valid_code::INTEGER) AS "valid code",
+       avg(valid_outputs::INTEGER) AS "valid outputs",
+       count(DISTINCT fingerprint) / count(*) AS "unique outputs",
+       avg(coalesce(train_pixel_score, 0)) AS "train pixel score",
+       avg(coalesce(train_correct_grids, 0)) AS "train correct grids",
+       avg(coalesce(train_is_correct, false)::INTEGER) AS "train pass rate",
+       bool_or(coalesce(train_is_correct, false))::INTEGER AS "train is_correct",
+       avg(coalesce(test_pixel_score, 0)) AS "test pixel score",
+       avg(coalesce(test_correct_grids, 0)) AS "test correct grids",
+       avg(coalesce(test_is_correct, false)::INTEGER) AS "test pass rate",
+       bool_or(coalesce(test_is_correct, false))::INTEGER AS "test is_correct",
+       "train is_correct" * "test is_correct" AS "is_correct",
+       bool_or(coalesce(correct, false))::INTEGER AS "same program"
+FROM query_table(rows)
+WHERE reward IS NOT NULL
+GROUP BY iteration, purpose, task_id;
+
+-- The means over tasks, as in FROM arc_results_of('samples'). is_correct is as published: all train pairs right and all
+-- test pairs right, possibly by different programs; `same program` asks for one.
+CREATE OR REPLACE MACRO arc_results_of(rows) AS TABLE
+SELECT iteration, purpose, count(*)::INTEGER AS tasks, min(n) AS n, max(n) AS "most n",
+       avg(COLUMNS(* EXCLUDE (iteration, purpose, task_id, n))) AS '\0'
+FROM arc_tasks_of(rows)
+GROUP BY iteration, purpose
+ORDER BY iteration, purpose;
