@@ -12,8 +12,6 @@ from tests.building.runs import back_before, copy_run
 from tests.building.sampled import OPTIONS, SCORER, rewrite, sample_rows, sample_turn, tiny_run
 from train.cli import train as train_command
 from train.model.policy import Policy
-from warehouse.cli import cli as warehouse_command
-from warehouse.inspect.show import parse_name
 from warehouse.sql.database import connect, rows_of
 
 
@@ -131,15 +129,6 @@ def test_the_turns_that_are_named_are_trained(run, tmp_path):
         copy = copy_run(run, tmp_path / turns)
         invoke(copy, "--turns", turns)
         assert {row["purpose"] for row in trained(copy)} == purposes
-
-
-def test_completions_of_a_later_turn_are_named_as_show_finds_them(run, monkeypatch):
-    monkeypatch.setattr("warehouse.inspect.gaps.decoder", lambda *_: str)
-    invoke(run, "--turns", "2")
-    gaps = CliRunner().invoke(warehouse_command, ["gaps", str(run.root)])
-    keys = {(row["purpose"], row["task_id"], row["sample_index"]) for row in trained(run)}
-    names = [word for word in gaps.stdout.split() if word.startswith("0/")]
-    assert names and {parse_name(name)[0][1:] for name in names} <= keys
 
 
 def test_turns_that_are_not_there_or_not_scored_are_refused(run):

@@ -1,7 +1,6 @@
-"""Commands that look deeper: history, one completion, alarms, gaps of tokens."""
+"""Commands that look deeper: history, one completion, alarms."""
 
 import json
-import shutil
 import sys
 from pathlib import Path
 
@@ -84,18 +83,3 @@ def watch(run: Path, since: int | None, ignore: tuple[str, ...], raised: bool, a
         click.echo("\n".join(alarm_lines(warehouse, connection, alarms, start)))
     if firing:
         raise SystemExit(look.ALARM_EXIT_CODE)
-
-
-@click.command()
-@run_argument
-@click.option("--iteration", type=click.IntRange(min=0), default=None,
-              help="Training iteration. [default: the last]")
-@click.option("--num", type=click.IntRange(min=1), default=15, show_default=True, help="Tokens to list.")
-@shows_errors
-def gaps(run: Path, iteration: int | None, num: int) -> None:
-    """List the tokens on which engine and trainer disagree most."""
-    from warehouse.inspect.gaps import gap_lines
-    from warehouse.sql.database import connect
-    warehouse = open_run(run)
-    width = shutil.get_terminal_size((120, 24)).columns
-    click.echo("\n".join(gap_lines(warehouse, connect(warehouse), iteration, num, width)))

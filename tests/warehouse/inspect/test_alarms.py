@@ -249,7 +249,8 @@ def test_a_mismatch_is_the_fault_of_the_engine_not_of_the_policy(runs: dict[str,
     lines = watch(run).stdout.splitlines()
     assert lines[0].startswith("Fix the engine first") and "Policy 5 is sound; policy 6" in lines[0]
     assert lines[1] == f"Stop here, or go back: warehouse rollback {run.root} --to {ONSET}"
-    assert lines[4] == f"    warehouse gaps {run.root} --iteration {ONSET}"
+    assert lines[4] == (f'    warehouse sql {run.root} "FROM token_gaps({ONSET}) '
+                        'ORDER BY abs(gap) DESC LIMIT 15"')
     gaps = [abs(gap) for (gap,) in connect(run).execute("SELECT gap FROM token_gaps(5)").fetchall()]
     moved = sum(gap > 0.05 for gap in gaps)
     like = ", as with another policy" if shape == "wrong-adapter" else ""

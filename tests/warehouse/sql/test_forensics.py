@@ -9,11 +9,9 @@ from typing import Any
 import duckdb
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from tests.building.weather import SCORER, build_run
-from warehouse.cli import cli
-from warehouse.inspect.gaps import WORST, decoder, gap_lines, text_around
+from warehouse.inspect.gaps import decoder, worst_gaps
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
@@ -95,11 +93,10 @@ def test_the_worst_tokens_come_first_in_their_text(run: Warehouse) -> None:
     worst = max(abs(old - mu) for row in run.read("completions", iteration=7, purpose="train").to_pylist()
                 for old, mu in zip(trained[row["task_id"], row["sample_index"]], row["behaviour_logprobs"],
                                    strict=True))
-    result = CliRunner().invoke(cli, ["gaps", str(run.root), "--num", "2"])
-    lines = result.stdout.splitlines()
-    assert lines[0] == "iteration 7: the 2 largest |log pi_old - log mu|"
-    assert abs(float(lines[2].split()[0])) == pytest.approx(worst, abs=1e-4)
-    assert "⟦" in lines[2] and len(lines) == 4
+    gaps = worst_gaps(run, connect(run), None, 2)
+    assert len(gaps) == 2 and abs(gaps[0].row["gap"]) == pytest.approx(worst, abs=1e-4)
+    [row] = rows_of(connect(run), "FROM token_gaps(7) ORDER BY abs(gap) DESC LIMIT 1")
+    assert row["gap"] == gaps[0].row["gap"] and gaps[0].token
 
 
 def test_gaps_have_the_k3_of_the_mismatch_however_far_a_token_is_off(run: Warehouse) -> None:
@@ -109,32 +106,6 @@ def test_gaps_have_the_k3_of_the_mismatch_however_far_a_token_is_off(run: Wareho
     for macro in ("gaps_by_position", "gaps_by_origin"):
         for row in rows_of(connection, f"FROM {macro}(7)"):
             assert row["mismatch_kl"] == pytest.approx(exp(-30) + 30 - 1)
-
-
-def test_gaps_of_rows_of_an_earlier_policy_are_told_as_such(run: Warehouse) -> None:
-    connection = connect(run)
-    connection.execute("CREATE TABLE kept AS FROM token_gaps(7)")
-    connection.execute("CREATE OR REPLACE MACRO token_gaps(at_iteration) AS TABLE SELECT * REPLACE "
-                       "(6 AS policy_version) FROM kept")
-    assert gap_lines(run, connection, 7, 2, 80)[0].endswith(
-        "; sampled by policy 6: what was learned since is among them")
-
-
-@pytest.mark.parametrize(("before", "token", "after"), [
-    ("a" * 90, "tok", "b" * 90), ("", "tok", "b" * 90), ("a" * 90, "tok", ""), ("a\n", "t" * 90, "b")])
-def test_the_token_is_in_sight_whatever_is_around_it(before: str, token: str, after: str) -> None:
-    for width in (24, 28, 80):
-        text = text_around(before, token, after, width)
-        assert f"⟦{token[:width - 2]}⟧" in text and len(text) <= width and "\n" not in text
-        assert len(text) == width or len(before + token + after) < width
-
-
-def test_gaps_show_the_token_at_80_columns_and_no_minus_nothing(run: Warehouse, monkeypatch: Any) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("warehouse.inspect.gaps.WORST", WORST.replace(", gap,", ", -1e-7 AS gap,"))
-    lines = CliRunner().invoke(cli, ["gaps", str(run.root)]).stdout.splitlines()[2:]
-    assert len(lines) == 15 and all("⟦" in line and "⟧" in line and len(line) <= 80 for line in lines)
-    assert all(line.split()[0] == "-1.0e-07" for line in lines)
 
 
 def test_gaps_read_the_vocabulary_where_the_base_is_elsewhere(run: Warehouse) -> None:
@@ -155,5 +126,5 @@ def test_gaps_with_a_damaged_tokenizer_of_the_base_are_one_sentence(run: Warehou
 
 def test_gaps_of_an_untrained_run_say_what_is_missing(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", iterations=1, evals=(), trained=False)
-    result = CliRunner().invoke(cli, ["gaps", str(run.root)])
-    assert result.exit_code == 1 and "Run `train` on it first" in result.stderr
+    with pytest.raises(StageError, match="Run `train` on it first"):
+        worst_gaps(run, connect(run), None, 15)
