@@ -46,7 +46,7 @@ def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm
         lines += [f"    {line}" for line in alarm.errors if f"    {line}" not in lines]
         if names := alarm.names():
             also = f" (also {', '.join(names[1:])})" if names[1:] else ""
-            lines.append(f"    warehouse show {shell_quote(warehouse.root)} {shell_quote(names[0])}{also}")
+            lines.append(f"    score explain {shell_quote(warehouse.root)} {shell_quote(names[0])}{also}")
     advice = advice_lines(warehouse, connection, alarms)
     if any(alarm.fired for alarm in alarms):
         return [*advice, "", *lines]

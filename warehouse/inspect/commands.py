@@ -1,12 +1,10 @@
-"""Commands that look deeper: history, one completion, alarms."""
+"""Commands that look deeper: history and alarms."""
 
 import json
-import sys
 from pathlib import Path
 
 import click
 
-import warehouse
 from warehouse.options import (
     as_line,
     json_option,
@@ -33,24 +31,6 @@ def log_command(run: Path, last: int | None, as_json: bool) -> None:
     rows = history(open_run(run).state)[:last]
     lines = [json.dumps(row) for row in rows] if as_json else history_lines(rows)
     click.echo(by_address(printable("\n".join(lines))))
-
-
-@click.command()
-@run_argument
-@click.argument("completion")
-@click.option("--prompt", is_flag=True, help="Show the prompt as well.")
-@click.option("--color/--no-color", default=None,
-              help="Use colours. [default: if the terminal supports them]")
-@shows_errors
-def show(run: Path, completion: str, prompt: bool, color: bool | None) -> None:
-    """Show a COMPLETION with its grids.
-
-    It is named ITERATION/TASK/SAMPLE or ITERATION/PURPOSE/TASK/SAMPLE.
-    """
-    from warehouse.inspect.show import completion_lines
-    colored = sys.stdout.isatty() if color is None else color
-    lines = completion_lines(warehouse.open(run), run, completion, color=colored, prompt=prompt)
-    click.echo("\n".join(lines), color=colored)
 
 
 @click.command()

@@ -484,7 +484,7 @@ def test_an_evaluation_that_sharpens_is_named_without_an_alarm(tmp_path: Path) -
     quiet, raised = watch(run), watch(run, "--raised")
     assert (quiet.exit_code, raised.exit_code) == (0, 3)
     assert "sharpening (eval) raised at iteration 2: pass@k, which falls while" in quiet.stdout
-    assert f"warehouse show {run.root} 2/eval/task-" in quiet.stdout
+    assert f"score explain {run.root} 2/eval/task-" in quiet.stdout
     story = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[2]
     assert story.startswith("On 'eval', policy 0 to 2: it sharpened")
 

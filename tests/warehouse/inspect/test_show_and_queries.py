@@ -1,4 +1,4 @@
-"""The table of ARC papers, one completion in the terminal, saved queries and the shell."""
+"""The table of ARC papers, names of completions, saved queries and the shell."""
 
 import json
 import shlex
@@ -87,28 +87,8 @@ def test_a_task_that_is_called_like_a_purpose_is_found(tmp_path: Path) -> None:
     add_rollout(run, [("eval/a", fenced(SAME))])
     assert CliRunner().invoke(score, [str(run.root)]).exit_code == 0
     for name in ("0/eval/a/0", "0/train/eval/a/0"):
-        assert warehouse("show", run.root, name).stdout.startswith("eval/a  iteration 0  train  sample 0:")
         explained = CliRunner().invoke(score, ["explain", str(run.root), name])
         assert explained.stdout.startswith("completion 0 of task eval/a, iteration 0 train"), explained.output
-
-
-def test_one_completion_is_shown_with_its_grids(run: Warehouse) -> None:
-    shown = warehouse("show", run.root, "1/task-001/2", "--prompt").stdout
-    assert shown.startswith("task-001  iteration 1  train  sample 2: ")
-    for words in ("prompt\n  In\n  12", "def transform(grid):", "train 1\n  input", "expected", "test 1"):
-        assert words in shown
-    assert "\x1b" not in shown
-    [group] = rows_of(connect(run), "SELECT n, c, reward_mean FROM groups WHERE iteration = 1 AND "
-                                    "purpose = 'train' AND task_id = 'task-001'")
-    assert f"{group['c']} of {group['n']} right, mean reward {group['reward_mean']:.4g}\n" in shown
-    [trained] = rows_of(connect(run), "SELECT advantage FROM train_samples WHERE iteration = 1 AND "
-                                      "task_id = 'task-001' AND sample_index = 2")
-    assert f"1: advantage {trained['advantage']:.4g}, mean log ratio to the engine " in shown
-    assert "\x1b[48;5;" in warehouse("show", run.root, "1/task-001/2", "--color").stdout
-    missing = warehouse("show", run.root, "1/task-001/99")
-    assert missing.exit_code == 1 and "There is no completion 1/task-001/99" in missing.stderr
-    unnamed = warehouse("show", run.root, "task-001")
-    assert unnamed.exit_code == 1 and "does not name a completion" in unnamed.stderr
 
 
 def test_grids_of_different_heights_stand_side_by_side() -> None:
@@ -243,9 +223,9 @@ def test_a_column_is_found_by_its_name(run: Warehouse) -> None:
     assert unknown.exit_code == 1 and "no table, view, macro or column 'first_outputs'" in unknown.stderr
 
 
-def test_what_show_suggests_works(run: Warehouse) -> None:
+def test_what_explain_suggests_works(run: Warehouse) -> None:
     for name, purpose in (("1/task-001/99", "train"), ("2/eval/task-00'1/0", "eval")):
-        missing = warehouse("show", run.root, name)
+        missing = CliRunner().invoke(score, ["explain", str(run.root), name])
         assert missing.exit_code == 1
         suggested = missing.stderr.partition("List them with ")[2].strip()
         assert f"purpose = '{purpose}'" in suggested
