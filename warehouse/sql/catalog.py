@@ -29,11 +29,7 @@ STORED_AS = {"carried": "completions", "all_samples": "samples", "fresh_samples"
              "fresh_train_samples": "train_samples"}
 UNTYPED = {"vocabulary": "NULL::INTEGER AS token_id, NULL::VARCHAR AS token",
            "stage_manifests": "NULL::VARCHAR AS path, NULL::VARCHAR AS document",
-           "policy_documents": "NULL::VARCHAR AS path, NULL::VARCHAR AS document",
-           "part_files": "NULL::VARCHAR AS path, NULL::VARCHAR AS name, NULL::BIGINT AS bytes, "
-                         "NULL::TIMESTAMPTZ AS modified"}
-PART_GLOBS = ("tasks/**/*.parquet", "prompts/**/*.parquet", "completions/**/*.parquet",
-              "samples/**/*.parquet", "policy_logprobs/**/*.parquet", "train/**/*.parquet")
+           "policy_documents": "NULL::VARCHAR AS path, NULL::VARCHAR AS document"}
 
 
 def table_views(inventory: Inventory) -> str:
@@ -47,8 +43,8 @@ def table_views(inventory: Inventory) -> str:
                       *(_table_view(name) for name in UNTYPED)])
 
 
-def stored_rows(root: Path, inventory: Inventory) -> str:
-    """The files of every table that has any, of the documents, and of what lies in the run folder."""
+def stored_rows(inventory: Inventory) -> str:
+    """The files of every table that has any, and of the documents."""
     bodies = {name: _table_rows(name, paths, inventory.schema_version)
               for name, paths in inventory.parts.items() if paths}
     if inventory.manifests:
@@ -60,7 +56,6 @@ def stored_rows(root: Path, inventory: Inventory) -> str:
         bodies["policy_documents"] = f"SELECT unnest({_from_json(rows, kinds)}, max_depth := 2)"
     if inventory.vocabulary:
         bodies["vocabulary"] = f"FROM read_parquet({_file_list([inventory.vocabulary])})"
-    bodies["part_files"] = _part_files(root, inventory)
     return "\n".join(_stored_macro(name, body) for name, body in bodies.items())
 
 
@@ -172,18 +167,6 @@ def _literal(path: Path) -> str:
     # in the run's own path must be taken literally.
     place = str(path) if not TWINS or path.exists() else by_address(str(path))
     return re.sub(r"([\[*?])", r"[\1]", place)
-
-
-def _part_files(root: Path, inventory: Inventory) -> str:
-    """Files of the current generations; ended ones lie in the same folders."""
-    folders = {folder for held in inventory.stages
-               for folder in (held.stage.folder, held.stage.prompts) if folder}
-    folders |= {part.parent for part in inventory.parts.get("tasks", [])}
-    counted = _from_json(sorted(str(folder) for folder in folders), ["VARCHAR"])
-    globs = ", ".join(quoted(f"{_literal(root)}/{pattern}") for pattern in PART_GLOBS)
-    return (f"SELECT filename AS path, substr(filename, {len(str(root)) + 2}) AS name, size AS bytes, "
-            f"last_modified AS modified FROM read_blob([{globs}]) "
-            f"WHERE regexp_extract(filename, '^(.*)/[^/]+$', 1) IN (SELECT unnest({counted}))")
 
 
 def _scorers_view(choices: list[Choice]) -> str:

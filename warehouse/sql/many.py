@@ -58,7 +58,7 @@ def connect_runs(warehouses: Sequence[Warehouse], *, partial: bool = False, stri
             connection.execute(f"ATTACH ':memory:' AS {database}; USE {database}; {_within(database, text)}")
         connection.execute(f"USE memory; {_over_all(warehouses, text)}")
         for database, (warehouse, inventory) in runs.items():       # last: see `table_views`
-            connection.execute(f"USE {database}; {stored_rows(warehouse.root, inventory)}")
+            connection.execute(f"USE {database}; {stored_rows(inventory)}")
             if not (partial or in_place):
                 keep_script(warehouse, script_of(warehouse.root, inventory))
         connection.execute("USE memory")

@@ -148,13 +148,6 @@ def test_one_token_far_off_is_no_alarm_and_rows_far_off_are_one_at_the_second_it
     assert fired(run)["ess"] == 4
 
 
-def test_flags_stand_beside_each_iteration(runs: dict[str, Warehouse]) -> None:
-    rows = connect(runs["blow-up"]).execute("SELECT iteration, flags FROM collapse WHERE purpose = 'train' "
-                                            "ORDER BY iteration").fetchall()
-    assert all(flags == [] for iteration, flags in rows if iteration < ONSET)
-    assert all("truncation" in flags for iteration, flags in rows if iteration >= ONSET)
-
-
 def test_too_few_iterations_have_no_trend(tmp_path: Path) -> None:
     assert fired(build_run(tmp_path / "run", iterations=2, evals=())) == {}
     assert fired(empty_run(tmp_path / "empty")) == {}

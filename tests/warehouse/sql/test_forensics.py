@@ -55,14 +55,6 @@ def test_majority_votes_match_a_count_by_hand(run: Warehouse, connection: duckdb
     }
 
 
-def test_every_k_joins_the_curve(connection: duckdb.DuckDBPyConnection) -> None:
-    every = {row["k"]: row["pass_at_k"] for row in rows_of(connection, "FROM pass_every_k(2)")}
-    assert list(every) == list(range(1, 17))
-    for row in rows_of(connection, "SELECT k, pass_at_k FROM pass_curve WHERE iteration = 2 AND purpose "
-                                   "= 'train'"):
-        assert every[row["k"]] == pytest.approx(row["pass_at_k"])
-
-
 def test_the_bootstrap_interval_has_the_width_of_resampling(run: Warehouse,
                                                             connection: duckdb.DuckDBPyConnection) -> None:
     rates = [np.mean([row["correct"] for row in samples(run, 2) if row["task_id"] == task])

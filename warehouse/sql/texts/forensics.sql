@@ -1,13 +1,4 @@
--- Deeper questions: every k, intervals, votes, policies against each other, tokens.
-
--- pass@k of one iteration for every k from 1 to the largest that nine of ten tasks have; the other tasks are left
--- out.
-CREATE OR REPLACE MACRO pass_every_k(at_iteration, of_purpose := 'train') AS TABLE
-WITH results AS MATERIALIZED (SELECT task_id, n, c FROM task_results
-                              WHERE iteration = at_iteration AND purpose = of_purpose AND n > 0)
-SELECT k::INTEGER AS k, avg(pass_at_k(n, c, k)) AS pass_at_k, count(*)::INTEGER AS num_tasks
-FROM results JOIN (SELECT unnest(range(1, (SELECT quantile_disc(n, -0.9) FROM results) + 1)) AS k) ON n >= k
-GROUP BY k ORDER BY k;
+-- Deeper questions: intervals, votes, policies against each other, tokens.
 
 -- The draws of pass_bands hash one number: DuckDB's hash of two is not uniform enough and narrows the interval by a
 -- fifth.
