@@ -114,9 +114,6 @@ class RolloutOptions:
         False, "Gather what --api-model says to the training tasks, for `train --loss nll`.", stored=False)
     api_key_variable: str = option("OPENAI_API_KEY", "Environment variable that holds the API's key.",
                                    metavar="NAME", guarded="", stored=False)
-    cache: Path | None = option(
-        None, "Folder that keeps the answers of --api-model: nothing is asked twice, in any run.",
-        stored=False)
 
     carry_over: str | None = option(
         None, "End when this share of the completions (0.9), so many groups (24groups) or seconds (600s) are "
