@@ -164,7 +164,8 @@ def test_ignored_and_past_alarms_do_not_fire(runs: dict[str, Warehouse]) -> None
 def test_commands_that_are_named_can_be_typed_where_the_folder_has_a_space(tmp_path: Path):
     run = build_run(tmp_path / "learning rate" / "1", shape="blow-up", iterations=6, evals=())
     named = [shlex.split(line[found.start():].partition(" (also")[0])
-             for line in watch(run).stdout.splitlines() if (found := re.search("(warehouse rollback|score explain) ", line))]
+             for line in watch(run).stdout.splitlines()
+             if (found := re.search("(warehouse rollback|score explain) ", line))]
     assert len(named) > 2 and all(words[2] == str(run.root) for words in named)
 
 
