@@ -199,6 +199,25 @@ def test_ahead_an_iteration_is_sampled_by_the_policy_before(world: World) -> Non
     assert world.warehouse.state.newest == 3
 
 
+def test_ahead_by_two_the_engine_never_waits_for_a_policy(world: World) -> None:
+    assert world.loop(5, ahead_by=2) == 0
+    versions = [int(words[words.index("--policy") + 1]) if "--policy" in words else None
+                for words in (call.split() for call in world.calls("rollout"))]
+    assert versions == [None, 0, 0, 1, 2]
+    order = [f"{job.words[0]} {job.words[job.words.index('--iteration') + 1]}" for job in world.jobs]
+    assert order.index("rollout 2") < order.index("train 1")
+    assert order.index("rollout 3") > order.index("train 0")
+
+
+def test_a_rescue_discards_all_that_was_sampled_ahead(world: World) -> None:
+    world.fires[1] = BACK
+    assert world.loop(5, ahead_by=2, rescue=True) == 0
+    state = world.warehouse.state
+    assert state.newest == 5 and all(life.is_complete for life in state.of_stage("rollout"))
+    assert {life.iteration: life.settings["policy_version"] for life in state.of_stage("rollout")}[3] == 3
+    assert len([call for call in world.calls("rollout") if "--iteration 3 " in f"{call} "]) == 2
+
+
 @pytest.mark.parametrize("config", ["[rollout]\ngpu-memory-utilization = 0.35\n",
                                     "rollout.gpu_memory_utilization = 0.35\n"])
 def test_ahead_the_engine_has_the_memory_that_the_config_gives_it(tmp_path: Path, config: str) -> None:
