@@ -66,7 +66,7 @@ class RolloutOptions:
     seed: int = option(0, "Seed of everything that is drawn.")
 
     format_options: tuple[str, ...] = option(
-        (), "Option of the prompt format, as encoder=digits+shape, or of the model's chat template, as "
+        (), "Option of the prompt format, as encoder=digits, or of the model's chat template, as "
         "enable_thinking=false; may be repeated.", "--format-option", metavar="NAME=VALUE", group="Prompts")
     augmentation: str = option("none", "Augmentation of grid tasks, drawn per prompt.", "--augment",
                                choices=("none", "dihedral", "colors", "all"))
