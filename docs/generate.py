@@ -84,6 +84,7 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "staleness": "Policies since the last one shared with the sampler, of the oldest rows.",
         "ess": "Effective sample size of the last optimizer step, as a share.",
         "steps": "Optimizer steps.", "seconds": "Seconds of the arm's stages.",
+        "cost": "Their price in dollars, if config.toml has a price per hour.",
         "error": "Why the arm failed.", "stopped": "Which arm it was clearly behind, with --stop-behind."},
     "warehouse doctor --json": {
         "rollout": "Whether this machine can sample: an object with the keys below.",
@@ -167,6 +168,8 @@ def config_page() -> str:
 def _other_tables() -> list[str]:
     return table("table", "key", "value", rows=[
         ("[warehouse]", "scorer", "The scorer that views and `train` read."),
+        ("[warehouse]", "price-per-hour", "Dollars per hour of the machine, for the cost in `summary`."),
+        ("[queries]", "NAME", "A query; `warehouse sql RUN @NAME` runs it. `$x` is a parameter."),
         ("[links]", "NAME", "A page of `reports serve` that the run's page links to."),
         ("[prices]", "MODEL", "`{ input = 0.25, output = 2.0 }`: dollars per million tokens.")])
 

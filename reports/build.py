@@ -14,7 +14,7 @@ from reports.page import alarm_notice, figure_block, page, table, tiles
 from reports.scale import duration, number
 from warehouse.inspect.advice import advice_lines, judged_lines
 from warehouse.inspect.alarms import last_rollback, raised_alarms
-from warehouse.inspect.story import story_lines
+from warehouse.inspect.story import cost_lines, story_lines
 from warehouse.inspect.summary import REACH, went_back
 from warehouse.sql.database import Connection, connect, explain_errors, rows_of
 from warehouse.sql.rollup import keep_rolled_up
@@ -62,7 +62,8 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     since = last_rollback(warehouse)
     alarms = raised_alarms(connection, since=since)
     story = "".join(f"<p>{escape(line)}</p>" for line in story_lines(warehouse, connection, alarms))
-    body = [f'<div class="story">{story}</div>', _navigation(), tiles(headline(connection, stats))]
+    spent = "".join(f"<p>{escape(line)}</p>" for line in cost_lines(warehouse, connection))
+    body = [f'<div class="story">{story}</div>', _navigation(), tiles(headline(connection, stats)), spent]
     if stats:
         advice = advice_lines(warehouse, connection, alarms)
         body.append(alarm_notice(alarms, advice, judged_lines(connection, since), went_back(warehouse.state)))

@@ -93,7 +93,8 @@ def sql(runs: tuple[str, ...], query: str | None, file: Path | None, partial: bo
     """Run QUERY over the tables and views of one run, or of several.
 
     With several runs every table and view has a first column `run`: warehouse sql A B -c "FROM
-    iteration_stats". QUERY may be `-` for standard input, and may hold several statements.
+    iteration_stats". QUERY may be `-` for standard input or `@name` for a query in the first run's
+    config.toml, and may hold several statements.
     """
     from warehouse.inspect.queries import read_script, write_answers
     from warehouse.sql.many import connect_runs, open_runs
@@ -107,7 +108,7 @@ def sql(runs: tuple[str, ...], query: str | None, file: Path | None, partial: bo
     terminal = sys.stdout.isatty() and options["output"] is None
     script = query if query not in (None, "-") else read_script(file)
     connection = connect_runs(warehouses, partial=partial, strict=strict, in_place=in_place)
-    write_answers(connection, script, **options,
+    write_answers(warehouses[0], connection, script, **options,
                   width=shutil.get_terminal_size().columns if terminal else None)
 
 

@@ -10,8 +10,10 @@ from warehouse.experiments.arms_file import PARENT, Arm
 from warehouse.experiments.comparison import evaluated, holm, means, measured
 from warehouse.experiments.plan import Plan
 from warehouse.inspect.render import as_table
+from warehouse.inspect.story import dollars
 from warehouse.ledger.entries import Branched
 from warehouse.sql.database import Connection, connect, rows_of
+from warehouse.store.config_file import price_per_hour
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 STEPS_SQL = """
@@ -46,6 +48,9 @@ def table_of(plan: Plan, arms: Sequence[Arm], failed: Mapping[str, str],
         found = ({"stopped": stopped[arm.name]} if arm.name in stopped
                  else measured(connection, base, evaluated(own, plan, plan.last)))
         rows.append(_row(plan, arm) | found | _steps(own, plan) | {"seconds": seconds_of(run, plan)})
+    price = price_per_hour(plan.run.root)
+    for row in rows if price is not None else []:
+        row["cost"] = row["seconds"] * price / 3600 if "seconds" in row else None
     tested = [row for row in rows if row.get("p_value") is not None]
     for row, corrected in zip(tested, holm([row["p_value"] for row in tested]), strict=True):
         row["p_value"] = corrected
@@ -78,6 +83,8 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
         columns["stale"] = _number("staleness", "d")
     columns |= {"ESS": _number("ess", ".2f"), "steps": _number("steps", "d"),
                 "seconds": _number("seconds", ".1f")}
+    if any("cost" in row for row in rows):
+        columns["cost"] = lambda row: dollars(row["cost"]) if row["cost"] is not None else ""
     lines = [as_table([*columns], [[show(row) for show in columns.values()] for row in rows], full=True)]
     lines += [f"{row['arm']}: {row['error']}" for row in rows if row.get("error")]
     lines += [f"{row['arm']}: stopped at {row['stopped']}" for row in rows if row.get("stopped")]

@@ -128,8 +128,8 @@ def unwritable(path: Path) -> Iterator[None]:
         raise StageError(f"Cannot write {path} ({error}). Name another file with --output.") from error
 
 
-def split_statements(script: str) -> list[str]:
-    """The statements of a text, without semicolons; the last may lack its own."""
+def split_statements(script: str) -> tuple[list[str], str]:
+    """The statements of a text, without semicolons, and what follows the last one unless it says nothing."""
     import duckdb
     text, statements, begin, empty = script.encode(), [], 0, True
     for offset, kind in duckdb.tokenize(script):
@@ -138,11 +138,13 @@ def split_statements(script: str) -> list[str]:
             begin, empty = offset + 1, True
         elif kind != duckdb.token_type.comment:
             empty = False
-    return statements if empty else [*statements, text[begin:].decode()]
+    return statements, "" if empty else text[begin:].decode()
 
 
 def changes(connection: Connection, statement: str) -> bool:
     """Whether a statement makes or changes a table of the connection's memory, rather than asking."""
+    if statement.startswith("@"):
+        return False
     with explain_errors():
         kinds = [part.type.name for part in connection.extract_statements(statement)]
     return kinds[-1:] != [] and kinds[-1] in ("CREATE", "INSERT", "UPDATE", "DELETE", "ALTER", "DROP")

@@ -9,16 +9,22 @@ from typing import Any
 from warehouse.store.errors import StageError
 
 # The stages, commands of `warehouse` and `reports` by their names, and for all of them [warehouse] (which
-# scorer to show) and [links] (saved pages of the viewer).
-TABLES = ("rollout", "score", "train", "warehouse", "summary", "sql", "watch", "check", "loop", "arms",
-          "build", "compare", "prices", "links")
-GONE = ("queries", "results", "price-per-hour")         # of earlier versions: read over
+# scorer to show, what an hour costs), [queries] (saved queries) and [links] (saved pages of the viewer).
+TABLES = ("rollout", "score", "train", "warehouse", "queries", "summary", "sql", "watch", "check", "loop",
+          "arms", "build", "compare", "prices", "links")
+GONE = ("results",)         # of commands of earlier versions
+PRICE = "price-per-hour"
 HEADING = re.compile(r"\s*\[([^\[\]]+)\]")
 
 
 def named_scorer(root: Path) -> str | None:
     """The scorer that RUN/config.toml names under [warehouse], if any."""
     return read_config(root / "config.toml").get("warehouse", {}).get("scorer")
+
+
+def price_per_hour(root: Path) -> float | None:
+    """What an hour of the run's machine costs in dollars, by [warehouse]; None if that says nothing."""
+    return read_config(root / "config.toml").get("warehouse", {}).get(PRICE)
 
 
 def read_config(path: Path) -> dict[str, dict[str, Any]]:
@@ -38,17 +44,22 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
         if name not in (*TABLES, *GONE):
             raise StageError(f"{place_in(path, name)} has a table [{name}]. The tables are named after the "
                              f"commands: {', '.join(TABLES)}.")
-    for key in tables.get("warehouse", {}).keys() - {"scorer", *GONE}:
+    for key in tables.get("warehouse", {}).keys() - {"scorer", PRICE}:
         where = place_in(path, "warehouse", key)
-        raise StageError(f"{where}: [warehouse] has no key '{key}'. Known: scorer.")
+        raise StageError(f"{where}: [warehouse] has no key '{key}'. Known: scorer, {PRICE}.")
+    price = tables.get("warehouse", {}).get(PRICE, 0)
+    if not _is_amount(price):
+        where = place_in(path, "warehouse", PRICE)
+        raise StageError(f"{where}: [warehouse] {PRICE} = {price} is not a price. Write what an hour of the "
+                         "machine costs in dollars, as 2.5.")
     for model, price in tables.get("prices", {}).items():
         if not _is_price(price):
             where = place_in(path, "prices", model)
             raise StageError(f"{where}: [prices] {model} = {price} is not a price. Write "
                              "{ input = 2.5, output = 10.0 }, what a million tokens cost.")
-    for name in ("warehouse", "links"):
+    for name in ("warehouse", "queries", "links"):
         for key, value in tables.get(name, {}).items():
-            if not isinstance(value, str) and key not in GONE:
+            if not isinstance(value, str) and (name, key) != ("warehouse", PRICE):
                 where = place_in(path, name, key)
                 raise StageError(f"{where}: [{name}] {key} = {value} is not text. Put it in quotes.")
     return tables

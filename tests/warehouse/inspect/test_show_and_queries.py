@@ -1,4 +1,4 @@
-"""The table of ARC papers, names of completions, SQL and the shell."""
+"""The table of ARC papers, names of completions, saved queries and the shell."""
 
 import json
 import shlex
@@ -96,6 +96,22 @@ def test_grids_of_different_heights_stand_side_by_side() -> None:
     assert lines == ["  input   expected   output", "   1 2     5         (none)", "   3 4"]
 
 
+def test_a_run_has_saved_queries_of_its_own(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=1, evals=(), num_tasks=2, group_size=2)
+    (run.root / "config.toml").write_text('[queries]\nmine = "SELECT $low + 1 AS answer; -- the end"\n'
+                                           'all = "SELECT 1"\n[warehouse]\nscorer = "arc-v1"\n')
+    assert warehouse("sql", run.root, "@mine low=41", "--format", "csv").stdout == "answer\n42\n"
+    unknown = warehouse("sql", run.root, "@nope")
+    assert unknown.exit_code == 1 and "no saved query @nope" in unknown.stderr
+    assert "Known: @mine, @all" in unknown.stderr
+    for words, given in (("@mine step=1", "step"), ("@mine", "none")):
+        wrong = warehouse("sql", run.root, words)
+        assert wrong.exit_code == 1 and f"@mine takes low; given: {given}.\n" in wrong.stderr
+    assert "@all takes no parameter; given: it.\n" in warehouse("sql", run.root, "@all it=9").stderr
+
+
+
+
 def test_a_file_has_the_format_of_its_suffix_and_every_row(run: Warehouse, tmp_path: Path) -> None:
     query = "SELECT task_id, sample_index FROM samples ORDER BY ALL"
     stored = warehouse("sql", run.root, query, "--format", "csv").stdout
@@ -164,10 +180,10 @@ def test_a_piped_script_prints_answers_alone(run: Warehouse, tmp_path: Path) -> 
 
 
 def test_a_piped_script_goes_on_after_an_error_and_ends_with_1(run: Warehouse) -> None:
-    done = pipe_script(run, "selec;\nselect nothing;\nselect 42 as answer;\nselec")
+    done = pipe_script(run, "selec;\n@nope\nselect nothing;\nselect 42 as answer;\nselec")
     assert done.exit_code == 1 and done.stdout == "answer\n------\n    42\n"
-    assert done.stderr.startswith("Error: ") and done.stderr.count("\nError: ") == 3
-    assert "3 of 4 statements failed" in done.stderr
+    assert done.stderr.startswith("Error: ") and done.stderr.count("\nError: ") == 4
+    assert "4 of 5 statements failed" in done.stderr
     assert "Traceback" not in done.stderr
     garbled = CliRunner().invoke(cli, ["sql", str(run.root), "-"], input=b"select '\xff';\n")
     assert garbled.exit_code == 1 and "not UTF-8" in garbled.stderr
@@ -224,5 +240,5 @@ def test_what_is_printed_on_a_terminal_cannot_steer_it(run: Warehouse, monkeypat
     query = "select chr(27) || '[31m' || chr(8238) as marks"
     for on_terminal, shown in ((True, "\\x1b[31m\\u202e"), (False, "\x1b[31m\u202e")):
         monkeypatch.setattr(sys.stdout, "isatty", lambda value=on_terminal: value)
-        write_answers(connect(run), query, style="csv")
+        write_answers(run, connect(run), query, style="csv")
         assert capsys.readouterr().out == f"marks\n{shown}\n"
