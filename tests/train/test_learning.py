@@ -20,7 +20,7 @@ from train.cli import train as train_command
 from train.inputs.groups import load_groups
 from train.inputs.options import TrainOptions
 from train.inputs.settings import correction_of
-from train.objective.correction import importance_weights
+from train.objective.correction import importance_weights, off_policy_mask
 from train.objective.loss_table import LOSSES, find_loss
 from train.objective.losses import importance_ratio, kl_to_reference, token_losses
 from train.steps import gradients
@@ -91,6 +91,9 @@ def plain_gradient(policy, batch, settings):
     if not spec.corrects_itself:
         per_token = per_token * importance_weights(old - behaviour, ones, correction=correction, low=low,
                                                    high=high)[0]
+    if settings.off_policy_threshold is not None:
+        per_token = per_token * ~off_policy_mask(policy_logprobs, behaviour, advantages, mask,
+                                                 threshold=settings.off_policy_threshold)[:, None]
     per_token = per_token * padded([row.mask for _, row in rows])
     if settings.kl_beta:
         reference = padded([row.ref_logprobs for _, row in rows])
@@ -117,7 +120,7 @@ STEP_OPTIONS = [*(["--loss", loss] for loss in LOSSES if loss != "nll"),
                 ["--correction", "sequence-mask", "--correction-low", "0.2", "--correction-high", "5"],
                 ["--kl-beta", "0.3"], ["--loss", "grpo", "--entropy-coef", "0.05"],
                 ["--entropy-quantile", "0.3"], ["--entropy-quantile", "0.3", "--entropy-coef", "0.05"],
-                ["--mask-truncated"],
+                ["--mask-truncated"], ["--off-policy-threshold", "0.05"], ["--veto", "0.3"],
                 ["--scale-rewards", "batch"], ["--scale-rewards", "none", "--loss", "dr_grpo"]]
 
 
@@ -185,7 +188,7 @@ def test_one_step_takes_its_old_logprobs_from_its_own_forward(run, stale, tmp_pa
 
 def test_a_step_tried_again_shares_every_group_once_between_processes(stale, monkeypatch):
     """A process that drops a group by its weights tells the others, who take other shares else."""
-    settings, barrier = settings_of(stale, "--correction", "token-mask"), threading.Barrier(2, timeout=600)
+    settings, barrier = settings_of(stale, "--veto", "0.5"), threading.Barrier(2, timeout=600)
     told, taken = {}, {0: [], 1: []}
 
     class Two:
@@ -225,7 +228,7 @@ def test_a_step_tried_again_shares_every_group_once_between_processes(stale, mon
     for thread in threads:
         thread.join()
     second = [taken[index][taken[index].index("again", 1) + 1:] for index in (0, 1)]
-    assert sorted(second[0] + second[1]) == [2, 3, 5, 6]       # 0 and 4 have no signal, 1 and 4 no weight
+    assert sorted(second[0] + second[1]) == [2, 3, 5, 6]       # 0 and 4 have no signal, 1 and 4 are vetoed
 
 
 @pytest.mark.slow("two more processes that import torch, each time")
@@ -274,7 +277,7 @@ def test_where_the_correction_leaves_nothing_the_stage_stops_or_keeps_the_policy
     assert "importance_mask" in run_train(run, *options, "--dry-run").stderr
     result = run_train(run, *options)
     assert result.exit_code == 1 and "--keep-if-nothing" in result.stderr, result.output
-    assert "The bounds of --correction leave none" in result.stderr
+    assert "The bounds of --correction and --veto leave none" in result.stderr
     assert not (run.root / "train" / "iteration=1").exists()
     assert run_train(run, *options, "--keep-if-nothing").exit_code == 0
     before, after = adapter(run, 1), adapter(run, 2)

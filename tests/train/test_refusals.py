@@ -63,7 +63,7 @@ def test_no_float_option_takes_what_is_no_number(scored, value):
 
 @pytest.mark.parametrize(("option", "value"), [
     ("--learning-rate", "-1"), ("--kl-beta", "-0.1"), ("--clip-low", "-1"), ("--adam-beta1", "1"),
-    ("--entropy-quantile", "0"),
+    ("--entropy-quantile", "0"), ("--veto", "-1"),
     ("--threads", "100000"), ("--checkpoint-seconds", "-1"), ("--lora-alpha", "0")])
 def test_values_out_of_range_are_refused_before_anything_is_read(tmp_path, option, value):
     result = CliRunner().invoke(train_command, [str(tmp_path / "nowhere"), option, value])
@@ -80,6 +80,7 @@ def test_values_out_of_range_are_refused_before_anything_is_read(tmp_path, optio
     (["--correction", "bypass", "--correction-high", "2"], "The correction bypass has no bounds"),
     (["--loss", "reinforce", "--correction-low", "0.1"], "The correction none has no bounds"),
     (["--total-steps", "9"], "--schedule linear"),
+    (["--loss", "nll", "--off-policy-threshold", "0.5"], "leave it out"),
     (["--loss", "gspo", "--entropy-quantile", "0.3"], "leave no token out"),
     (["--full", "--lora-rank", "8"], "leave --lora-rank out")])
 def test_an_option_that_would_change_nothing_is_refused(scored, options, message):
@@ -176,9 +177,8 @@ def test_ess_entropy_and_clip_fraction_are_over_all_trainable_tokens_in_every_mo
     assert facts[0] == pytest.approx(facts[1], rel=1e-4)
 
 
-def test_masked_rows_with_a_kl_are_rows_that_the_step_used(next_run):
-    options = ["--correction", "token-mask", "--correction-low", "5", "--correction-high", "9",
-               "--updates-per-batch", "1"]      # every rho is below 5: all rows are masked
+def test_vetoed_rows_with_a_kl_are_rows_that_the_step_used(next_run):
+    options = ["--veto", "5", "--updates-per-batch", "1"]       # every rho is below 5: all rows are vetoed
     assert run_train(next_run, *options, "--kl-beta", "0.1").exit_code == 0
     rows = next_run.read("train_samples", iteration=1).to_pylist()
     assert {(row["drop_reason"], row["optimizer_step"]) for row in rows} == {(None, 0)}

@@ -87,6 +87,10 @@ class TrainOptions:
         group="Correction of off-policy rows")
     correction_low: float | None = option(None, "Lower bound of the correction.", least=0)
     correction_high: float | None = option(None, "Upper bound of the correction.", least=0, above=True)
+    veto: float | None = option(None, "Drop a completion with any pi_old/mu below this, for example 1e-4.",
+                                least=0)
+    off_policy_threshold: float | None = option(
+        None, "Drop a completion with a negative advantage and a mean log mu - log pi above this.")
 
     schedule: str = option("constant", "How the learning rate goes on after the warmup.",
                            choices=("constant", "linear", "cosine"), group="Optimizer and steps")

@@ -70,6 +70,10 @@ def _contradictions(settings: TrainOptions) -> list[tuple[object, str]]:
         (purpose != "train" and loss != "nll",
          f"Rows of purpose {purpose} have no logprobs, which the loss {loss} needs. Train on them with "
          "--loss nll."),
+        (spec.correct_only and settings.off_policy_threshold is not None,
+         f"The loss {loss} has no negative advantage, which --off-policy-threshold asks for: leave it out."),
+        (purpose != "train" and settings.veto,
+         f"Rows of purpose {purpose} have no logprobs to hold against: leave --veto out."),
         (settings.entropy_quantile < 1 and spec.level == "sequence",
          f"The ratio of {loss} is of the whole completion, so --entropy-quantile would leave no token out: "
          "take a loss per token, for example dapo."),

@@ -11,7 +11,7 @@ from train.objective.loss_table import find_loss
 from warehouse.store.errors import StageError, shell_quote
 
 LEFT_OUT = ("empty", "truncated", "not_right")      # the loss mask has no token of such rows
-WEIGHED_OUT = "importance_mask"                     # they have, with a weight of 0
+WEIGHED_OUT = ("importance_mask", "vetoed")         # they have, with a weight of 0
 
 
 class NoGradient(StageError):
@@ -23,8 +23,9 @@ class NoGradient(StageError):
         right, cut = (sum(getattr(each, name) for each in rollouts) for name in ("correct", "truncated"))
         run = inputs.stage.warehouse.root
         keep = "write the policy unchanged with --keep-if-nothing."
-        if WEIGHED_OUT in self.drops:
-            way_out = f"The bounds of --correction leave none of those that had one: choose others, or {keep}"
+        if self.drops.keys() & {*WEIGHED_OUT}:
+            way_out = ("The bounds of --correction and --veto leave none of those that had one: choose "
+                       f"others, or {keep}")
         elif rollouts and not right and inputs.iteration > 0:
             way_out = (f"None of {len(rollouts)} is right and {cut} are cut off, which looks like a "
                        f"collapse: `warehouse watch {shell_quote(run)}` names the policy to go back to. If "

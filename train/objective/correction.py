@@ -29,6 +29,22 @@ def importance_weights(log_ratio: Tensor, loss_mask: Tensor, *, correction: str,
     return torch.where(inside, ratio, 0.0), inside
 
 
+def veto_mask(log_ratio: Tensor, loss_mask: Tensor, *, threshold: float) -> Tensor:
+    """Completions, [B], with any rho_t below `threshold`: a token that the trainer holds for impossible."""
+    return ((log_ratio < torch.tensor(threshold).log()) & loss_mask.bool()).any(dim=1)
+
+
+def off_policy_mask(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advantages: Tensor,
+                    loss_mask: Tensor, *, threshold: float) -> Tensor:
+    """Completions, [B], of negative advantage with mean_t(log mu - log pi) > threshold; 2512.02556.
+
+    Of advantages per token, [B, T], the mean counts.
+    """
+    advantages = advantages if advantages.dim() == 1 else (advantages * loss_mask).sum(dim=1)
+    gaps = (behaviour_logprobs - policy_logprobs).detach() * loss_mask
+    return (advantages < 0) & (gaps.sum(dim=1) / loss_mask.sum(dim=1).clamp(min=1) > threshold)
+
+
 def effective_sample_size(log_ratio: Tensor) -> float:
     """ESS / n = (sum w)^2 / (n sum w^2) of the weights w = exp(log_ratio) [n]: 1 when all are equal."""
     weights = clamp_log_ratio(log_ratio).double().exp()

@@ -12,7 +12,7 @@ from train.inputs.options import TrainOptions
 from train.inputs.settings import correction_of
 from train.inputs.signal import LEFT_OUT, WEIGHED_OUT, drop_reason, has_other_terms
 from train.objective.advantages import group_advantages
-from train.objective.correction import importance_weights
+from train.objective.correction import importance_weights, veto_mask
 from train.objective.loss_table import find_loss
 from train.objective.losses import entropy_mask, loss_scales
 from train.steps.row import Row, RowGroup
@@ -59,10 +59,14 @@ def weigh_rows(rows: list[Row], settings: TrainOptions) -> None:
     log_ratio = pad_sequence([row.log_ratio for row in rows], batch_first=True)
     mask = pad_sequence([torch.ones(row.num_tokens) for row in rows], batch_first=True)
     weights, kept = importance_weights(log_ratio, mask, correction=correction, low=low, high=high)
-    for row, row_weights, row_kept in zip(rows, weights, kept, strict=True):
+    veto = torch.zeros(len(rows), dtype=torch.bool)
+    if settings.veto:
+        veto = veto_mask(log_ratio, mask, threshold=settings.veto)
+    weights, kept = weights * ~veto[:, None], kept & ~veto[:, None]
+    for row, row_weights, row_kept, is_vetoed in zip(rows, weights, kept, veto.tolist(), strict=True):
         row.weights, row.kept = row_weights[:row.num_tokens].clone(), row_kept[:row.num_tokens].clone()
         if row.drop_reason is None and not row.weights.any() and not has_other_terms(settings):
-            row.drop_reason = WEIGHED_OUT
+            row.drop_reason = WEIGHED_OUT[is_vetoed]
 
 
 def plan_step(batch: list[RowGroup], groups: list[int], step: int, settings: TrainOptions) -> int:

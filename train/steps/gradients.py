@@ -12,7 +12,7 @@ from train.inputs.settings import asks_base
 from train.model.packs import PromptGroup, pack_groups
 from train.model.policy import Policy
 from train.model.shared_prompt import backward_pack
-from train.objective.correction import clamp_log_ratio, k3
+from train.objective.correction import clamp_log_ratio, k3, off_policy_mask
 from train.objective.loss_table import find_loss
 from train.objective.losses import importance_ratio, kl_to_reference, token_losses
 from train.steps.accelerator import Processes
@@ -118,6 +118,9 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Trai
     per_token, clipped = token_losses(settings.loss, logprobs, start, behaviour, advantages, mask,
                                       clip_low=low, clip_high=high, delta=settings.delta, level=spec.level)
     factor = alive * weights
+    if settings.off_policy_threshold is not None:
+        factor = factor * ~off_policy_mask(logprobs, behaviour, advantages, mask,
+                                           threshold=settings.off_policy_threshold)[:, None]
     per_token = per_token * factor
     if settings.kl_beta:
         ratio = importance_ratio(logprobs, start, mask, level=spec.level)

@@ -13,7 +13,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from examples import losses as examples
 from train.objective.advantages import group_advantages
-from train.objective.correction import effective_sample_size, importance_weights
+from train.objective.correction import (
+    effective_sample_size,
+    importance_weights,
+    off_policy_mask,
+    veto_mask,
+)
 from train.objective.loss_table import LOSSES, Loss, find_loss
 from train.objective.losses import (
     entropy_mask,
@@ -25,10 +30,10 @@ from train.objective.losses import token_losses as losses_by_name
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden_grpo.json").read_text())
 INPUTS = GOLDEN["inputs"]
-# bnpo is dapo with another clip, which each case names; luspo, gspo summed, reward parts that are normalized
-# one by one (GDPO) and the mask of off-policy completions are not in `train`.
-CASES = [case for case in GOLDEN["cases"] if case["config"].get("loss_type") != "luspo"
-         and not {"multi_objective_aggregation", "off_policy_mask_threshold"} & case["config"].keys()]
+# bnpo is dapo with another clip, which each case names; luspo, gspo summed, and reward parts that are
+# normalized one by one (GDPO) are not in `train`.
+CASES = [case for case in GOLDEN["cases"] if "multi_objective_aggregation" not in case["config"]
+         and case["config"].get("loss_type") != "luspo"]
 DETACHED = ("cispo", "vespo", "topr")       # the gradient flows through log pi alone
 GROUPS = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
 OWN = ("sapo", "vespo", "dppo", "topr")     # functions of examples/losses.py
@@ -85,6 +90,10 @@ def step_loss(config, policy, advantages):
     per_token, _ = token_losses(loss, policy, tensor("old"), behaviour, advantages, mask,
                                 clip_low=config["epsilon"],
                                 clip_high=high, delta=config["delta"], level=level)
+    if config["off_policy_mask_threshold"] is not None:
+        dropped = off_policy_mask(policy, behaviour, advantages, mask,
+                                  threshold=config["off_policy_mask_threshold"])
+        per_token = per_token * ~dropped[:, None]
     if config["top_entropy_quantile"] < 1:
         kept = mask.clone()
         kept[mask.bool()] = entropy_mask(tensor("entropy")[mask.bool()],
@@ -233,6 +242,12 @@ def test_weights_are_their_formulas_in_float64_for_any_lengths(rows, correction,
         changed = [abs(weight - ratio) > 1e-9 * ratio
                    for weight, ratio in zip(expected, unbounded, strict=True)]
         assert kept[:len(row)].tolist() == [not bound for bound in changed]
+
+
+def test_a_veto_drops_completions_with_an_impossible_token():
+    log_ratio = torch.tensor([[0.0, -9.3, 5.0], [0.0, -9.1, 0.0], [0.0, 0.0, -50.0]])
+    mask = torch.tensor([[1.0, 1, 1], [1, 1, 1], [1, 1, 0]])
+    assert veto_mask(log_ratio, mask, threshold=1e-4).tolist() == [True, False, False]      # log 1e-4 = -9.21
 
 
 def test_effective_sample_size_is_one_for_equal_weights_and_falls_with_their_spread():
