@@ -46,11 +46,13 @@ def diff(run: Path, first: str, second: str, examples: int) -> None:
 @click.command("explain")
 @run_folder
 @click.argument("completion", metavar="ITERATION/[PURPOSE/]TASK/INDEX")
+@click.option("--scorer", default=None,
+              help="Scorer of the verdict. [default: the chosen one, see the view scorers]")
 @shows_errors
-def explain(run: Path, completion: str) -> None:
+def explain(run: Path, completion: str, scorer: str | None) -> None:
     """Show one completion: prompt, program, outputs and expected outputs, verdict and reward."""
     from score.inspect.explain import explain_completion
-    click.echo(explain_completion(run, completion, colors=sys.stdout.isatty()))
+    click.echo(explain_completion(run, completion, scorer, colors=sys.stdout.isatty()))
 
 
 @click.command("try", cls=TitledCommand)

@@ -16,39 +16,69 @@ from score.sandbox.limits import Limits
 from score.sandbox.tiers import open_lanes
 from score.tasks.kinds import graders_of, load_task
 from score.tasks.measures import Answer
-from warehouse.inspect.show import completion_lines, completion_row, grid_pairs, pair_lines
-from warehouse.sql.database import connect, rows_of
+from warehouse.inspect.show import no_completion, pair_lines, parse_name
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError, printable, shell_quote
-from warehouse.store.run_folder import open_warehouse
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 
-def explain_completion(run: Path, completion: str, *, colors: bool) -> str:
-    """What `warehouse show` says of a completion, and its verdict; StageError where there is none."""
-    connection = connect(open_warehouse(run))
-    row = completion_row(connection, run, completion)
-    [task] = rows_of(connection, "SELECT kind, payload FROM tasks WHERE task_id = $1", [row["task_id"]])
-    lines = completion_lines(connection, run, completion, color=colors, prompt=True)
-    if row["scorer"] is not None:
-        lines += ["", *verdict_lines(row, task["kind"], json.loads(task["payload"]))]
-    return "\n".join(lines)
-
-
-def verdict_lines(sample: dict[str, Any], kind: str, payload: dict[str, Any]) -> list[str]:
-    """Which of its outputs are right, its error, and the terms of its reward."""
-    outputs = json.loads(sample["outputs"] or "null")
-    if kind == "grid":
-        lines = [f"{title}: {'not known' if wanted is None else 'right' if output == wanted else 'wrong'}"
-                 for title, _given, wanted, output in grid_pairs(payload, outputs)]
+def explain_completion(run: Path, completion: str, scorer: str | None, *, colors: bool) -> str:
+    """The verdict on `ITERATION/[PURPOSE/]TASK/INDEX`; StageError where there is none, or several."""
+    warehouse = open_warehouse(run)
+    for iteration, purpose, task_id, sample_index in parse_name(completion):
+        keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
+        if answer := row_of(warehouse, "completions", task_id, sample_index, **keys):
+            break
     else:
-        lines = unit_lines(kind, payload, outputs["test"] if outputs else None)
+        raise no_completion(run, completion)
+    identity, _ = warehouse.choose_scorer(iteration, purpose, scorer)
+    sample = row_of(warehouse, "samples", task_id, sample_index, scorer=identity, **keys)
+    if sample is None:
+        raise no_completion(run, completion)
+    prompts = warehouse.read("prompts", columns=["task_id", "group_id", "prompt"], task_ids={task_id},
+                             **keys).to_pylist()
+    prompt = next((row["prompt"] for row in prompts if row["group_id"] == sample["group_id"]), None)
+    [task] = warehouse.read("tasks", columns=["task_id", "kind", "payload"], task_ids={task_id}).to_pylist()
+    return "\n".join([
+        f"completion {sample_index} of task {task_id}, iteration {iteration} {purpose}, policy "
+        f"{sample['policy_version']}, {identity}", "", "--- prompt", printable(prompt or "(not stored)"),
+        "--- completion", printable(answer["completion"] or ""),
+        *verdict_lines(sample, task["kind"], json.loads(task["payload"]), colors=colors)])
+
+
+def verdict_lines(sample: dict[str, Any], kind: str, payload: dict[str, Any], *, colors: bool) -> list[str]:
+    """Outputs and expected outputs, errors, and the terms of the reward."""
+    lines = ["--- outputs"]
+    outputs = json.loads(sample["outputs"]) if sample["outputs"] else None
+    if kind == "grid":
+        for split in ("train", "test"):
+            for index, pair in enumerate(payload[split]):
+                output = outputs[split][index] if outputs else None
+                wanted = pair.get("output")
+                mark = "not known" if wanted is None else "right" if output == wanted else "wrong"
+                lines += [f"{split} {index + 1}: {mark}", *pair_lines(pair, output, colors)]
+    else:
+        lines += unit_lines(kind, payload, outputs["test"] if outputs else None)
+    lines.append("--- verdict")
     if sample["error_class"]:
         words = [sample["error_class"], sample["error_name"], sample["error_message"]]
-        lines.append(printable(": ".join(filter(None, words))))
-    terms = json.loads(sample["reward_parts"] or "{}")
+        lines.append(printable(": ".join(word for word in words if word)))
+    cpu, rss = sample["cpu_seconds"], sample["max_rss_mib"]
+    if cpu is not None:
+        lines.append(f"{cpu * 1000:.1f} ms of CPU time, {rss or 0:.0f} MiB, sandbox tier "
+                     f"{sample['sandbox_tier']}")
+    terms = json.loads(sample["reward_parts"]) if sample["reward_parts"] else {}
     total = "none: it could not be measured" if sample["reward"] is None else f"{sample['reward']:.4g}"
     sum_of_terms = " + ".join(f"{name} {value:.4g}" for name, value in terms.items())
-    return [*lines, f"reward {total}" + (f" = {sum_of_terms}" if sum_of_terms else "")]
+    lines.append(f"reward {total}" + (f" = {sum_of_terms}" if sum_of_terms else ""))
+    return lines
+
+
+def row_of(warehouse: Warehouse, table: str, task_id: str, sample_index: int,
+           **keys: Any) -> dict[str, Any] | None:
+    """One row of samples or completions, or None."""
+    rows = warehouse.read(table, task_ids={task_id}, **keys).to_pylist()
+    return next((row for row in rows if row["sample_index"] == sample_index), None)
 
 
 def try_file(run: Path, file: Path, task_id: str, reward: str | None, limits: Limits, lanes: LaneOptions,
@@ -76,14 +106,8 @@ def try_file(run: Path, file: Path, task_id: str, reward: str | None, limits: Li
     with pool:
         judgements = measure(items, run_programs(Executor(pool, isolated=best.isolated), items))
     [terms] = registered_terms(items, judgements, scorer)
-    sample, outcome = verdict_row(items[0].answer, judgements[0], terms), judgements[0].outcome
-    grids = grid_pairs(task.payload, json.loads(sample["outputs"] or "null")) if row["kind"] == "grid" else ()
-    lines = [line for title, given, wanted, output in grids
-             for line in (title, *pair_lines({"input": given, "output": wanted}, output, colors))]
-    lines += verdict_lines(sample, row["kind"], task.payload)
-    if outcome.cpu_seconds is not None:
-        lines.append(f"{outcome.cpu_seconds * 1000:.1f} ms of CPU time, {outcome.max_rss_mib or 0:.0f} MiB, "
-                     f"sandbox tier {best.name}")
+    sample = verdict_row(items[0].answer, judgements[0], terms) | {"sandbox_tier": best.name}
+    lines = verdict_lines(sample, row["kind"], task.payload, colors=colors)
     if {"reward-file", "reward_file"} & read_config(warehouse.root / "config.toml").get("score", {}).keys():
         lines.append(f"That is {scorer.name}: the reward file of config.toml is asked by `score RUN` alone.")
     return "\n".join(lines)

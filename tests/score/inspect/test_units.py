@@ -39,8 +39,8 @@ def test_a_failed_test_is_shown_with_what_was_expected_and_what_came(folder: Pat
     said = CliRunner().invoke(score, ["try", str(folder / "run"), str(folder / "program.py"),
                                       "--task", task])
     lines = said.output.splitlines()
-    end = next(at for at, line in enumerate(lines) if line.startswith("reward "))
-    assert lines[:end] == shown
+    end = next(at for at, line in enumerate(lines) if line.startswith("--- verdict"))
+    assert lines[1:end] == shown
 
 
 def test_try_loads_what_score_would_load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def test_a_task_that_is_called_like_a_purpose_is_found(tmp_path: Path) -> None:
     assert CliRunner().invoke(score, [str(run.root)]).exit_code == 0
     for name in ("0/eval/a/0", "0/train/eval/a/0"):
         explained = CliRunner().invoke(score, ["explain", str(run.root), name])
-        assert explained.stdout.startswith("eval/a  iteration 0  train  sample 0:"), explained.output
+        assert explained.stdout.startswith("completion 0 of task eval/a, iteration 0 train"), explained.output
 
 
 def test_grids_of_different_heights_stand_side_by_side() -> None:
