@@ -17,7 +17,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "lfm2": {"layer_types": 16 * (CONV + FULL), "conv_dim": 2560, "block_dim": 2560},
     "lfm2_moe": {"layer_types": 16 * (CONV + FULL), "conv_dim": 2048, "block_dim": 2048},
     "falcon_h1": {"mamba_d_ssm": 8192, "mamba_d_head": 64}, "deepseek_v2": {"num_experts_per_tok": 6},
-    "deepseek_v3": {"topk_method": "noaux_tc"}, "glm": {}, "glm4": {}, "glm4_moe": {"head_dim": 128},
+    "deepseek_v3": {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}, "glm": {}, "glm4": {}, "glm4_moe": {"head_dim": 128},
     "glm4_moe_lite": {}, "kimi_linear": {},
     "ernie4_5": {}, "ernie4_5_moe": {}, "exaone4": {}, "exaone_moe": {}, "seed_oss": {},
     "bamba": {"attn_layer_indices": [1]}, "jamba": {}, "zamba2": {}, "mamba2": {}, "falcon_mamba": {},
