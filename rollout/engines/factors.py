@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,13 +35,14 @@ class Factors:
     """
 
     adapter: Path
+    base: Path
     rank: int
     scale: float
     pairs: dict[str, list[tuple[str, Any, Any]]]    # name of A's tensor, A, B
     used: set[str] = field(default_factory=set)
 
     @classmethod
-    def read(cls, adapter: Path, device: str = "cpu") -> Self:
+    def read(cls, adapter: Path, base: Path, device: str = "cpu") -> Self:
         """The factors of an adapter's folder; StageError if it is of a form that is not simply added."""
         from safetensors.torch import load_file
         config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
@@ -50,7 +52,7 @@ class Factors:
             if (match := FACTOR.fullmatch(name)) and match[3] == "A":
                 second = tensors[name.replace("lora_A", "lora_B")].float()
                 pairs[plain_name(match[1])].append((name, tensors[name].float(), second))
-        return cls(adapter, config["r"], scaling(config, adapter), pairs)
+        return cls(adapter, base, config["r"], scaling(config, adapter), pairs)
 
     def change(self, name: str, shape: Sequence[int], rows: int | None = None) -> Any:
         """What is added to the weight of that name and shape, or to its first rows; None for nothing."""
@@ -87,15 +89,35 @@ class Factors:
         """Of all experts' matrices in one tensor, [E, out, in] or [E, in, out]."""
         for first, down, up in self._pairs(module, part):
             sizes = [len(up), down.shape[1]]
-            if sizes == list(reversed(shape[1:])) and sizes[0] == sizes[1]:
-                raise StageError(f"{self.adapter} changes {module}.{part}, whose shape does not tell rows "
-                                 "from columns. Sample with --serve adapter.")
             if sizes in ([*shape[1:]], [*reversed(shape[1:])]):
                 self.used.add(first)
                 change = self.scale * (up.reshape(len(up), self.rank, -1).permute(2, 0, 1)
                                        @ down.reshape(shape[0], self.rank, -1))[:rows]
-                return change if sizes == [*shape[1:]] else change.transpose(1, 2)
+                turned = sizes != [*shape[1:]] if sizes[0] != sizes[1] else self._turns(module, part)
+                return change.transpose(1, 2) if turned else change
         return None
+
+    def _turns(self, module: str, part: str) -> bool:
+        """Whether files have square matrices of experts as [E, in, out]: as those that are not square."""
+        sizes = [(len(up), down.shape[1]) for _, down, up in self.pairs[module]]
+        turned = {shape not in sizes for shape in self._shapes[module]
+                  if shape in sizes or shape[::-1] in sizes}
+        if len(turned) != 1:
+            raise StageError(f"{self.adapter} changes {module}.{part}, whose shape does not tell rows "
+                             "from columns. Sample with --serve adapter.")
+        return turned.pop()
+
+    @cached_property
+    def _shapes(self) -> dict[str, set[tuple[int, int]]]:
+        """Rows and columns of experts' matrices that are not square, by their module."""
+        from safetensors import safe_open
+        shapes = defaultdict(set)
+        for source in self.base.glob("*.safetensors"):
+            with safe_open(source, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 (not a dict)
+                    if len(shape := file.get_slice(name).get_shape()) == 3 and shape[1] != shape[2]:
+                        shapes[plain_name(name.removesuffix(".weight")).rpartition(".")[0]].add((*shape[1:],))
+        return shapes
 
     def check_used(self, base: Path) -> None:
         """StageError if any factor belongs to no weight of the base."""

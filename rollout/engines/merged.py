@@ -81,7 +81,7 @@ def merged_tensors(base: Path, adapter: Path | None, dtype: str,
     """
     import torch
     from safetensors import safe_open
-    factors = Factors.read(adapter, device) if adapter else None
+    factors = Factors.read(adapter, base, device) if adapter else None
     wanted = None if dtype == "auto" else getattr(torch, dtype)
     for source in sorted(base.glob("*.safetensors")):
         with safe_open(source, framework="pt", device=device) as file:
@@ -102,7 +102,7 @@ def kept_by_rounding(base: Path, adapter: Path, dtype: str) -> float:
     """
     import torch
     from safetensors import safe_open
-    factors, half = Factors.read(adapter), getattr(torch, dtype)
+    factors, half = Factors.read(adapter, base), getattr(torch, dtype)
     kept = whole = 0.0
     for source in base.glob("*.safetensors"):
         with safe_open(source, framework="pt") as file:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from vllm import LLM, SamplingParams
+from vllm import LLM, ModelRegistry, SamplingParams
 from vllm import __version__ as VLLM_VERSION
 from vllm.engine.arg_utils import EngineArgs
 from vllm.logprobs import FlatLogprobs
@@ -25,7 +25,7 @@ from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampl
 from rollout.engines.merged import merged_tensors
 from rollout.engines.stopping import Drawn, after_draw, draw_parameters, likely, next_draw
 from rollout.prompts.prompt_encoder import PromptEncoder
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, first_line
 
 BATCHES_AHEAD = 4
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
@@ -232,4 +232,11 @@ def _drawn(output: Any, sampling: Sampling) -> Drawn:
 def _first_line(error: Exception) -> str:
     if isinstance(error, ValidationError):         # its first line says only how many there are
         error = ValueError(error.errors()[0]["msg"].removeprefix("Value error, "))
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".") + "."
+    line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".") + "."
+    if "failed to be inspected" in line:        # the reason is in the logs alone
+        name = line.split("'")[1]
+        try:
+            ModelRegistry.models[name].load_model_cls()
+        except Exception as cause:      # a module fails in its own way
+            return f"its {name} cannot be imported: {first_line(cause)}."
+    return line

@@ -42,7 +42,7 @@ def test_an_adapter_is_the_same_read_again_and_merged(family, tmp_path):
 
 # Files have an expert's matrices each by itself (mixtral's under other names), all of them in one, or that
 # turned; those of nemotron_h have no gate.
-@pytest.mark.parametrize("name", ["olmoe", "mixtral", "granitemoe", "llama4_text", "nemotron_h"])
+@pytest.mark.parametrize("name", ["olmoe", "mixtral", "granitemoe", "llama4_text", "nemotron_h", "gpt_oss"])
 def test_adapters_on_experts_are_trained_and_merged_and_all_linear_leaves_experts_alone(name, tmp_path):
     assert make_model(name, tmp_path / "model")
     without = {key.split(".lora_")[0] for key in open_policy(tmp_path / "model", "lora").trainable()}
