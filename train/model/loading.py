@@ -1,5 +1,6 @@
 """Load a base model and a policy on it; prompts are shared in the first way that gives the same logits."""
 
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -132,14 +133,23 @@ def load_base(source: str, revision: str | None, *, dtype: str, load_in_4bit: bo
     load = auto_class(read_config(source, revision)).from_pretrained
     try:
         try:
-            return load(source, **options)
+            return _with_its_time_steps(load(source, **options))
         except ValueError as error:
             if "scaled_dot_product_attention" not in str(error):
                 raise
-            return load(source, **{**options, "attn_implementation": "eager"})
+            return _with_its_time_steps(load(source, **{**options, "attn_implementation": "eager"}))
     except (OSError, ValueError, ImportError) as error:
         raise StageError(f"The model {source} cannot be loaded: {first_line(error)}. Check the path or id in "
                          "warehouse.json, and that its weights are there.") from error
+
+
+def _with_its_time_steps(model: Any) -> Any:
+    """Without the least time step of some Mamba 2 layers in transformers, which config and engines lack."""
+    limit = getattr(model.config.get_text_config(), "time_step_limit", (0.0, math.inf))
+    for module in model.modules():
+        if hasattr(module, "time_step_limit"):
+            module.time_step_limit = limit
+    return model
 
 
 def _adapter_policy(adapted: nn.Module, dtype: str, device: torch.device, sharding: Sharding | None
