@@ -54,7 +54,7 @@ class Span(NamedTuple):
 @click.option("--iterations", type=click.IntRange(min=2), default=4, show_default=True)
 @click.option("--folder", type=click.Path(path_type=Path), default=None,
               help="Where the runs are made. [default: a folder that is removed]")
-@click.option("--way", "ways", type=click.Choice(["cold", "warm", "ahead"]), multiple=True,
+@click.option("--way", "ways", type=click.Choice(["cold", "warm", "ahead", "ahead-by-2"]), multiple=True,
               default=("cold", "warm"))
 @click.option("--gpus", multiple=True, default=("all",), show_default=True, help="As of `warehouse loop`.")
 @click.option("--devices", type=int, default=None, help="Workers on a CPU in the place of GPUs.")
@@ -73,7 +73,7 @@ def main(model: str, tasks: tuple[str, ...], config: str, iterations: int, folde
             settings = grown(Path(config).read_text(), len(chosen.split(",")) if grow else 1)
             log.with_suffix(".toml").write_text(settings)
             more = ["--gpus", chosen, *(["--devices", str(devices)] if devices else []),
-                    *(["--ahead"] if way == "ahead" else [])]
+                    *{"ahead": ["--ahead"], "ahead-by-2": ["--ahead-by", "2"]}.get(way, [])]
             with Utilization() as utilization, killing(run, log) if kill else contextlib.nullcontext():
                 loop(run, way == "cold", model, tasks, iterations, log, more)
             warehouse = open_warehouse(run)

@@ -1,5 +1,6 @@
 """An engine that stays from rollout to rollout, in the one process of `warehouse warm` that runs them."""
 
+import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -99,6 +100,6 @@ def lacks(kept: Kept, wanted: EngineSettings) -> str:
 
 
 def rest() -> None:
-    """Give up the GPU until the next rollout."""
-    if _kept:
+    """Give up the GPU until the next rollout, unless a training has room beside the engine."""
+    if _kept and not os.environ.get(warm.AWAKE):
         _kept.engine.sleep()

@@ -64,7 +64,7 @@ class VllmEngine:
         self.logprobs_mode = LOGPROBS_MODE
         self.device = device_name()
         check_compiler()
-        self.sleeps = sleeps and self.device != "cpu"
+        self.sleeps, self.asleep = sleeps and self.device != "cpu", False
         self.llm = _start(settings, {"enable_sleep_mode": True} if self.sleeps else {})
         self.num_ahead = BATCHES_AHEAD * settings.max_num_seqs
         self.dtype = str(self.llm.llm_engine.model_config.dtype).removeprefix("torch.")
@@ -87,11 +87,13 @@ class VllmEngine:
         """Give up the GPU until `wake`: weights to main memory, the cache away."""
         if self.sleeps:
             self.llm.sleep(level=1)
+            self.asleep = True
 
     def wake(self) -> None:
         """Take the GPU again, with the same weights."""
-        if self.sleeps:
+        if self.asleep:
             self.llm.wake_up()
+            self.asleep = False
         self.llm.reset_prefix_cache()
 
     def prompt_logprobs(self, ids: list[int], *, with_adapter: bool = True) -> list[float]:

@@ -22,7 +22,7 @@ from warehouse.ledger.entries import RolledBack
 from warehouse.loop.devices import Crew, better_split, chosen_devices, sharing_of
 from warehouse.loop.driver import ENGINE_SHARE, Loop, LoopOptions, Watched, check_options
 from warehouse.stages.shard import Shard
-from warehouse.stages.warm import BESIDE, PLACE
+from warehouse.stages.warm import AWAKE, BESIDE, PLACE
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
 
@@ -193,10 +193,29 @@ def test_what_a_smaller_step_does_not_help_ends_the_loop(world: World, advice: A
 def test_ahead_an_iteration_is_sampled_by_the_policy_before(world: World) -> None:
     assert world.loop(ahead=True) == 0
     share = f"--gpu-memory-utilization {ENGINE_SHARE}"
-    assert world.calls("rollout") == [f"rollout --iteration 0 {share}",
-                                      *(f"rollout --iteration {number} {share} --policy {number - 1}"
+    assert world.calls("rollout") == [f"rollout {share} --iteration 0",
+                                      *(f"rollout {share} --iteration {number} --policy {number - 1}"
                                         for number in (1, 2))]
     assert world.warehouse.state.newest == 3
+
+
+def test_ahead_by_two_the_engine_never_waits_for_a_policy(world: World) -> None:
+    assert world.loop(5, ahead_by=2) == 0
+    versions = [int(words[words.index("--policy") + 1]) if "--policy" in words else None
+                for words in (call.split() for call in world.calls("rollout"))]
+    assert versions == [None, 0, 0, 1, 2]
+    order = [f"{job.words[0]} {job.words[job.words.index('--iteration') + 1]}" for job in world.jobs]
+    assert order.index("rollout 2") < order.index("train 1")
+    assert order.index("rollout 3") > order.index("train 0")
+
+
+def test_a_rescue_discards_all_that_was_sampled_ahead(world: World) -> None:
+    world.fires[1] = BACK
+    assert world.loop(5, ahead_by=2, rescue=True) == 0
+    state = world.warehouse.state
+    assert state.newest == 5 and all(life.is_complete for life in state.of_stage("rollout"))
+    assert {life.iteration: life.settings["policy_version"] for life in state.of_stage("rollout")}[3] == 3
+    assert len([call for call in world.calls("rollout") if "--iteration 3 " in f"{call} "]) == 2
 
 
 @pytest.mark.parametrize("config", ["[rollout]\ngpu-memory-utilization = 0.35\n",
@@ -212,6 +231,13 @@ def test_an_alarm_ends_what_is_ahead_and_a_rescue_discards_it(world: World) -> N
     state = world.warehouse.state
     assert state.newest == 4 and state.num_rollbacks(4) == 1
     assert all(life.is_complete for life in state.of_stage("rollout"))
+
+
+def test_engines_keep_their_gpus_where_trainings_have_room_beside_them() -> None:
+    for awake in (True, False):
+        crew = Crew(chosen_devices("all", 2), awake=awake)
+        assert {AWAKE in worker.place for worker in crew.engines()} == {awake}
+        assert not any(AWAKE in worker.place for worker in crew.trainers())
 
 
 def test_what_fails_ends_the_loop_with_its_words(world: World) -> None:
@@ -240,10 +266,11 @@ def test_a_training_without_any_gradient_is_an_alarm_or_ends_the_loop(world: Wor
 def test_the_first_every_kth_and_the_last_policy_are_evaluated_once(world: World) -> None:
     assert world.loop(3, ahead=True, eval_every=2, eval_options="--group-size 8") == 0
     assert [call for call in world.calls("rollout") if "--eval" in call] == [
-        f"rollout --eval --iteration {version} --group-size 8" for version in (0, 2, 3)]
+        f"rollout --gpu-memory-utilization {ENGINE_SHARE} --eval --iteration {version} --group-size 8"
+        for version in (0, 2, 3)]           # with the memory of the others: it is the same engine
     assert [facts["iteration"] for facts in world.told("evaluation")] == [0, 2, 3]
     ahead = [call for call in world.calls("rollout") if "--policy" in call]
-    assert len(ahead) == 1 and ahead[0].startswith("rollout --iteration 1 ")    # one engine samples at a time
+    assert len(ahead) == 1 and " --iteration 1 " in ahead[0]    # one engine samples at a time
     assert world.loop(3, eval_every=2) == 0 and len(world.told("evaluation")) == 3
 
 
@@ -307,7 +334,7 @@ def test_a_device_that_fails_twice_is_left_out(world: World) -> None:
 
 
 def test_a_rollout_ahead_that_fails_meanwhile_ends_the_loop_too(world: World) -> None:
-    world.failing["rollout --iteration 1"] = 1
+    world.failing[f"rollout --gpu-memory-utilization {ENGINE_SHARE} --iteration 1"] = 1
     assert world.loop(ahead=True) == 1 and world.warehouse.state.newest == 1
 
 

@@ -30,11 +30,14 @@ class Loaded(ScriptedEngine):
     held: ClassVar[list[tuple[str, str]]] = []
     engines: ClassVar[list[EngineSettings]] = []
     encoders: ClassVar[list[str]] = []
+    made: ClassVar[list["Loaded"]] = []
     adapter: str | None = None
+    asleep = False
 
     def __init__(self, settings: EngineSettings, *, sleeps: bool = False) -> None:
         super().__init__()
         self.engines.append(settings)
+        self.made.append(self)
         self.load(Path(settings.model), None, settings.dtype)
 
     def load(self, folder: Path, adapter: Path | None, dtype: str) -> None:
@@ -48,7 +51,11 @@ class Loaded(ScriptedEngine):
     def serve(self, adapter: str | None) -> None:
         type(self).adapter = adapter
 
-    wake = sleep = lambda self: None
+    def wake(self) -> None:
+        self.asleep = False
+
+    def sleep(self) -> None:
+        self.asleep = True
 
 
 @pytest.fixture
@@ -67,7 +74,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Loaded]]:
     monkeypatch.setattr(warm, "stays", True)
     monkeypatch.setattr(warm, "sound", True)
     sys.modules.pop("rollout.engines.resident_engine", None)
-    Loaded.held, Loaded.engines, Loaded.encoders = [], [], []
+    Loaded.held, Loaded.engines, Loaded.encoders, Loaded.made = [], [], [], []
     yield Loaded
     sys.modules.pop("rollout.engines.resident_engine")
 
@@ -128,6 +135,14 @@ def test_an_engine_that_stays_has_room_for_longer_prompts(tmp_path: Path, longes
     """Else a run that names no longest prompt starts it anew whenever it draws a longer one."""
     options = default_options(tmp_path).replace(sampling=Sampling(max_tokens=20), max_prompt_tokens=named)
     assert room_to_come(options, longest, model_length=4096) == room
+
+
+@pytest.mark.parametrize("awake", [True, False])
+def test_an_engine_gives_up_its_gpu_unless_trainings_have_room_beside_it(
+        tmp_path: Path, kept: type[Loaded], monkeypatch: pytest.MonkeyPatch, awake: bool) -> None:
+    monkeypatch.setenv(warm.AWAKE, "1") if awake else monkeypatch.delenv(warm.AWAKE, raising=False)
+    roll(run_of(tmp_path / "run", tmp_path / "model", "a"))
+    assert kept.made[0].asleep is not awake
 
 
 @pytest.mark.parametrize(("wanted", "told"), [

@@ -485,8 +485,9 @@ class RunState:
                 and not self.is_sampled(self.newest))
 
     def sampled_ahead(self) -> list[Life]:
-        """Training rollouts, of whatever turn, of the iteration behind the newest policy's."""
-        return [life for life in self.of_stage("rollout", self.newest + 1) if is_training(str(life.purpose))]
+        """Training rollouts, of whatever turn, of iterations behind the newest policy's."""
+        return [life for life in self.of_stage("rollout")
+                if life.iteration > self.newest and is_training(str(life.purpose))]
 
     def check_branch(self, policy: int, rows: bool) -> None:
         """Refusal if no branch can begin at a policy."""

@@ -25,7 +25,9 @@ LOG = "loop.log"
 @run_argument
 @click.argument("iterations", type=click.IntRange(min=1))
 @click.option("--ahead", is_flag=True,
-              help="Sample the next iteration while one trains; rows are one policy off.")
+              help="Sample the next iteration while one trains; rows are one policy old.")
+@click.option("--ahead-by", type=click.IntRange(min=1), default=None, metavar="N",
+              help="As --ahead, by N iterations: the GPU is never idle; rows are N policies old.")
 @click.option("--rescue", is_flag=True, help="After an alarm go back to the last sound policy and continue "
                                              "with half the learning rate, three times at most.")
 @click.option("--eval-every", type=click.IntRange(min=1), default=None, metavar="K",
@@ -64,15 +66,15 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
     from warehouse.loop.driver import Loop, LoopOptions, check_options
     from warehouse.loop.jobs import Job
     told = LoopOptions(**options)
-    if split and not told.ahead:
+    if split and not told.depth:
         raise StageError("--split has some GPUs sample while the others train, which needs --ahead. Add it.")
     check_signals(told.ignore)
     warehouse = open_run(run)
     check_options(warehouse, told)
     sampling = read_config(warehouse.root / "config.toml").get("rollout", {})
     span = sampling.get("tensor-parallel-size", sampling.get("tensor_parallel_size", 1))
-    crew = Crew(chosen_devices(gpus, devices), span=span, split=split and told.ahead,
-                sharing=sharing_of(accelerate_config))
+    crew = Crew(chosen_devices(gpus, devices), span=span, split=split and told.depth > 0,
+                awake=told.depth > 0, sharing=sharing_of(accelerate_config))
     with (tempfile.TemporaryDirectory(prefix="rollhouse-loop-", dir=warm.folder()) as folder,
           (warehouse.root / LOG).open("a") as log,
           tqdm(total=told.iterations, desc="policy", leave=False, disable=None,

@@ -68,14 +68,16 @@ class Crew:
     """Which devices sample and which train: all do both, or with `split` the first sample, the others train.
 
     `span` devices make an engine (`--tensor-parallel-size`); by `sharing` (variables) trainers share weights.
+    Engines that stay `awake` keep their memory while others train.
     """
 
     def __init__(self, devices: Sequence[Device], *, span: int = 1, split: bool = False,
-                 sharing: Mapping[str, str] | None = None) -> None:
+                 awake: bool = False, sharing: Mapping[str, str] | None = None) -> None:
         if len(devices) < span:
             raise StageError(f"An engine spans {span} GPUs (tensor-parallel-size), and {len(devices)} are "
                              "there. Lower it, or name more by --gpus.")
         self.devices, self.span, self.sharing = [*devices], span, sharing or {}
+        self.awake = {warm.AWAKE: "1"} if awake else {}
         self.is_split = split and len(devices) > span
         self.num_engines = max(1, len(devices) // (2 * span) if self.is_split else len(devices) // span)
         self.failures = Counter[tuple[str, Device]]()       # by stage, since it last ended well there
@@ -87,7 +89,8 @@ class Crew:
         devices = self._left(self.devices[:self.num_engines * self.span])
         groups = [tuple(devices[first:first + self.span])
                   for first in range(0, len(devices) - self.span + 1, self.span)]
-        return [Worker(group, _visible(group)) for group in groups or [tuple(self.devices[:self.span])]]
+        return [Worker(group, _visible(group) | self.awake)
+                for group in groups or [tuple(self.devices[:self.span])]]
 
     def trainers(self) -> list[Worker]:
         """Who trains together, rank by rank; as long as nothing changes they find each other once."""

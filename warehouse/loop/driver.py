@@ -41,11 +41,17 @@ class LoopOptions:
 
     iterations: int
     ahead: bool = False
+    ahead_by: int | None = None
     rescue: bool = False
     eval_every: int | None = None
     eval_options: str = ""
     ignore: tuple[str, ...] = ()
     track: str | None = None
+
+    @property
+    def depth(self) -> int:
+        """How many iterations are sampled before the one that trains is done."""
+        return self.ahead_by or int(self.ahead)
 
 
 class Watched(NamedTuple):
@@ -104,15 +110,15 @@ class Loop:
             if number not in self.sampling:
                 self._begin(number)
             self._wait(self.sampling[number], f"iteration {number}: sampling, running programs")
-            if self.options.ahead and not self._ends_a_stretch(number):
-                self._begin_ahead(number + 1)
+            self._sample_ahead(number)
             if (code := self._heed_alarms()) is not None:           # of the iteration before
                 return code
             if number not in self.scoring:                          # after a rescue: anew, or left untrained
                 continue
-            self._wait(self.scoring[number], f"iteration {number}: running programs")
+            self._wait(self.scoring[number], f"iteration {number}: running programs", at=number)
             self.training = self._train(number)
-            failed = self._wait(self.training, f"iteration {number}: training", allowed=NO_GRADIENT)
+            failed = self._wait(self.training, f"iteration {number}: training", allowed=NO_GRADIENT,
+                                at=number)
             self.watching = self.watcher.submit(self._look, number)
             # Where the next iteration is sampled already, the one after it is begun before the watch is over.
             ahead = self.sampling.get(number + 1)
@@ -134,7 +140,7 @@ class Loop:
 
     def _ends_a_stretch(self, iteration: int) -> bool:
         """Whether nothing is sampled ahead: the loop ends, or an evaluation wants the engine for itself."""
-        return iteration + 1 == self.options.iterations or self._is_evaluated(iteration + 1)
+        return iteration + 1 >= self.options.iterations or self._is_evaluated(iteration + 1)
 
     def _is_evaluated(self, version: int) -> bool:
         every = self.options.eval_every
@@ -144,26 +150,33 @@ class Loop:
 
     def _begin(self, iteration: int, *more: str) -> None:
         """Sample an iteration, and run its programs as they are sampled."""
-        share = []
-        if self.options.ahead and not self.crew.is_split and "gpu-memory-utilization" not in self._config():
-            share = ["--gpu-memory-utilization", str(ENGINE_SHARE)]
         words = ["--iteration", str(iteration)]
         self.sampling[iteration] = sampling = self._sample(
-            iteration, "train", [*words, "--spill-seconds", "1", *share, *more])
+            iteration, "train", [*words, "--spill-seconds", "1", *more])
         self.scoring[iteration] = self.start(["score", self.run, *words],
                                              {warm.BESIDE: str(len(sampling.running) + 1)})
 
-    def _begin_ahead(self, iteration: int) -> None:
-        """Sample by the policy before an iteration's own, which is being trained."""
-        if not self._is_trained(iteration):
-            self._move_split(iteration - 1)
-            self._begin(iteration, "--policy", str(iteration - 1))
+    def _sample_ahead(self, number: int) -> None:
+        """Sample the next iteration while `number` is not trained, if the engine is free.
+
+        It samples with the policy that is `depth` iterations older than the iteration's own.
+        """
+        last = max(self.sampling, default=number)
+        if (last >= number + self.options.depth or self._ends_a_stretch(last)
+                or last not in self.sampling or self.sampling[last].poll() is None):
+            return
+        if not self._is_trained(last + 1):
+            self._move_split(last)
+            self._begin(last + 1, "--policy", str(max(0, last + 1 - self.options.depth)))
 
     def _sample(self, iteration: int, purpose: str, words: list[str]) -> Sampling:
         def lost(worker: Worker, job: Running, then: str) -> None:
             self._tell_lost(worker, job, f"iteration {iteration} was sampled; {then}")
-        return Sampling(self.start, ["rollout", self.run, *words, *self._part_size(iteration, purpose)],
-                        self.crew, lost)
+        share = []
+        if self.options.depth and not self.crew.is_split and "gpu-memory-utilization" not in self._config():
+            share = ["--gpu-memory-utilization", str(ENGINE_SHARE)]
+        return Sampling(self.start, ["rollout", self.run, *share, *words,
+                                     *self._part_size(iteration, purpose)], self.crew, lost)
 
     def _train(self, iteration: int) -> Training:
         def lost(worker: Worker, job: Running, then: str) -> None:
@@ -220,10 +233,16 @@ class Loop:
                   f"{worker.name}: `{job.words[0]}` ended with exit code {code} while {then}"
                   + ("; from now on it is left out" if left_out else ""))
 
-    def _wait(self, job: Running | Sampling | Training, doing: str, allowed: int = 0) -> int:
-        """Its exit code, once it has ended; Failed where that is neither 0 nor `allowed`."""
+    def _wait(self, job: Running | Sampling | Training, doing: str, allowed: int = 0,
+              at: int | None = None) -> int:
+        """Its exit code, once it has ended; Failed where that is neither 0 nor `allowed`.
+
+        Meanwhile the iterations after `at` are sampled.
+        """
         began = time.monotonic()
         while (code := job.poll()) is None:
+            if at is not None:
+                self._sample_ahead(at)
             self.show(self.warehouse.state.newest, f"{doing} ({time.monotonic() - began:.0f} s)")
             time.sleep(LOOK_SECONDS)
         if code not in (0, allowed):

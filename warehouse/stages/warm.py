@@ -16,10 +16,11 @@ from warehouse.store.errors import StageError
 
 VARIABLE = "ROLLHOUSE_WARM"          # where `warehouse warm` listens; any other value: nowhere
 BESIDE = "ROLLHOUSE_BESIDE"          # set: what a command reads is still being written, and it waits for that
+AWAKE = "ROLLHOUSE_AWAKE"            # set: an engine keeps its GPU between rollouts; trainings have room
 # What gives a command its GPUs and its part in a training by several processes.
 PLACE = {"CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
          "MASTER_PORT", "ACCELERATE_USE_FSDP", "FSDP_VERSION", "FSDP_RESHARD_AFTER_FORWARD",
-         "FSDP_OFFLOAD_PARAMS", "FSDP_ACTIVATION_CHECKPOINTING", BESIDE}
+         "FSDP_OFFLOAD_PARAMS", "FSDP_ACTIVATION_CHECKPOINTING", BESIDE, AWAKE}
 # What a shell changes from command to command; a process that runs already can follow no other change.
 CHANGING = {"PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "PS1", "PS2", "PS4", VARIABLE} | PLACE
 COLD = 0                             # the answer where the command must run by itself

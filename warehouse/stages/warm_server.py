@@ -190,7 +190,7 @@ def start(job: Job, rooms: dict[str, Any], residents: Residents, forks: set[int]
     if not getattr(room_of(command), "STAYS", False):
         forks.add(fork(lambda: run_job(job, command)))
         return
-    key = job.name, tuple(sorted(job.place.items()))
+    key = job.name, tuple(sorted(item for item in job.place.items() if item[0] != warm.AWAKE))
     for other in [*residents]:
         if other[0] == job.name and dict(other[1]).get(PORT) != job.place.get(PORT):
             if not has_ended(residents[other]):

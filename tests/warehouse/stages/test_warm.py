@@ -39,6 +39,13 @@ def test_one_process_stays_for_its_command_and_a_new_one_follows_a_failure(folde
     assert fork[0] != other[0] and fork[1] == other[1] == "1" and fork[2] == "False"
 
 
+def test_a_process_that_keeps_its_gpu_is_the_one_that_gives_it_up(folder: Path) -> None:
+    _, output, _ = run(folder, "ROLLHOUSE_AWAKE=1 staying process; staying process; "
+                               "CUDA_VISIBLE_DEVICES=1 staying process")
+    awake, again, elsewhere = (line.split()[0] for line in output.splitlines())
+    assert awake == again != elsewhere
+
+
 def test_a_process_stays_where_a_command_is_refused_and_not_where_it_broke_something(folder: Path) -> None:
     code, output, _ = run(folder, "staying process; staying fail; staying --strange; staying process; "
                                   "staying crash; staying process; staying touch; staying process")
