@@ -6,7 +6,7 @@ experts are four. Weights are random with activations near 1, so that a wrong co
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import gcd
 from typing import Any
 
@@ -179,12 +179,17 @@ def _shrink(name: str, value: Any, heads: int, head_width: int, num_layers: int,
 
 
 def _build(config: Any) -> nn.Module:
+    return with_attention(auto_class(config).from_config, config)
+
+
+def with_attention(make: Callable[..., Any], source: Any, **options: Any) -> Any:
+    """What `make` makes of a source, with PyTorch's attention, or with its own where it has none."""
     try:
-        return auto_class(config).from_config(config, attn_implementation="sdpa")
+        return make(source, attn_implementation="sdpa", **options)
     except ValueError as error:
         if "scaled_dot_product_attention" not in str(error):
             raise
-        return auto_class(config).from_config(config, attn_implementation="eager")
+        return make(source, attn_implementation="eager", **options)
 
 
 def _fill(model: nn.Module) -> None:

@@ -3,11 +3,14 @@
 `python -m benchmarks.models` does this for all of them, and samples with vLLM.
 """
 
+import math
+
 import pytest
 import torch
 from transformers import AutoConfig
 
 from benchmarks.model_checks import CPU, gradient_error, make_model, open_policy, saved_error
+from benchmarks.model_families import FAMILIES
 from train.model.loading import load_full
 from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, WHOLE_TEXTS, text_parameters
 from train.model.prompt_cache import is_recurrent
@@ -74,6 +77,23 @@ def test_adapters_leave_out_what_a_kernel_reads_itself_and_what_chooses_experts(
         make_model(name, tmp_path / name)
         trained = open_policy(tmp_path / name, "lora").trainable()
         assert len(trained) > 4 and not any(without in parameter for parameter in trained)
+
+
+@pytest.mark.parametrize("name", ["nemotron_h", "zamba2", "falcon_h1"])
+def test_no_time_step_is_bounded_that_engines_do_not_bound(name, tmp_path):
+    make_model(name, tmp_path)
+    modules = load_full(str(tmp_path), dtype="float32", device=CPU).model.modules()
+    assert {(*module.time_step_limit,) for module in modules if hasattr(module, "time_step_limit")} == {
+        (0.0, math.inf)}
+
+
+@pytest.mark.parametrize("name", ["lfm2", "gpt_oss", "deepseek_v3", "gemma3_text"])
+def test_a_copy_has_widths_for_which_engines_have_kernels(name):
+    config = tiny_copy(AutoConfig.for_model(name, **FAMILIES[name]), 50).config
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    assert head in (32, 64, 80) and config.hidden_size % 32 == config.intermediate_size % 32 == 0
+    if hasattr(config, "kv_lora_rank"):
+        assert config.kv_lora_rank + config.qk_rope_head_dim == 576
 
 
 def test_a_copy_is_small_and_has_a_layer_of_each_kind():
