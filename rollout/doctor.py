@@ -68,7 +68,7 @@ def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
             return found.refuse(f"{reason}. {ENDPOINT}.")
         found.lines.append(f"{reason}. The model itself may: some kernels are for wide layers alone")
         return found
-    found.facts["off"] = off = off / len(said)
+    found.facts["gap"] = off = off / len(said)
     if not off < FURTHEST[engine.dtype]:
         return found.refuse(f"vLLM computes something else than `train`: its logprobs of a tiny random copy "
                             f"are off by {off:.2g} nats. {ENDPOINT}.")

@@ -93,31 +93,26 @@ class Factors:
                 self.used.add(first)
                 change = self.scale * (up.reshape(len(up), self.rank, -1).permute(2, 0, 1)
                                        @ down.reshape(shape[0], self.rank, -1))[:rows]
-                turned = sizes != [*shape[1:]] if sizes[0] != sizes[1] else self._turns(module, part)
+                if sizes[0] == sizes[1] and module not in self._turned:
+                    raise StageError(f"{self.adapter} changes {module}.{part}, whose shape does not tell "
+                                     "rows from columns. Sample with --serve adapter.")
+                turned = self._turned[module] if sizes[0] == sizes[1] else sizes != [*shape[1:]]
                 return change.transpose(1, 2) if turned else change
         return None
 
-    def _turns(self, module: str, part: str) -> bool:
-        """Whether files have square matrices of experts as [E, in, out]: as those that are not square."""
-        sizes = [(len(up), down.shape[1]) for _, down, up in self.pairs[module]]
-        turned = {shape not in sizes for shape in self._shapes[module]
-                  if shape in sizes or shape[::-1] in sizes}
-        if len(turned) != 1:
-            raise StageError(f"{self.adapter} changes {module}.{part}, whose shape does not tell rows "
-                             "from columns. Sample with --serve adapter.")
-        return turned.pop()
-
     @cached_property
-    def _shapes(self) -> dict[str, set[tuple[int, int]]]:
-        """Rows and columns of experts' matrices that are not square, by their module."""
+    def _turned(self) -> dict[str, bool]:
+        """Whether files have experts' matrices as [E, in, out], by module: those that are not square tell."""
         from safetensors import safe_open
-        shapes = defaultdict(set)
+        turned = {}
         for source in self.base.glob("*.safetensors"):
             with safe_open(source, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118 (not a dict)
-                    if len(shape := file.get_slice(name).get_shape()) == 3 and shape[1] != shape[2]:
-                        shapes[plain_name(name.removesuffix(".weight")).rpartition(".")[0]].add((*shape[1:],))
-        return shapes
+                    module, shape = plain_name(name).rpartition(".")[0], file.get_slice(name).get_shape()[1:]
+                    for _, down, up in self.pairs.get(module, ()):
+                        if len({*shape}) == 2 and {*shape} == {len(up), down.shape[1]}:
+                            turned[module] = shape[0] != len(up)
+        return turned
 
     def check_used(self, base: Path) -> None:
         """StageError if any factor belongs to no weight of the base."""

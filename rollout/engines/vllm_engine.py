@@ -168,13 +168,13 @@ def _start(settings: EngineSettings, more: dict[str, Any], *, second: bool = Tru
     With adapters beside the base, on a CPU, and where the second does not support the model, vLLM chooses.
     """
     options = vllm_options(settings, on_cpu=current_platform.is_cpu()) | more
-    if current_platform.is_cpu() and _is_recurrent(options):
-        options["enable_prefix_caching"] = False        # its kernels keep no states in between
     if not RUNNER_IS_SET:
         os.environ.pop(RUNNER, None)
         if second and not settings.adapter_rank and not current_platform.is_cpu():
             os.environ[RUNNER] = "1"
     try:
+        if current_platform.is_cpu() and EngineArgs(**options).create_model_config().is_hybrid:
+            options["enable_prefix_caching"] = False    # its kernels keep no states in between
         return LLM(**options)
     except (ValueError, RuntimeError, MemoryError) as error:
         if second and "Model Runner V2" in str(error):
@@ -186,14 +186,6 @@ def _start(settings: EngineSettings, more: dict[str, Any], *, second: bool = Tru
             raise StageError(f"The engine refuses these options: {_first_line(error)} Correct the options of "
                              "`rollout`.") from error
         raise
-
-
-def _is_recurrent(options: dict[str, Any]) -> bool:
-    given = {name: options[name] for name in ("model", "revision", "tokenizer_revision", "dtype")}
-    try:
-        return bool(EngineArgs(**given).create_model_config().is_hybrid)
-    except ValueError:      # as the engine will say
-        return False
 
 
 def _memory_advice() -> str:

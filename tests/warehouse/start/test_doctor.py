@@ -92,7 +92,8 @@ def full_size(family: str, folder: Path) -> Path:
 
 @pytest.mark.skipif(not on_cpu(), reason="what vLLM lacks without a GPU")
 @pytest.mark.parametrize(("family", "reason"), [
-    ("lfm2", None), ("deepseek_v3", None), ("nemotron_h", "is_act_and_mul=False is supported only for CUDA")])
+    ("lfm2", None), pytest.param("deepseek_v3", None, marks=pytest.mark.slow),
+    ("nemotron_h", "is_act_and_mul=False is supported only for CUDA")])
 def test_a_copy_shows_whether_the_engine_samples_what_is_trained(family: str, reason: str | None,
                                                                  tmp_path: Path) -> None:
     found = dict(doctor.examine_model(str(full_size(family, tmp_path))))
@@ -101,7 +102,7 @@ def test_a_copy_shows_whether_the_engine_samples_what_is_trained(family: str, re
     if reason:
         assert reason in rollout.lines[-1] and "--endpoint" in rollout.lines[-1]
     else:
-        assert rollout.facts["off"] < 0.05      # mean nats, in half precision
+        assert rollout.facts["gap"] < 0.05      # mean nats, in half precision
 
 
 def test_a_class_that_cannot_be_imported_is_said_with_its_reason(monkeypatch: pytest.MonkeyPatch,
