@@ -112,13 +112,12 @@ def _smaller(config: Any, vocabulary_size: int | None) -> Iterator[Any]:
             widths.append(whole["hidden_size"] // whole["num_attention_heads"])
         head_width = next(by for by in (8, 4, 2, 1) if by == 1 or (by <= most and all(
             width % (by * KERNEL) == 0 for width in widths)))
-        changed = {name: _per_layer(value, layers, config.num_hidden_layers)
+        sizes = heads, head_width, len(layers), vocabulary_size
+        changed = {name: _per_layer(_shrink(name, value, *sizes), layers, config.num_hidden_layers)
                    for name, value in values.items()}
-        changed |= {name: _shrink(name, value, heads, head_width, len(layers), vocabulary_size)
-                    for name, value in whole.items()}
         if values.get("per_layer_config"):
             changed["per_layer_config"] = {
-                str(place): {name: _shrink(name, value, heads, head_width, len(layers), vocabulary_size)
+                str(place): {name: _shrink(name, value, *sizes)
                              for name, value in values["per_layer_config"][f"{layer:02}"].items()}
                 for place, layer in enumerate(layers) if f"{layer:02}" in values["per_layer_config"]}
         try:
@@ -154,12 +153,10 @@ def _shrink(name: str, value: Any, heads: int, head_width: int, num_layers: int,
         return value
     if name in LAYERS:
         return num_layers
-    if vocabulary_size is None and (name.startswith("vocab_size") or name.endswith("token_id")):
-        return value
     if name.startswith("vocab_size"):
-        return vocabulary_size
+        return vocabulary_size or value
     if name.endswith("token_id"):
-        return min(value, 3)
+        return min(value, 3) if vocabulary_size else value
     if name in ("max_position_embeddings", "n_positions", "model_max_length"):
         return min(value, CONTEXT)
     if name in ("chunk_size", "mamba_chunk_size"):
