@@ -35,14 +35,14 @@ class Factors:
     """
 
     adapter: Path
-    base: Path
+    files: list[Path]       # of the base's weights
     rank: int
     scale: float
     pairs: dict[str, list[tuple[str, Any, Any]]]    # name of A's tensor, A, B
     used: set[str] = field(default_factory=set)
 
     @classmethod
-    def read(cls, adapter: Path, base: Path, device: str = "cpu") -> Self:
+    def read(cls, adapter: Path, files: list[Path], device: str = "cpu") -> Self:
         """The factors of an adapter's folder; StageError if it is of a form that is not simply added."""
         from safetensors.torch import load_file
         config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
@@ -52,7 +52,7 @@ class Factors:
             if (match := FACTOR.fullmatch(name)) and match[3] == "A":
                 second = tensors[name.replace("lora_A", "lora_B")].float()
                 pairs[plain_name(match[1])].append((name, tensors[name].float(), second))
-        return cls(adapter, base, config["r"], scaling(config, adapter), pairs)
+        return cls(adapter, files, config["r"], scaling(config, adapter), pairs)
 
     def change(self, name: str, shape: Sequence[int], rows: int | None = None) -> Any:
         """What is added to the weight of that name and shape, or to its first rows; None for nothing."""
@@ -76,7 +76,8 @@ class Factors:
             if down.shape[1] == num_in and (halves or len(up) == num_out):
                 start = num_out * HALVES[part] if halves else 0
                 self.used.add(first)
-                own = up.reshape(len(up), self.rank, -1)[start:start + (rows or num_out), :, index]
+                end = start + min(rows or num_out, num_out)
+                own = up.reshape(len(up), self.rank, -1)[start:end, :, index]
                 return self.scale * (own @ down.reshape(-1, self.rank, num_in)[index])
         return None
 
@@ -105,7 +106,7 @@ class Factors:
         """Whether files have experts' matrices as [E, in, out], by module: those that are not square tell."""
         from safetensors import safe_open
         turned = {}
-        for source in self.base.glob("*.safetensors"):
+        for source in self.files:
             with safe_open(source, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118 (not a dict)
                     module, shape = plain_name(name).rpartition(".")[0], file.get_slice(name).get_shape()[1:]

@@ -11,6 +11,7 @@ from transformers import AutoConfig
 
 from benchmarks.model_checks import CPU, gradient_error, make_model, open_policy, saved_error
 from benchmarks.model_families import FAMILIES
+from rollout.engines.merged import kept_by_rounding
 from train.model.loading import load_full
 from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, WHOLE_TEXTS, text_parameters
 from train.model.prompt_cache import is_recurrent
@@ -45,7 +46,8 @@ def test_an_adapter_is_the_same_read_again_and_merged(family, tmp_path):
 
 # Files have an expert's matrices each by itself (mixtral's under other names), all of them in one, or that
 # turned; those of nemotron_h have no gate.
-@pytest.mark.parametrize("name", ["olmoe", "mixtral", "granitemoe", "llama4_text", "nemotron_h", "gpt_oss"])
+@pytest.mark.parametrize("name", ["olmoe", "mixtral", "granitemoe", "llama4_text", "nemotron_h", "gpt_oss",
+                                  "qwen3_next"])
 def test_adapters_on_experts_are_trained_and_merged_and_all_linear_leaves_experts_alone(name, tmp_path):
     assert make_model(name, tmp_path / "model")
     without = {key.split(".lora_")[0] for key in open_policy(tmp_path / "model", "lora").trainable()}
@@ -54,6 +56,7 @@ def test_adapters_on_experts_are_trained_and_merged_and_all_linear_leaves_expert
     assert more and all(".experts" in key for key in more) and not any(".experts" in key for key in without)
     assert gradient_error(policy) < 1e-5
     assert saved_error(tmp_path / "model", tmp_path / "saved", "all-linear,experts") < 1e-4
+    assert kept_by_rounding(tmp_path / "model", tmp_path / "saved", "float32") == pytest.approx(1, abs=1e-3)
 
 
 @pytest.mark.parametrize(("name", "targets", "sentence"), [
