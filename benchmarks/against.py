@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 MANY_CALLS = "def check(candidate):\n    for n in range(10_000):\n        assert candidate(n, 1) == n + 1\n"
 THREE = [f"assert f({n}, 2) == {n + 2}" for n in range(3)]
-QUERIES = ("FROM iteration_stats", "FROM task_history", "FROM collapse", "FROM costs",
+QUERIES = ("FROM iteration_stats", "FROM task_history", "FROM raised_signals", "FROM costs",
            "SELECT task_id, avg(reward) FROM samples GROUP BY 1")
 Times = dict[str, float]
 

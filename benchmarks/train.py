@@ -4,11 +4,10 @@
     python -m benchmarks.train --model 7b --dtype bfloat16 --shape 4096x32x400 --steps 3        (a GPU)
     python -m benchmarks.train --model 1.5b --lora-rank 32 --dtype bfloat16 --shape 150x16x160x64 --steps 3 \
         --tokens-per-batch 16384 --variant shared-two-pass --variant alone-two-pass
-    python -m benchmarks.train --shape 256x16x128+6x8x64x128 --variant shared --variant turns-apart
 
-The last has two turns. Useful tokens are a group's prompt, once, and its completions, of a second turn's
-prompt what was said; useful FLOPs are what they cost with a frozen base, forward and back to the activations,
-so that every trainer is charged for the same work; a pass for the old logprobs adds one forward.
+Useful tokens are a group's prompt, once, and its completions; useful FLOPs are what they cost with a frozen
+base, forward and back to the activations, so that every trainer is charged for the same work; a pass for the
+old logprobs adds one forward.
 """
 
 import json
@@ -34,8 +33,7 @@ COLUMNS = (f"{'shape':>14s}  {'variant':21s} {'CPU s':>8s} {'wall s':>8s} {'old 
 
 @click.command(context_settings={"show_default": True})
 @click.option("--shape", "shapes", multiple=True, default=["1024x16x128", "256x8x256"],
-              help="Prompt tokens x completions x completion tokens, and x groups per step: ragged ones; "
-                   "+ answered completions x next turns of each x tokens said x their tokens.")
+              help="Prompt tokens x completions x completion tokens, and x groups per step: ragged ones.")
 @click.option("--model", default="small", help="small, 0.5b, 1.5b or 7b; random weights.")
 @click.option("--lora-rank", default=8)
 @click.option("--steps", default=4, help="Optimizer steps, the first of which warms up.")

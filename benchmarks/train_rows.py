@@ -11,7 +11,6 @@ from torch import Tensor
 from train.cli import train as train_command
 from train.inputs.groups import Group, Rollout
 from train.inputs.options import TrainOptions
-from train.inputs.turns import shared_prefixes
 from train.model.loading import DTYPES, load_lora
 from train.model.packs import PromptGroup, pack_groups
 from train.model.policy import Policy
@@ -35,17 +34,8 @@ MODELS = {
 LEARNING_RATE = 1e-3
 
 
-class Answers(NamedTuple):
-    """Completions of each group that are answered, next turns of each, tokens said to it, tokens of these."""
-
-    answered: int
-    group: int
-    said: int
-    completion: int
-
-
 class Shape(NamedTuple):
-    """Prompt tokens, completions per group, tokens per completion, groups per optimizer step, second turns.
+    """Prompt tokens, completions per group, tokens per completion, groups per optimizer step.
 
     Several groups are ragged: the numbers of tokens are means, and lengths spread by a third and by 3/5.
     """
@@ -54,18 +44,11 @@ class Shape(NamedTuple):
     group: int
     completion: int
     groups: int = 1
-    answers: Answers = Answers(0, 0, 0, 0)
 
     @property
     def name(self) -> str:
         """As the command line has it."""
-        first, answers = self[:3] if self.groups == 1 else self[:4], self.answers if any(self.answers) else ()
-        return "+".join("x".join(map(str, turn)) for turn in (first, answers) if turn)
-
-    @property
-    def groups_per_step(self) -> int:
-        """Groups of both turns."""
-        return self.groups * (1 + self.answers.answered)
+        return "x".join(map(str, self[:3] if self.groups == 1 else self))
 
     def lengths(self, generator: torch.Generator) -> tuple[int, list[int]]:
         """Tokens of a prompt and of its completions."""
@@ -78,11 +61,8 @@ class Shape(NamedTuple):
 
 
 def parse_shape(text: str) -> Shape:
-    """'1024x16x128' as a Shape; '150x16x160x64' has 64 ragged groups a step; '+4x8x60x128' second turns."""
-    first, *second = ([int(part) for part in turn.split("x")] for turn in text.split("+"))
-    prompt, group, completion, groups = [*first, 1][:4]
-    shape = Shape(prompt, group, completion, groups)
-    return shape._replace(answers=Answers(*second[0])) if second else shape
+    """'1024x16x128' as a Shape; '150x16x160x64' has 64 ragged groups a step."""
+    return Shape(*map(int, text.split("x")))
 
 
 def useful_flops(model: str, groups: list[Group], *, passes: int = 2) -> float:
@@ -95,10 +75,10 @@ def useful_flops(model: str, groups: list[Group], *, passes: int = 2) -> float:
     key_value = size // config["num_attention_heads"] * config["num_key_value_heads"]
     weights = layers * (2 * size * size + 2 * size * key_value + 3 * size * config["intermediate_size"])
     total = 0.0
-    for group, (_, shared) in zip(groups, shared_prefixes(groups), strict=True):
+    for group in groups:
         prompt, answers = len(group.prompt_ids), [len(row.completion_ids) for row in group.rollouts]
-        pairs = (prompt**2 - shared**2) / 2 + sum(length * (prompt + length / 2) for length in answers)
-        total += 2 * passes * (weights * (prompt - shared + sum(answers))
+        pairs = prompt**2 / 2 + sum(length * (prompt + length / 2) for length in answers)
+        total += 2 * passes * (weights * (prompt + sum(answers))
                                + config["vocab_size"] * size * sum(answers))
         total += (4 * passes + 4 * (passes > 1)) * layers * size * pairs
     return total
@@ -143,18 +123,10 @@ def make_groups(policy: Policy, shape: Shape, steps: int, token_budget: int = 0)
         return torch.randint(0, 500, (length,), generator=generator)
 
     drawn: list[PromptGroup] = []
-    parents: list[tuple[int, str, str, int] | None] = []
-    answers = shape.answers
     for _ in range(steps * shape.groups):
         prompt, lengths = shape.lengths(generator)
-        first, number = PromptGroup(draw(prompt), [draw(length) for length in lengths], 1.0), len(drawn)
-        drawn.append(first)
-        parents.append(None)
-        for index, continued in enumerate(first.completions[:answers.answered]):
-            ids = torch.cat([first.prompt_ids, continued, draw(answers.said)])
-            drawn.append(PromptGroup(ids, [draw(answers.completion) for _ in range(answers.group)], 1.0))
-            parents.append((0, "train", str(number), index))
-    budget, groups = max(shape.completion, 4096 if shape.groups_per_step > 1 else 0, token_budget), {}
+        drawn.append(PromptGroup(draw(prompt), [draw(length) for length in lengths], 1.0))
+    budget, groups = max(shape.completion, 4096 if shape.groups > 1 else 0, token_budget), {}
     for pack in pack_groups(policy, drawn, budget):
         logprobs = iter(pack_logprobs(policy, [drawn[number] for number in pack], token_budget=budget)[0])
         for number in pack:
@@ -165,8 +137,7 @@ def make_groups(policy: Policy, shape: Shape, steps: int, token_budget: int = 0)
                                         (next(logprobs) + noise).numpy().astype(np.float32), False,
                                         float(torch.rand((), generator=generator)), False, 0))
             groups[number] = Group(0, str(number), drawn[number].prompt_ids.numpy(), tuple(rollouts), 0,
-                                   {0: ""}, 1.0, "float32", 2 * shape.completion, parent=parents[number],
-                                   verbatim=parents[number] is not None)
+                                   {0: ""}, 1.0, "float32", 2 * shape.completion)
     return [groups[number] for number in range(len(drawn))]
 
 

@@ -5,7 +5,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from benchmarks.train_rows import (
     useful_flops,
 )
 from train.inputs.groups import Group, Rollout
-from train.inputs.turns import shared_prefixes
 from train.model.packs import PromptGroup
 from train.model.policy import CACHED_PROMPT, Policy
 from train.model.saving import save_policy
@@ -146,30 +144,23 @@ def measure(step: Step, count: int) -> dict[str, float]:
 def run(variant: str, model: str, folder: Path, shape: Shape, count: int, dtype: str, budget: int,
         trl_batch: int) -> dict[str, float]:
     """Measure one variant and save the adapter it ends with."""
-    beyond = {"several groups": shape.groups_per_step > 1 and variant.startswith(("padded", "flex")),
-              "two turns": any(shape.answers) and variant.startswith(("alone", "trl"))}
-    for what in (what for what, asked in beyond.items() if asked):
-        sys.exit(f"{variant} takes no shape of {what}")
+    if shape.groups > 1 and variant.startswith(("padded", "flex")):
+        sys.exit(f"{variant} takes no shape of several groups")
     policy = new_policy(folder, folder / "adapter", dtype)
     groups = make_groups(policy, shape, count)
-    last_step = groups[-shape.groups_per_step:]
-    work = {"tokens": float(sum(len(group.prompt_ids) - shared + sum(map(row_length, group.rollouts))
-                                for group, (_, shared) in zip(last_step, shared_prefixes(last_step),
-                                                              strict=True))),
+    last_step = groups[-shape.groups:]
+    work = {"tokens": float(sum(len(group.prompt_ids) + sum(map(row_length, group.rollouts))
+                                for group in last_step)),
             "flops": useful_flops(model, last_step, passes=3 if "two-pass" in variant else 2)}
-    if variant.startswith("turns-apart"):
-        groups = [replace(group, verbatim=False) for group in groups]
     if variant.startswith("trl"):
         from benchmarks.train_trl import measure_trl
         del policy
         return work | measure_trl(folder, groups, shape, dtype=dtype, batch=trl_batch,
                                   checkpointing=variant == "trl-checkpointing")
-    shared = partial(shared_prompt, policy, groups, shape.groups_per_step, online=True, budget=budget)
+    shared = partial(shared_prompt, policy, groups, shape.groups, online=True, budget=budget)
     steps = {"shared": shared,
              "shared-cache": partial(shared, way=CACHED_PROMPT),
              "shared-two-pass": partial(shared, online=False),
-             "turns-apart": shared,
-             "turns-apart-two-pass": partial(shared, online=False),
              "alone-two-pass": partial(shared, online=False, alone=True),
              "flex": partial(shared, way="flex_attention"),
              "padded": partial(padded_rows, policy, groups, checkpointing=False),

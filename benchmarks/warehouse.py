@@ -161,7 +161,6 @@ def questions(warehouse: Warehouse, iterations: int) -> Iterator[Question]:
     yield "alarms", ask("FROM fired_signals"), 3
     yield "task history", ask("FROM task_history"), 3
     yield "one completion by key, with lists", ask("FROM one_completion(2, 'task-0123', 7)"), 3
-    yield "last 400 characters of 5 truncated completions", ask("FROM truncated(2)"), 3
     frame = pl.scan_parquet(f"{warehouse.root}/samples/*/*/*/part-*.parquet", hive_partitioning=True)
     yield "polars: pass@k of all iterations", lambda: polars_passes(frame), 3
     yield "polars: 13 collapse columns of all iterations", lambda: polars_collapse(frame), 3

@@ -50,10 +50,6 @@ LEARNING = (
            "When a run collapses, this curve moves last. Truncated completions are also shown apart.",
            stats_sql("reward_mean, reward_finished, reward_truncated"),
            lines(reward_mean="all completions", reward_finished="finished", reward_truncated="truncated")),
-    Figure("spread", "Spread of the reward", "Only differences within a group give advantages.",
-           stats_sql("reward_std_within, reward_std_across"),
-           lines(reward_std_within="within a group: gives advantages",
-                 reward_std_across="between tasks: gives no gradient")),
     Figure("groups", "Groups: all right, mixed, all wrong", "Mixed groups always give a gradient.",
            stats_sql("all_correct_share, 1 - none_correct_share - all_correct_share AS mixed,\n"
                      "       none_correct_share"),

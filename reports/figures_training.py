@@ -23,12 +23,6 @@ SECONDS_SQL = """\
 SELECT iteration, sum(seconds) FILTER (stage = 'rollout') AS rollout,
        sum(seconds) FILTER (stage = 'score') AS score, sum(seconds) FILTER (stage = 'train') AS train
 FROM costs WHERE seconds IS NOT NULL GROUP BY iteration ORDER BY iteration"""
-TOKENS_SQL = """\
-SELECT iteration,
-       sum(num) FILTER (stage = 'rollout') / sum(seconds) FILTER (stage = 'rollout') AS rollout,
-       sum(num) FILTER (stage = 'train') / sum(seconds) FILTER (stage = 'train') AS train
-FROM (SELECT *, tokens_per_second * seconds AS num FROM costs WHERE seconds > 0)
-GROUP BY iteration ORDER BY iteration"""
 ALARMS_SQL = """\
 WITH shown AS (SELECT signal, purpose, min(iteration) AS since, bool_or(fired) AS fires FROM raised_signals
                GROUP BY signal, purpose)
@@ -123,6 +117,4 @@ TRAINING = (
     Figure("timeline", "When each stage worked",
            "The last five iterations: which stages overlap, and gaps in which nothing runs.",
            TIMELINE_SQL, draw_timeline, "No stage is complete."),
-    Figure("rates", "Tokens per second", "Completion tokens over the whole stage, including its start.",
-           TOKENS_SQL, lines(rollout="rollout", train="train"), "No stage is complete."),
 )

@@ -66,7 +66,7 @@ class RolloutOptions:
     seed: int = option(0, "Seed of everything that is drawn.")
 
     format_options: tuple[str, ...] = option(
-        (), "Option of the prompt format, as encoder=digits+shape, or of the model's chat template, as "
+        (), "Option of the prompt format, as encoder=digits, or of the model's chat template, as "
         "enable_thinking=false; may be repeated.", "--format-option", metavar="NAME=VALUE", group="Prompts")
     augmentation: str = option("none", "Augmentation of grid tasks, drawn per prompt.", "--augment",
                                choices=("none", "dihedral", "colors", "all"))
@@ -114,9 +114,6 @@ class RolloutOptions:
         False, "Gather what --api-model says to the training tasks, for `train --loss nll`.", stored=False)
     api_key_variable: str = option("OPENAI_API_KEY", "Environment variable that holds the API's key.",
                                    metavar="NAME", guarded="", stored=False)
-    cache: Path | None = option(
-        None, "Folder that keeps the answers of --api-model: nothing is asked twice, in any run.",
-        stored=False)
 
     carry_over: str | None = option(
         None, "End when this share of the completions (0.9), so many groups (24groups) or seconds (600s) are "

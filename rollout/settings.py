@@ -1,7 +1,6 @@
 """Which options go together, and what a rollout is tied to once it started."""
 
 import json
-import re
 from typing import Any
 
 from rollout.engines.engine import MOST_TOP_K
@@ -60,14 +59,10 @@ def check_options(options: RolloutOptions) -> None:
 def _check_api_model(options: RolloutOptions) -> None:
     """Refuse what cannot be asked of a model behind an API, and its options without such a model."""
     if not options.model:
-        for name, given in (("distil", options.distil), ("cache", options.cache)):
-            if given:
-                raise StageError(f"--{name} is about a model behind an API. Name that with --api-model and "
-                                 "--endpoint.")
+        if options.distil:
+            raise StageError("--distil is about a model behind an API. Name that with --api-model and "
+                             "--endpoint.")
         return
-    if options.cache and re.match("[a-z0-9]+:/", str(options.cache)):       # a path has lost the second slash
-        raise StageError(f"--cache {options.cache} would be a folder of that name here: answers are kept on "
-                         "a disk. Name a folder, for example one that all machines see.")
     if len(options.endpoint) != 1:
         raise StageError(f"--api-model {options.model} is asked at one address. Give it with --endpoint.")
     if options.evaluate == options.distil:

@@ -39,7 +39,7 @@ def engine_to_start(job: Job, stop: StopRequest,
         from rollout.endpoint.api_model import ApiEngine
         api = ApiEngine(
             options.endpoint[0], options.model, base=job.warehouse.model, revision=revision,
-            key_variable=options.api_key_variable, cache=options.cache,
+            key_variable=options.api_key_variable,
             price=price_of(job.warehouse.root / "config.toml", options.model))
         with closing(api):
             yield job, lambda _model: api.encoder, api.start

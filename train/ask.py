@@ -11,7 +11,6 @@ import torch
 from train.inputs.asked import Model
 from train.inputs.groups import PROMPT_COLUMNS, groups_of_part
 from train.inputs.options import DTYPES
-from train.inputs.turns import shared_prefixes
 from train.model.loading import load_frozen, load_full, load_lora
 from train.model.policy import Policy
 from train.start import check_fits
@@ -134,8 +133,7 @@ def _rows(policy: Policy, model: Model, part: Path, prompts: pa.Table, how: How,
     """Rows of `policy_logprobs` for one part of completions."""
     groups = groups_of_part(part, prompts, iteration, purpose)
     check_fits(policy, groups)
-    batch = [RowGroup(group, [Row(rollout, iteration) for rollout in group.rollouts], 0, *shared)
-             for group, shared in zip(groups, shared_prefixes(groups), strict=True)]
+    batch = [RowGroup(group, [Row(rollout, iteration) for rollout in group.rollouts], 0) for group in groups]
     tokens = how.tokens_per_batch or (ON_GPU if policy.device.type == "cuda" else ON_CPU)
     with torch.no_grad():
         fill_logprobs(policy, batch, processes, tokens, "old_logprobs")

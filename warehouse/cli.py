@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from warehouse.experiments.commands import arms, branch
-from warehouse.inspect.commands import gaps, log_command, results, show, watch
+from warehouse.inspect.commands import log_command, watch
 from warehouse.loop.command import loop
 from warehouse.maintain.commands import check, compact, discard, prune, rollback, tasks
 from warehouse.options import (
@@ -171,6 +171,6 @@ def warm(command: tuple[str, ...]) -> None:
     sys.exit(run_warm(command))
 
 
-for command in (arms, branch, check, compact, demo, discard, doctor, export_command, gaps, import_command,
-                log_command, loop, mirror, prune, results, rollback, show, tasks, watch):
+for command in (arms, branch, check, compact, demo, discard, doctor, export_command, import_command,
+                log_command, loop, mirror, prune, rollback, tasks, watch):
     cli.add_command(command)

@@ -10,14 +10,13 @@ from typing import Any
 import click
 
 import warehouse
+from warehouse.experiments.comparison import paired_interval
 from warehouse.inspect.render import WRITERS
-from warehouse.inspect.results import means, paired_interval, per_task, where
 from warehouse.options import shows_errors
-from warehouse.sql.catalog import of_purposes
+from warehouse.sql.catalog import condition, of_purposes
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import StageError, counted
 
-KEYS = "iteration, base, arm"
 COMPARED = ("same program", "is_correct", "test pass rate")
 # Each completion with its turn, its place among those of its task and turn, and the place of what it answers.
 TURNS = """
@@ -29,10 +28,11 @@ LEFT JOIN (SELECT iteration, purpose, group_id, parent_sample_index FROM prompts
     USING (iteration, purpose, group_id)"""
 ARMS = """
 CREATE OR REPLACE TEMP TABLE arms AS
-SELECT turns.* EXCLUDE (purpose), num_turns AS arm
+SELECT turns.* REPLACE (base || ' ' || num_turns AS purpose)
 FROM turns
 JOIN (SELECT DISTINCT iteration, base, turn AS num_turns FROM turns) USING (iteration, base)
 WHERE turn <= num_turns AND place * num_turns <= {budget}"""
+KEYED = "SELECT split_part(purpose, ' ', 1) AS base, split_part(purpose, ' ', 2)::INTEGER AS arm, *"
 GAINS = """
 SELECT max("{name}") FILTER (arm = {more}) - max("{name}") FILTER (arm = {fewer}) AS gain
 FROM tasks_of_arms WHERE iteration = {iteration} AND base = '{base}'
@@ -50,15 +50,15 @@ def budget_table(connection: Connection, budget: int,
     """
     purposes = chosen.pop("purpose", ())
     of_bases = of_purposes(purposes, "base_purpose(purpose)")
-    connection.execute(TURNS.format(where=f"{where(**chosen)} AND {of_bases}"))
+    connection.execute(TURNS.format(where=f"{condition(chosen)} AND {of_bases}"))
     connection.execute("DELETE FROM turns WHERE (iteration, base) NOT IN "
                        "(SELECT (iteration, base) FROM turns WHERE turn > 1)")
     _check(connection, budget)
     connection.execute(ARMS.format(budget=budget))
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE tasks_of_arms AS {per_task('arms', KEYS)}")
-    rows = rows_of(connection, means("FROM tasks_of_arms", KEYS))
-    names = ["iteration", "purpose", "completions", *list(rows[0])[3:]]
-    table = [[row["iteration"], row["base"], _shares(budget, row["arm"]), *list(row.values())[3:]]
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE tasks_of_arms AS {KEYED} FROM arc_tasks_of('arms')")
+    rows = rows_of(connection, f"{KEYED} FROM arc_results_of('arms') ORDER BY iteration, base, arm")
+    names = ["iteration", "purpose", "completions", *list(rows[0])[4:]]
+    table = [[row["iteration"], row["base"], _shares(budget, row["arm"]), *list(row.values())[4:]]
              for row in rows]
     lines = [line for fewer, more in pairwise(rows)
              if (fewer["iteration"], fewer["base"]) == (more["iteration"], more["base"])

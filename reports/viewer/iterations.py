@@ -127,8 +127,7 @@ def task_page(view: View, ask: Asking, query: Query) -> Page:
     name = query.text("task")
     known = ask.rows("SELECT * FROM tasks WHERE task_id = $1", [name])
     if not known:
-        raise StageError(f"There is no task '{name}' in this run. `warehouse tasks list "
-                         f"{shell_quote(view.warehouse.root)}` lists those that there are.")
+        raise StageError(f"There is no task '{name}' in this run.")
     task, sheet, groups = known[0], GridSheet(), ask.rows(GROUPS_SQL, [name])
     payload = json.loads(task["payload"] or "{}")
     pairs = [(title, Markup(sheet.draw(given, longest=160)), Markup(sheet.draw(wanted, longest=160)))

@@ -7,11 +7,9 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from rollout.endpoint.answers import Answer, Answers
 from rollout.endpoint.failures import OF_THE_KEY, Refused, Unavailable
 from rollout.endpoint.server import Server, open_session
 from rollout.endpoint.tokenizer import load_encoder
@@ -29,21 +27,28 @@ KEPT = "What was finished is kept."
 SHOWN = 60                       # characters of such a prompt
 
 
+class Answer(NamedTuple):
+    """What a model said, why it ended, and how many tokens its maker counts (None where it does not say)."""
+
+    text: str
+    finish_reason: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+
+
 class ApiEngine:
     """Asks for one completion per request; implements rollout.engines.engine.Engine without logprobs.
 
     Token ids are those that the run's own tokenizer makes of an answer, its end token behind it where the
-    model ended by itself. The cost of an answer follows from `price`, (input, output) per million tokens; an
-    answer of the cache costs nothing.
+    model ended by itself. The cost of an answer follows from `price`, (input, output) per million tokens.
     """
 
     dtype = device = logprobs_mode = ""
 
     def __init__(self, url: str, model: str, *, base: str, revision: str | None, key_variable: str,
-                 cache: Path | None, price: tuple[float, float] | None) -> None:
+                 price: tuple[float, float] | None) -> None:
         self.url, self.model, self.key_variable, self.price = url, model, key_variable, price
         self.engine = f"{model} (openai)"
-        self.answers = Answers(cache)
         self.encoder = load_encoder(base, revision)
         self.limit_name, self.refusal = "max_tokens", ""
         self.places, self.last_answer, self.resting_until = 1, time.monotonic(), 0.0
@@ -86,7 +91,7 @@ class ApiEngine:
         while draw := await work.next():
             request = draw.request
             try:
-                answer, cost = await self._answer(request, sampling)
+                answer = await self._ask(request, sampling)
             except Refused as refusal:
                 if refusal.status not in OF_ONE_REQUEST:
                     raise
@@ -99,32 +104,21 @@ class ApiEngine:
                 else:
                     await asyncio.sleep(work.give_back(request, self.url, error))
             else:
-                work.finish(request, self._sampled(request, answer, cost))
+                work.finish(request, self._sampled(request, answer))
 
-    async def _answer(self, request: Request, sampling: Sampling) -> tuple[Answer, float | None]:
-        """The answer of the cache or of the service, and what it cost."""
-        asked = {"url": self.server.url, "model": self.model, "messages": json.loads(request.messages),
-                 "index": request.sample_index, **_parameters(sampling)}
-        async with self.answers.lock(asked):
-            known = self.answers.find(asked)
-            if known:
-                return known, None if self.price is None else 0.0
-            answer = await self._ask(asked, request.seed)
-            return self.answers.keep(asked, answer), self._cost(answer)
-
-    async def _ask(self, asked: dict[str, Any], seed: int) -> Answer:
+    async def _ask(self, request: Request, sampling: Sampling) -> Answer:
         """The service's answer, not before the time for which it wants to be left alone."""
         await asyncio.sleep(self.resting_until - time.monotonic())
-        body = {name: value for name, value in asked.items() if name not in ("url", "index")}
+        body = {"model": self.model, "messages": json.loads(request.messages), **_parameters(sampling)}
         limit_name = self.limit_name            # other workers may learn a better name meanwhile
         body[limit_name] = body.pop("max_tokens")
         try:
-            response = await self.server.ask("/chat/completions", {**body, "seed": seed % 2**31},
+            response = await self.server.ask("/chat/completions", {**body, "seed": request.seed % 2**31},
                                              seconds=ANSWERING)
         except Refused as error:
             if "max_completion_tokens" in str(error) and limit_name == "max_tokens":
                 self.limit_name = "max_completion_tokens"
-                return await self._ask(asked, seed)
+                return await self._ask(request, sampling)
             raise self._explain(error) from None
         except Unavailable as error:
             if error.status == 404 or (error.status == 429 and "quota" in str(error)):
@@ -149,12 +143,12 @@ class ApiEngine:
             self.resting_until = now + max(error.after or 0.0, min(least, LONGEST_WAIT))
         await asyncio.sleep(self.resting_until - now)
 
-    def _sampled(self, request: Request, answer: Answer, cost: float | None) -> Sampled:
+    def _sampled(self, request: Request, answer: Answer) -> Sampled:
         ids = self.encoder.encode(answer.text)
         if answer.finish_reason == "stop" and self.encoder.end_id is not None:
             ids.append(self.encoder.end_id)
         return Sampled(request.index, ids, None, answer.text, answer.finish_reason,
-                       host=self.server.host, cost=cost)
+                       host=self.server.host, cost=self._cost(answer))
 
     def _cost(self, answer: Answer) -> float | None:
         if self.price is None or answer.prompt_tokens is None or answer.completion_tokens is None:
@@ -169,7 +163,7 @@ class ApiEngine:
             f"{self.refusal.removesuffix(KEPT)}It says so to {counted(len(refused), 'request')} of "
             f"{counted(len(prompts), 'prompt')}, the first of which begins with {begin!r}; all others are "
             "answered. Run the same command again to ask these alone; to go on without their tasks discard "
-            "the rollout, and sample the others with --tasks-sql (a --cache keeps what was paid for).")
+            "the rollout, and sample the others with --tasks-sql.")
 
     def _explain(self, refusal: Refused | Unavailable) -> Refused:
         """The service's refusal, and the way out where it is known."""

@@ -102,7 +102,7 @@ def test_a_report_killed_at_every_instant_is_the_former_page_or_the_whole_new_on
 
 
 @pytest.mark.slow("some twenty rollouts are started and killed, one after the other")
-def test_asking_a_foreign_model_killed_at_every_instant_asks_nothing_twice_that_was_answered(
+def test_asking_a_foreign_model_killed_at_every_instant_has_the_rows_of_one_undisturbed(
         tmp_path: Path) -> None:
     service = ChatService()
     said = []
@@ -111,7 +111,7 @@ def test_asking_a_foreign_model_killed_at_every_instant_asks_nothing_twice_that_
         command = [sys.executable, "-m", "tests.chaos.commands", "--real-engine"]
         words = ["rollout", str(run.root), "--model", "wise-1", "--endpoint", service.url, "--distil",
                  "--num-tasks", "1", "--group-size", "2", "--spill-seconds", "0",
-                 "--prompt-format", "compact", "--cache", str(tmp_path / f"cache-{name}")]
+                 "--prompt-format", "compact"]
         kills, code = 0, -9
         while code == -9:
             how = ["--list"] if name == "undisturbed" else ["--die-once", str(tmp_path / "passed")]
@@ -122,5 +122,4 @@ def test_asking_a_foreign_model_killed_at_every_instant_asks_nothing_twice_that_
         said.append([(row["sample_index"], row["completion"], row["completion_ids"]) for row in rows])
         assert not problems(run) and not leftovers(run)
     assert kills >= 20 and said[0] == said[1]
-    assert len(service.asked) <= 12, "asked again only where the kill came before the answer was kept"
     service.stop()

@@ -28,9 +28,8 @@ OTHERS = (("warehouse summary {run}",), ("warehouse watch {run}",), ("reports bu
           ("warehouse compact {run}", "warehouse check {run}"),
           ("warehouse export {run} {run}/../rows.jsonl",),
           ("warehouse prune {run} --before 1 --yes", "warehouse check {run}"),
-          ("warehouse rollback {run} --to 0", "rollout {run}"), ("warehouse gaps {run}",),
+          ("warehouse rollback {run} --to 0", "rollout {run}"), ("warehouse log {run}",),
           ("warehouse discard {run} --iteration 1 --purpose train", "rollout {run}"),
-          ("warehouse show {run} 0/t0/0",), ("warehouse results {run} --split train",),
           ("score explain {run} 0/t0/0",), ("train export {run} --output {run}/../exported",))
 COLUMNS = ("task_id", "sample_index", "completion_ids", "reward", "correct")
 

@@ -209,13 +209,19 @@ def test_ahead_by_two_the_engine_never_waits_for_a_policy(world: World) -> None:
     assert order.index("rollout 3") > order.index("train 0")
 
 
+def test_ahead_alarms_are_heeded_after_the_next_training_which_waits_for_nothing(world: World) -> None:
+    world.fires[1] = BACK
+    assert world.loop(5, ahead=True) == 3
+    assert world.warehouse.state.newest == 3 and len(world.told("iteration")) == 2
+
+
 def test_a_rescue_discards_all_that_was_sampled_ahead(world: World) -> None:
     world.fires[1] = BACK
     assert world.loop(5, ahead_by=2, rescue=True) == 0
     state = world.warehouse.state
     assert state.newest == 5 and all(life.is_complete for life in state.of_stage("rollout"))
-    assert {life.iteration: life.settings["policy_version"] for life in state.of_stage("rollout")}[3] == 3
-    assert len([call for call in world.calls("rollout") if "--iteration 3 " in f"{call} "]) == 2
+    assert {life.iteration: life.settings["policy_version"] for life in state.of_stage("rollout")}[4] == 4
+    assert len([call for call in world.calls("rollout") if "--iteration 4 " in f"{call} "]) == 2
 
 
 @pytest.mark.parametrize("config", ["[rollout]\ngpu-memory-utilization = 0.35\n",

@@ -14,7 +14,7 @@ from reports.figure import cells
 from reports.grids import COLORS, cell_paths, difference_marks
 from reports.pairs import Pairing, find_pairings
 from tests.building.weather import SCORER, Weather, build_run, write_iteration
-from warehouse.inspect.results import paired_interval
+from warehouse.experiments.comparison import paired_interval
 from warehouse.inspect.show import is_grid
 from warehouse.sql.database import connect, rows_of
 from warehouse.sql.many import connect_runs, run_names

@@ -1,4 +1,4 @@
-"""Models behind an OpenAI-compatible API: rows without logprobs, nothing asked twice, troubles survived."""
+"""Models behind an OpenAI-compatible API: rows without logprobs, troubles survived."""
 
 import asyncio
 import gzip
@@ -156,9 +156,9 @@ def test_a_service_that_refuses_every_prompt_is_not_asked_for_all(tmp_path: Path
 
 
 def test_they_are_scored_and_summed_up_and_cost_what_the_price_table_says(
-        warehouse: Warehouse, serve: Serve, tmp_path: Path) -> None:
+        warehouse: Warehouse, serve: Serve) -> None:
     (warehouse.root / "config.toml").write_text('[prices]\n"wise-1" = { input = 2.0, output = 10.0 }\n')
-    ask(warehouse, serve(), evaluate=True, distil=False, cache=tmp_path / "cache")
+    ask(warehouse, serve(), evaluate=True, distil=False)
     for row in rows(warehouse, "eval"):
         assert row["cost"] == pytest.approx((100 * 2 + 50 * 10) / 1e6)
     done = CliRunner().invoke(score, [str(warehouse.root), "--purpose", "eval", "--iteration", "0"])
@@ -169,34 +169,6 @@ def test_they_are_scored_and_summed_up_and_cost_what_the_price_table_says(
             (right, 6)]
     told = CliRunner().invoke(cli, ["summary", str(warehouse.root)])
     assert told.exit_code == 0 and "wise-1 (openai): 6 completions for 0.0042" in told.output, told.output
-
-
-def test_nothing_is_asked_twice_across_runs_and_other_parameters_are_asked(
-        warehouse: Warehouse, serve: Serve, tmp_path: Path) -> None:
-    service, cache = serve(), tmp_path / "cache"
-    ask(warehouse, service, cache=cache)
-    other = new_run(tmp_path / "other" / "run")
-    ask(other, service, cache=cache)
-    assert len(service.asked) == 12 and said(other) == said(warehouse)
-    hot = Sampling(max_tokens=64, temperature=0.5)
-    ask(new_run(tmp_path / "hot" / "run"), service, cache=cache, sampling=hot)
-    assert len(service.asked) == 24
-    ask(new_run(tmp_path / "more" / "run"), service, cache=cache, group_size=4)
-    assert len(service.asked) == 28, "the fourth of each group alone"
-    assert not list(cache.rglob("*.tmp-*"))
-
-
-def test_equal_requests_under_way_are_asked_once(
-        warehouse: Warehouse, serve: Serve, tmp_path: Path) -> None:
-    root = tmp_path / "twins"
-    path = tmp_path / "twins.json"
-    path.write_text(json.dumps({"a": TURN, "b": TURN}))
-    init_run(root, str(STARTER), (str(path),))
-    service = serve()
-    ask(open_warehouse(root), service, cache=tmp_path / "cache")
-    assert len(service.asked) == 3
-    answers = said(open_warehouse(root))
-    assert [row[2:] for row in answers[:3]] == [row[2:] for row in answers[3:]]
 
 
 def test_a_service_that_says_too_many_is_left_alone_for_as_long_as_it_wants(
@@ -266,7 +238,7 @@ def test_the_key_comes_from_a_variable_and_is_neither_stored_nor_printed(
             ask(warehouse, service, api_key_variable="WISE_KEY")
         assert KEY not in str(refusal.value)
     monkeypatch.setenv("WISE_KEY", f"{KEY}\n")
-    ask(warehouse, service, api_key_variable="WISE_KEY", cache=tmp_path / "cache")
+    ask(warehouse, service, api_key_variable="WISE_KEY")
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
 
@@ -276,8 +248,6 @@ def test_the_key_comes_from_a_variable_and_is_neither_stored_nor_printed(
     (("--model", "m", "--eval"), "asked at one address"),
     (("--model", "m", "--eval", "--endpoint", "http://x,http://y"), "asked at one address"),
     (("--distil",), "--distil is about a model behind an API"),
-    (("--cache", "here"), "--cache is about a model behind an API"),
-    (("--model", "m", "--eval", "--endpoint", "http://x", "--cache", "s3://bucket/a"), "kept on a disk"),
     (("--endpoint", "http://x,http://x"), "--endpoint names http://x twice"),
     (("--model", "m", "--eval", "--endpoint", "http://127.0.0.1:9"), "nothing listens at that port"),
 ])

@@ -84,7 +84,6 @@ def test_a_loop_is_counted_as_cut_off_by_rollout_score_sql_and_train(tmp_path: P
         assert ask("SELECT truncated, reward, count(*) FROM samples GROUP BY ALL ORDER BY ALL") == [
             (False, 1.0, 2), (True, 0.0, 2)]
         assert ask("SELECT truncated_share, loop_share FROM iteration_stats") == [(0.5, 0.5)]
-        assert len(ask("FROM truncated(0)")) == 2
     scorer, = warehouse.state.scorers(0, "train")
     group, = load_groups(warehouse, 0, scorer, truncated_sampling="refuse")
     assert [rollout.truncated for rollout in group.rollouts] == [False, True, False, True]

@@ -128,7 +128,7 @@ def test_the_same_server_is_a_foreign_model_to_a_run_that_asks_by_messages(
         ask(server, "/wake_up", KEY, method="POST").close()
     with ask(server, "/v1/models", KEY) as answer:
         name = json.load(answer)["data"][0]["id"]
-    roll_out(run, "--model", name, "--distil", "--num-tasks", "3", "--cache", str(tmp_path / "cache"),
+    roll_out(run, "--model", name, "--distil", "--num-tasks", "3",
              "--max-num-seqs", "4", "--api-key-variable", "THE_KEY", url=server[1])
     rows = run.read("completions", iteration=1, purpose="distil").to_pylist()
     assert len(rows) == 24 and {row["engine"] for row in rows} == {f"{name} (openai)"}

@@ -43,9 +43,9 @@ def test_grids_are_shown_as_the_prompt_showed_them() -> None:
     """Flipped, recoloured and in the order of the prompt; only pairs that it showed."""
     colors = [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
     text = said(grid(flip=True, rotations=0, color_map=colors, pair_order=[2, 1],
-                     format_options='{"encoder": "digits+shape"}'))
-    assert text.startswith("Your program is wrong on 1 of 2 examples.\nExample 2, expected:\nshape: 1x2\n65\n"
-                           "Your output:\nshape: 1x2\n69")
+                     format_options='{"encoder": "names"}'))
+    assert text.startswith("Your program is wrong on 1 of 2 examples.\nExample 2, expected:\nPink Gray\n"
+                           "Your output:\nPink Brown")
 
 
 def test_a_prompt_that_does_not_say_which_pairs_it_showed_is_answered_with_all_of_them() -> None:

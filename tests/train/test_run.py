@@ -36,10 +36,9 @@ from tests.building.sampled import (
 from train.cli import export
 from train.cli import train as train_command
 from train.inputs.signal import reasons_by_reward
-from train.objective.loss_table import LOSSES
+from train.objective.loss_table import CORRECTIONS, LOSSES
 from train.steps.batch import build_batch
 from warehouse.fields import options_from
-from warehouse.sql.corrections import CORRECTIONS
 
 
 def adapter(warehouse, version):

@@ -1,19 +1,14 @@
-"""A stage over several turns: rewards, which of them are trained, and that shared prefixes change nothing."""
+"""A stage over several turns: rewards, and which of them are trained."""
 
 import math
 from pathlib import Path
 
 import pytest
-import torch
 from click.testing import CliRunner
-from safetensors.torch import load_file
 
 from tests.building.runs import back_before, copy_run
 from tests.building.sampled import OPTIONS, SCORER, rewrite, sample_rows, sample_turn, tiny_run
 from train.cli import train as train_command
-from train.model.policy import Policy
-from warehouse.cli import cli as warehouse_command
-from warehouse.inspect.show import parse_name
 from warehouse.sql.database import connect, rows_of
 
 
@@ -47,34 +42,6 @@ def refused(warehouse, *arguments):
 
 def trained(warehouse):
     return warehouse.read("train_samples", iteration=0).to_pylist()
-
-
-@pytest.mark.parametrize(("budget", "more"), [
-    ("40", ["--kl-beta", "1e-6"]), ("10000", ["--loss", "grpo", "--entropy-coef", "0.01"]),
-    ("40", ["--loss", "grpo", "--entropy-coef", "0.01"]), ("40", [])],
-    ids=["old logprobs before", "in one pass", "in one pass, in pieces", "rows with a gradient alone"])
-def test_turns_that_share_their_prefix_give_the_policy_of_turns_that_do_not(run, tmp_path, monkeypatch,
-                                                                            budget, more):
-    apart, forwarded, original = copy_run(run, tmp_path / "apart"), [0], Policy.hidden
-    for purpose in ("train-turn2", "train-turn3"):
-        rewrite(apart, 0, "prompts", lambda row: {**row, "verbatim_prefix": False}, purpose=purpose)
-
-    def hidden(policy, texts, *others):
-        forwarded[-1] += sum(map(len, texts))
-        return original(policy, texts, *others)
-
-    monkeypatch.setattr(Policy, "hidden", hidden)
-    for warehouse in (run, apart):
-        invoke(warehouse, "--tokens-per-batch", budget, "--updates-per-batch", "1", *more)
-        forwarded.append(0)
-    assert forwarded[0] < (0.8 if budget == "10000" else 0.95) * forwarded[1]
-    one, other = (load_file(str(warehouse.policy_dir(1) / "adapter_model.safetensors"))
-                  for warehouse in (run, apart))
-    for name, tensor in one.items():
-        torch.testing.assert_close(tensor, other[name], rtol=1e-3, atol=2e-5)
-    for row, twin in zip(trained(run), trained(apart), strict=True):
-        assert row["old_logprobs"] == pytest.approx(twin["old_logprobs"], abs=2e-5)
-        assert (row["advantage"], row["drop_reason"]) == (twin["advantage"], twin["drop_reason"])
 
 
 def test_every_turn_is_a_row_of_its_own_purpose_and_advantages_are_among_siblings(run):
@@ -131,15 +98,6 @@ def test_the_turns_that_are_named_are_trained(run, tmp_path):
         copy = copy_run(run, tmp_path / turns)
         invoke(copy, "--turns", turns)
         assert {row["purpose"] for row in trained(copy)} == purposes
-
-
-def test_completions_of_a_later_turn_are_named_as_show_finds_them(run, monkeypatch):
-    monkeypatch.setattr("warehouse.inspect.gaps.decoder", lambda *_: str)
-    invoke(run, "--turns", "2")
-    gaps = CliRunner().invoke(warehouse_command, ["gaps", str(run.root)])
-    keys = {(row["purpose"], row["task_id"], row["sample_index"]) for row in trained(run)}
-    names = [word for word in gaps.stdout.split() if word.startswith("0/")]
-    assert names and {parse_name(name)[0][1:] for name in names} <= keys
 
 
 def test_turns_that_are_not_there_or_not_scored_are_refused(run):

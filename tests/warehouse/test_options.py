@@ -175,7 +175,7 @@ def test_a_file_that_cannot_be_used_is_one_sentence_and_a_bug_is_none(tmp_path: 
 
 
 @pytest.mark.parametrize("words", [["init", "", "--model", "m", "--tasks", "synthetic:1"], ["summary", ""],
-                                   ["tasks", "list", ""]])
+                                   ["tasks", "add", ""]])
 def test_the_folder_of_a_variable_that_is_not_set_is_not_this_one(words: list[str], tmp_path: Path,
                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -23,7 +23,7 @@ WHOSE = ("policy_version", "policy_sha256", "version_segments")
 COMPLETION_COLUMNS = ["task_id", "sample_index", "group_id", "completion_ids", "behaviour_logprobs",
                       "support_ids", "finish_reason", "logprobs_mode", *WHOSE, *ORIGIN, *UNTRUNCATED]
 PROMPT_COLUMNS = ["task_id", "group_id", "prompt_ids", "group_size", "parent_iteration", "parent_purpose",
-                  "parent_sample_index", "verbatim_prefix"]
+                  "parent_sample_index"]
 ROUNDING, REWARD_LIMIT = 1e-4, 1e15
 SAMPLE_COLUMNS = ["task_id", "sample_index", "reward", "correct"]
 Key = tuple[int, str, str, int]         # iteration, purpose, task_id, sample_index
@@ -60,7 +60,6 @@ class Group:
     max_tokens: int | None              # limit on completion tokens; None where the rows do not tell it
     purpose: str = "train"
     parent: Key | None = None           # the completion that the prompt goes on from
-    verbatim: bool = False              # the prompt begins with the parent's prompt and completion
 
 
 def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_sampling: str,
@@ -156,9 +155,8 @@ def _join(iteration: int, purpose: str, prompts: pa.Table, completions: pa.Table
         shared |= {"policy_version": min(versions, default=iteration), "policies": policies}
         if not policies:        # completions of another model have no staleness
             shared["temperature"] = 1.0
-        parent, verbatim = parents[group_id]
         groups.append(Group(iteration, group_id, prompt_ids[group_id], rollouts, **shared, purpose=purpose,
-                            parent=parent, verbatim=verbatim))
+                            parent=parents[group_id]))
     return groups
 
 
@@ -177,12 +175,11 @@ def _policies(columns: dict[str, list], rows: list[int], group_id: str,
     return {version: sha256 for version, sha256 in policies if version is not None}
 
 
-def _parents(prompts: pa.Table) -> list[tuple[Key | None, bool]]:
-    """Of each prompt the completion that it goes on from, and whether token for token."""
+def _parents(prompts: pa.Table) -> list[Key | None]:
+    """Of each prompt the completion that it goes on from."""
     columns = [prompts.column(name).to_pylist() for name in
-               ("parent_iteration", "parent_purpose", "task_id", "parent_sample_index", "verbatim_prefix")]
-    return [(None if key[0] is None else tuple(key), bool(verbatim))
-            for *key, verbatim in zip(*columns, strict=True)]
+               ("parent_iteration", "parent_purpose", "task_id", "parent_sample_index")]
+    return [None if key[0] is None else key for key in zip(*columns, strict=True)]
 
 
 def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, logprobs: np.ndarray,

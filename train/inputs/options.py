@@ -4,9 +4,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from train.objective.loss_table import LOSSES
+from train.objective.loss_table import CORRECTIONS, DEFAULT_CORRECTION, LOSSES
 from warehouse.fields import iteration_field, option, stored_values
-from warehouse.sql.corrections import CORRECTIONS, DEFAULT_CORRECTION
 from warehouse.store.errors import StageError
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -84,7 +83,7 @@ class TrainOptions:
 
     correction: str | None = option(
         None, f"Importance correction on pi_old/mu.  [default: {DEFAULT_CORRECTION} at "
-        f"{CORRECTIONS[DEFAULT_CORRECTION].high:g}]", choices=tuple(CORRECTIONS),
+        f"{CORRECTIONS[DEFAULT_CORRECTION][1]:g}]", choices=tuple(CORRECTIONS),
         group="Correction of off-policy rows")
     correction_low: float | None = option(None, "Lower bound of the correction.", least=0)
     correction_high: float | None = option(None, "Upper bound of the correction.", least=0, above=True)

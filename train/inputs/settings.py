@@ -3,8 +3,7 @@
 from train.inputs.groups import Group
 from train.inputs.options import DTYPES, TrainOptions
 from train.inputs.own_advantages import OPTION
-from train.objective.loss_table import LOSSES, OPTIONS, find_loss
-from warehouse.sql.corrections import CORRECTIONS, DEFAULT_CORRECTION, bounds_of
+from train.objective.loss_table import CORRECTIONS, DEFAULT_CORRECTION, LOSSES, OPTIONS, find_loss
 from warehouse.stages.user_code import load_function
 from warehouse.store.errors import StageError
 
@@ -58,7 +57,7 @@ def _contradictions(settings: TrainOptions) -> list[tuple[object, str]]:
          "--advantages and --teacher both say what a token is worth. Leave one of them out."),
         (settings.scale_rewards != "group" and (settings.advantages or settings.teacher),
          "Advantages by --advantages or --teacher are taken as they are: leave --scale-rewards out."),
-        (CORRECTIONS[correction][:2] == (None, None) and (low, high) != (None, None),
+        (CORRECTIONS[correction] == (None, None) and (low, high) != (None, None),
          f"The correction {correction} has no bounds: leave --correction-low and -high out."),
         (settings.total_steps and settings.schedule == "constant",
          "--total-steps is where a schedule ends: choose --schedule linear or --schedule cosine."),
@@ -102,5 +101,5 @@ def asks_base(settings: TrainOptions) -> bool:
 def correction_of(settings: TrainOptions) -> tuple[str, float | None, float | None]:
     """The correction and its bounds, the usual ones where none are given."""
     usual = "none" if find_loss(settings.loss).corrects_itself else DEFAULT_CORRECTION
-    name = settings.correction or usual
-    return name, *bounds_of(name, settings.correction_low, settings.correction_high)
+    name, given = settings.correction or usual, (settings.correction_low, settings.correction_high)
+    return name, *(CORRECTIONS[name] if given == (None, None) else given)

@@ -1,10 +1,6 @@
-"""Turns that follow from each other: which are trained, and what their prompts begin with; no torch."""
+"""Turns that follow from each other: which are trained; no torch."""
 
-from collections.abc import Sequence
-
-import numpy as np
-
-from train.inputs.groups import Group, Key, load_groups
+from train.inputs.groups import Group, load_groups
 from train.inputs.options import TrainOptions
 from train.objective.loss_table import find_loss
 from warehouse.store.errors import StageError, shell_quote
@@ -32,31 +28,3 @@ def load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: Trai
         groups += load_groups(warehouse, iteration, scorer, purpose=purpose, alone=bool(alone),
                               truncated_sampling=settings.truncated_sampling)
     return groups
-
-
-def key_of(group: Group, place: int) -> Key:
-    """The key of one of its completions."""
-    rollout = group.rollouts[place]
-    return group.iteration, group.purpose, rollout.task_id, rollout.sample_index
-
-
-def shared_prefixes(groups: Sequence[Group]) -> list[tuple[int | None, int]]:
-    """Of each group the number of the group that its prompt goes on from, and how many tokens it has of that.
-
-    They are the whole prompt there and a completion; (None, 0) where the tokens are not the same, the chat
-    template having rewritten them, or where the parent is not among the groups.
-    """
-    places = {key_of(group, place): (number, place) for number, group in enumerate(groups)
-              for place in range(len(group.rollouts))}
-    origins: list[tuple[int | None, int]] = []
-    for group in groups:
-        number, place = places.get(group.parent, (None, 0)) if group.parent else (None, 0)
-        origins.append((None, 0))
-        if number is None or not group.verbatim or groups[number].temperature != group.temperature:
-            continue
-        before, continued = groups[number].prompt_ids, groups[number].rollouts[place].completion_ids
-        prefix = np.concatenate([before, continued])
-        if (len(before) > 1 and len(continued) and len(group.prompt_ids) > len(prefix)
-                and np.array_equal(group.prompt_ids[:len(prefix)], prefix)):
-            origins[-1] = number, len(prefix)
-    return origins

@@ -1,16 +1,14 @@
-"""Attention of texts to what they go on from, without a copy of it for each of them.
+"""Attention of rows to the prompt that they go on from, without a copy of it for each of them.
 
-Texts lie one after the other as one long row without padding: prompts, rows behind their prompt and, where a
-row is itself in a prompt, the rest of that prompt behind the row, and so on. A first call of a flash kernel
-lets each text attend causally to itself, one more per generation lets all that is behind a text attend to
-it, and they are merged by their log-normalizers. Backward hands the kernels the merged output and normalizer,
-which gives the exact gradients of every part, as ring attention does (Liu et al., 2310.01889).
+Texts lie one after the other as one long row without padding: prompts, and rows behind their prompt. A first
+call of a flash kernel lets each text attend causally to itself, another lets all that is behind a prompt
+attend to it, and they are merged by their log-normalizers. Backward hands the kernels the merged output and
+normalizer, which gives the exact gradients of every part, as ring attention does (Liu et al., 2310.01889).
 """
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, groupby
-from operator import itemgetter
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +25,7 @@ UNSUPPORTED = ("softcap", "s_aux", "position_bias", "cache", "indices", "block_i
 
 
 class Level(NamedTuple):
-    """Texts of one generation, and all tokens behind them: where both lie, and how many for each text."""
+    """Prompts, and all tokens behind them: where both lie, and how many for each prompt."""
 
     behind: Tokens
     num_behind: Spans
@@ -36,10 +34,10 @@ class Level(NamedTuple):
 
 
 class Packed:
-    """Texts in a long row, by the numbers of their tokens: each goes on from its parent, or from none.
+    """Texts in a long row, by the numbers of their tokens: each goes on from its prompt, or is one.
 
-    A parent comes before what goes on from it. With `prompt_kv`, per layer [1, heads, P, head_dim], a text
-    without a parent goes on from a prompt that is given by its keys and values.
+    With `prompt_kv`, per layer [1, heads, P, head_dim], a text without a parent goes on from a prompt that
+    is given by its keys and values.
     """
 
     def __init__(self, lengths: Sequence[int], parents: Sequence[int | None],
@@ -49,22 +47,19 @@ class Packed:
         self.sequences = Spans(lengths)
         self.num_before = [self.prompt_kv[0][0].shape[2] if self.prompt_kv else 0]
         self.num_before *= len(lengths)
-        paths: list[tuple[int, ...]] = []       # the texts that each goes on from, the first of all first
+        behind: dict[int, list[int]] = {}       # texts, by the prompt that they go on from
         for text, parent in enumerate(parents):
-            paths.append(() if parent is None else (*paths[parent], parent))
-            self.num_before[text] += sum(lengths[before] for before in paths[text])
+            if parent is not None:
+                behind.setdefault(parent, []).append(text)
+                self.num_before[text] += lengths[parent]
         self.levels = [Level(slice(None), Spans([sum(lengths)]), None, Spans(self.num_before[:1]))
                        ] if self.prompt_kv else []
-        self.levels += [self._level(paths, depth) for depth in range(max(map(len, paths)))]
-
-    def _level(self, paths: list[tuple[int, ...]], depth: int) -> Level:
-        lengths = self.sequences.lengths
-        deeper = sorted((path[depth], text) for text, path in enumerate(paths) if len(path) > depth)
-        behind = [[text for _, text in members] for _, members in groupby(deeper, key=itemgetter(0))]
-        texts = sorted({text for text, _ in deeper})
-        return Level(tokens_of(lengths, [text for _, text in deeper], self.device),
-                     Spans([sum(lengths[text] for text in members) for members in behind]),
-                     tokens_of(lengths, texts, self.device), Spans([lengths[text] for text in texts]))
+        if prompts := sorted(behind):
+            of_all = [text for prompt in prompts for text in behind[prompt]]
+            self.levels.append(Level(
+                tokens_of(lengths, of_all, device),
+                Spans([sum(lengths[text] for text in behind[prompt]) for prompt in prompts]),
+                tokens_of(lengths, prompts, device), Spans([lengths[prompt] for prompt in prompts])))
 
     @property
     def positions(self) -> Tensor:

@@ -218,11 +218,8 @@ def _difference(policy: Policy, probe: Tensor, expected: Tensor) -> str | None:
         return "its attention, the dtype or the device has no kernel for it"
     else:
         hidden = [policy.hidden([row], [None], policy.prompt_kv(prompt, []))]
-    if policy.can_pack:     # two groups, and a row that goes on from a row
-        texts: list[tuple[Tensor, int | None]] = [
-            (prompt[:3], None), (prompt, None), (row[:1], 0), (row, 1), (row[:4], 1), (row[4:], 4)]
-        states = policy.hidden([text for text, _ in texts], [parent for _, parent in texts], [])
-        hidden += [states[-len(row):], states[-2 * len(row):-len(row)]]
+    if policy.can_pack:     # two groups
+        hidden.append(policy.hidden([prompt[:3], prompt, row[:1], row], [None, None, 0, 1], [])[-len(row):])
     spread = (expected - expected.mean(dim=-1, keepdim=True)).norm()
     for states in hidden:
         difference = policy.logits(states).float() - expected

@@ -1,8 +1,7 @@
 """Logprobs and exact gradients of groups, with each prompt forwarded once.
 
 Groups within the budget go through together as one long row without padding: the prompts but for their last
-tokens, then rows, each the last prompt token followed by the completion but for its last token. Where a
-prompt goes on from a prompt and a completion that go through too, only what it adds does, behind that row.
+tokens, then rows, each the last prompt token followed by the completion but for its last token.
 
 A group beyond the budget goes alone: its prompt goes through the model once, with a graph, and its keys,
 values and recurrent states are leaves, cut off the graph: micro-batches of rows add up their gradients there,
@@ -90,7 +89,7 @@ class _Pack:
         if policy.can_pack and num_tokens <= token_budget and all(len(text.inputs) for text in prompts):
             self.prompt, self.batches = UNSCORED, [list(range(len(self.texts)))]
         else:
-            assert len(prompts) == 1, "only what goes on from one prompt may be larger than the budget"
+            assert len(prompts) == 1, "only one group may be larger than the budget"
             self.prompt = prompts[0].inputs
             if policy.attention == WHOLE_TEXTS:
                 self.texts = [text._replace(inputs=torch.cat([self.prompt, text.inputs]), parent=None)

@@ -1,4 +1,4 @@
-"""Defaults of the losses apart from their formulas; without torch, so that options are checked at once."""
+"""Losses and corrections apart from their formulas; without torch, so that options are checked at once."""
 
 from functools import cache
 from typing import NamedTuple
@@ -32,6 +32,11 @@ LOSSES = {
     "reinforce": Loss("token", corrects_itself=True),
     "nll": Loss("token", corrects_itself=True, correct_only=True),
 }
+# Lower and upper bound of each importance correction on rho = pi_old / mu, unless given.
+CORRECTIONS: dict[str, tuple[float | None, float | None]] = {
+    "none": (None, None), "token-truncate": (None, 3.0), "token-mask": (0.5, 5.0),
+    "sequence-truncate": (None, 3.0), "sequence-mask": (0.5, 5.0), "bypass": (None, None)}
+DEFAULT_CORRECTION = "token-truncate"
 
 
 @cache

@@ -11,20 +11,18 @@ from train.inputs.groups import Group
 from train.inputs.options import TrainOptions
 from train.inputs.settings import correction_of
 from train.inputs.signal import LEFT_OUT, WEIGHED_OUT, drop_reason, has_other_terms
-from train.inputs.turns import shared_prefixes
 from train.objective.advantages import group_advantages
 from train.objective.correction import importance_weights, veto_mask
 from train.objective.loss_table import find_loss
 from train.objective.losses import entropy_mask, loss_scales
-from train.steps.row import Row, RowGroup, conversations
+from train.steps.row import Row, RowGroup
 
 
 def build_batch(groups: list[Group], policy_version: int, settings: TrainOptions,
                 own: list[Tensor] | None = None) -> list[RowGroup]:
     """Groups with advantages and loss masks, in the order given; `own` is what --advantages gave the rows."""
     batch = [RowGroup(group, [Row(rollout, policy_version) for rollout in group.rollouts],
-                      policy_version - group.policy_version, *shared)
-             for group, shared in zip(groups, shared_prefixes(groups), strict=True)]
+                      policy_version - group.policy_version) for group in groups]
     rows = [row for group in batch for row in group.rows]
     for row, advantage in zip(rows, own or advantages_of(batch, settings), strict=True):
         row.advantages = advantage.expand(row.num_tokens)
@@ -45,13 +43,9 @@ def advantages_of(batch: list[RowGroup], settings: TrainOptions) -> list[Tensor]
 
 
 def split_into_steps(batch: list[RowGroup], settings: TrainOptions, seed: str) -> list[list[int]]:
-    """Indices of the groups of each optimizer step: shuffled by the seed, of nearly equal number.
-
-    What shares a prefix stays together but where a step ends.
-    """
-    together, num_groups = conversations(batch, range(len(batch))), len(batch)
-    random.Random(seed).shuffle(together)
-    order = list(itertools.chain.from_iterable(together))
+    """Indices of the groups of each optimizer step: shuffled by the seed, of nearly equal number."""
+    order, num_groups = list(range(len(batch))), len(batch)
+    random.Random(seed).shuffle(order)
     num_steps = min(settings.updates_per_batch or 1, num_groups)
     bounds = [round(step * num_groups / num_steps) for step in range(num_steps + 1)]
     return [sorted(order[start:stop]) for start, stop in itertools.pairwise(bounds)]

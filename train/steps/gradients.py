@@ -91,16 +91,13 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
 
 def _to_forward(batch: list[RowGroup], groups: list[int], processes: Processes,
                 settings: TrainOptions) -> tuple[list[PromptGroup], list[list[tuple[int, int]]]]:
-    """What this process forwards of a step, and of each of it the rows with a gradient, as (group, place).
-
-    Groups that others only go on from have none.
-    """
+    """What this process forwards of a step, and of each of it the rows with a gradient, as (group, place)."""
     places = {index: [(index, place) for place, row in enumerate(batch[index].rows)
                       if has_gradient(row, settings)] for index in groups}
     mine = share(batch, [index for index in groups if places[index]], processes)
     chosen = prompt_groups(batch, {index: [batch[index].rows[place] for _, place in places[index]]
                                    for index in mine})
-    return chosen, [*(places[index] for index in mine), *([] for _ in chosen[len(mine):])]
+    return chosen, [places[index] for index in mine]
 
 
 def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: TrainOptions,

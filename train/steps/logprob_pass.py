@@ -10,7 +10,7 @@ from train.model.packs import PromptGroup, pack_groups
 from train.model.policy import Policy
 from train.model.shared_prompt import pack_logprobs, passes_of
 from train.steps.accelerator import Processes
-from train.steps.row import Row, RowGroup, conversations, forwardable, prompt_groups
+from train.steps.row import Row, RowGroup, forwardable, prompt_groups
 from warehouse.stages.clock import bar_interval
 from warehouse.stages.stop import StageStopped, StopRequest
 
@@ -41,7 +41,7 @@ def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, t
                 raise StageStopped(f"Stopped because {stop.reason}, before the first step: nothing had to be "
                                    "saved. Run the same command again.")
             logprobs, entropies = pack_logprobs(policy, pack_members, token_budget=tokens_per_batch)
-            asked = [mine[number] for number in pack if number < len(mine)]
+            asked = [mine[number] for number in pack]
             places = [(index, place) for index in asked for place in missing[index]]
             for (index, place), row_logprobs, entropy in zip(places, logprobs, entropies, strict=True):
                 row = batch[index].rows[place]
@@ -99,17 +99,13 @@ def hand_out(rows: list[Row], columns: dict[str, Tensor]) -> None:
 
 
 def share(batch: list[RowGroup], groups: list[int], processes: Processes) -> list[int]:
-    """The groups of this process, costliest first: if memory is short, it is short at once.
-
-    Groups with prompts that begin with one another go to one process.
-    """
+    """The groups of this process, costliest first: if memory is short, it is short at once."""
     loads, mine = [0] * processes.count, []
-    costs = [(sum(len(batch[index].stored.prompt_ids) - batch[index].num_shared
-                  + sum(row.num_tokens for row in batch[index].rows) for index in members), members)
-             for members in conversations(batch, groups)]
-    for cost, members in sorted(costs, key=lambda each: (-each[0], each[1])):
+    costs = [(len(batch[index].stored.prompt_ids) + sum(row.num_tokens for row in batch[index].rows), index)
+             for index in groups]
+    for cost, index in sorted(costs, key=lambda each: (-each[0], each[1])):
         target = loads.index(min(loads))
         loads[target] += cost
         if target == processes.index:
-            mine += members
+            mine.append(index)
     return mine

@@ -1,6 +1,5 @@
 """Completions and their groups as tensors: what the model forwards and what the loss needs of them."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -84,8 +83,6 @@ class RowGroup:
     stored: Group
     rows: list[Row]
     staleness: int
-    parent: int | None = None       # number in the batch of the group that the prompt goes on from
-    num_shared: int = 0             # tokens of the prompt there and of the completion that is continued
 
     @property
     def prompt_ids(self) -> Tensor:
@@ -103,31 +100,7 @@ def forwardable(batch: list[RowGroup]) -> list[Row]:
 
 
 def prompt_groups(batch: list[RowGroup], chosen: dict[int, list[Row]]) -> list[PromptGroup]:
-    """What the model is to forward: these rows of the groups of these numbers, in this order.
-
-    Behind them come the groups that their prompts go on from, without rows, where those are not among them.
-    """
-    made: dict[int, PromptGroup] = {}
-
-    def make(number: int) -> PromptGroup:
-        if number not in made:
-            group, rows = batch[number], chosen.get(number, [])
-            parent = None if group.parent is None else make(group.parent)
-            made[number] = PromptGroup(group.prompt_ids, [row.completion_ids for row in rows],
-                                       group.stored.temperature, parent, group.num_shared,
-                                       [row.support for row in rows])
-        return made[number]
-
-    wanted = [make(number) for number in chosen]
-    return wanted + [group for number, group in made.items() if number not in chosen]
-
-
-def conversations(batch: list[RowGroup], numbers: Iterable[int]) -> list[list[int]]:
-    """Groups of these numbers; groups with prompts that begin with one another stay together."""
-    members: dict[int, list[int]] = {}
-    for number in numbers:
-        first = number
-        while (parent := batch[first].parent) is not None:
-            first = parent
-        members.setdefault(first, []).append(number)
-    return list(members.values())
+    """What the model is to forward: these rows of the groups of these numbers, in this order."""
+    return [PromptGroup(batch[number].prompt_ids, [row.completion_ids for row in rows],
+                        batch[number].stored.temperature, [row.support for row in rows])
+            for number, rows in chosen.items()]

@@ -73,7 +73,7 @@ class Iterations(click.ParamType):
 @click.option("--stop-behind", is_flag=True,
               help="Evaluate after each iteration, and stop arms clearly below the best one.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Commands that run at the same time; one of them samples.")
+              help="Commands that sample or train at the same time; one of them samples.")
 @click.option("--folder", type=click.Path(path_type=Path), default=None,
               help="Folder of the arms' runs. [default: RUN-arms]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per arm.")

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from warehouse.experiments.plan import Plan
-from warehouse.inspect.results import paired_interval
 from warehouse.sql.database import Connection, rows_of
 
 FLIPS = 10_000
@@ -49,6 +48,12 @@ def measured(connection: Connection, base: Tasks, own: Tasks) -> dict[str, Any]:
         if gain == "gain":
             found |= {"p_value": flip_test(gains), "num_tasks": len(gains)}
     return found
+
+
+def paired_interval(connection: Connection, gains: list[float]) -> tuple[float, float] | None:
+    """95% bootstrap interval of the mean gain over tasks; None of one, which says nothing of others."""
+    [row] = rows_of(connection, "SELECT paired_interval($gains::DOUBLE[]) AS bounds", {"gains": gains})
+    return tuple(row["bounds"]) if row["bounds"] else None
 
 
 def flip_test(gains: Sequence[float], flips: int = FLIPS, seed: int = 0) -> float:

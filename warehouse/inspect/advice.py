@@ -41,12 +41,12 @@ def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm
             lines.append("Raised once; an alarm if raised twice in a row:")
         lines.append(alarm.sentence)
         if alarm.signal in MISMATCH_SIGNALS:
-            lines.append(f"    warehouse gaps {shell_quote(warehouse.root)} --iteration "
-                         f"{alarm.first_iteration}")
+            lines.append(f"    warehouse sql {shell_quote(warehouse.root)} \"FROM token_gaps("
+                         f"{alarm.first_iteration}) ORDER BY abs(gap) DESC LIMIT 15\"")
         lines += [f"    {line}" for line in alarm.errors if f"    {line}" not in lines]
         if names := alarm.names():
             also = f" (also {', '.join(names[1:])})" if names[1:] else ""
-            lines.append(f"    warehouse show {shell_quote(warehouse.root)} {shell_quote(names[0])}{also}")
+            lines.append(f"    score explain {shell_quote(warehouse.root)} {shell_quote(names[0])}{also}")
     advice = advice_lines(warehouse, connection, alarms)
     if any(alarm.fired for alarm in alarms):
         return [*advice, "", *lines]

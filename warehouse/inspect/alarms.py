@@ -74,7 +74,7 @@ class Alarm(NamedTuple):
                 f"{'above' if self.above else 'below'} {short_number(self.level)}")
 
     def names(self) -> list[str]:
-        """The examples as `warehouse show` takes them."""
+        """The examples as `score explain` takes them."""
         return [completion_name(self.first_iteration, self.purpose, *example) for example in self.examples]
 
 

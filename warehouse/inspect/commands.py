@@ -1,15 +1,10 @@
-"""Commands that look deeper: results, one completion, alarms, gaps of tokens."""
+"""Commands that look deeper: history and alarms."""
 
 import json
-import shutil
-import sys
 from pathlib import Path
-from typing import Any
 
 import click
-from click.core import ParameterSource
 
-import warehouse
 from warehouse.options import (
     as_line,
     json_option,
@@ -19,36 +14,7 @@ from warehouse.options import (
     strict_option,
 )
 from warehouse.store.commit import by_address
-from warehouse.store.errors import StageError, printable
-
-
-@click.command()
-@run_argument
-@click.option("--iteration", multiple=True, type=click.IntRange(min=0),
-              help="Iterations to include. [default: all]")
-@click.option("--purpose", multiple=True, help="Purposes to include; eval is every evaluation.")
-@click.option("--split", multiple=True, help="Splits to include.")
-@click.option("--policy", multiple=True, type=click.IntRange(min=0), help="Policy versions to include.")
-@click.option("--by", multiple=True, type=click.Choice(["iteration", "purpose", "split", "policy", "task"]),
-              help="One row per value of these. [default: iteration and purpose]")
-@click.option("--pool", is_flag=True, help="Pool all included completions of a task into one row.")
-@click.option("--format", "style", type=click.Choice(["table", "markdown", "csv"]), default="table",
-              show_default=True, help="Format of the rows.")
-@shows_errors
-@click.pass_context
-def results(context: click.Context, run: Path, by: tuple[str, ...], pool: bool, style: str,
-            **chosen: tuple[Any, ...]) -> None:
-    """Print results in the table of published ARC runs.
-
-    Shares per task, means over tasks.
-    """
-    from warehouse.inspect.render import WRITERS
-    from warehouse.inspect.results import result_table
-    typed = context.get_parameter_source("by") is ParameterSource.COMMANDLINE     # not what config.toml says
-    if pool and typed and context.get_parameter_source("pool") is ParameterSource.COMMANDLINE:
-        raise StageError("--pool is one row for everything. Leave out --by.")
-    keys = () if pool and not typed else by or ("iteration", "purpose")
-    click.echo(WRITERS[style](*result_table(warehouse.open(run), by=keys, **chosen)))
+from warehouse.store.errors import printable
 
 
 @click.command("log")
@@ -65,24 +31,6 @@ def log_command(run: Path, last: int | None, as_json: bool) -> None:
     rows = history(open_run(run).state)[:last]
     lines = [json.dumps(row) for row in rows] if as_json else history_lines(rows)
     click.echo(by_address(printable("\n".join(lines))))
-
-
-@click.command()
-@run_argument
-@click.argument("completion")
-@click.option("--prompt", is_flag=True, help="Show the prompt as well.")
-@click.option("--color/--no-color", default=None,
-              help="Use colours. [default: if the terminal supports them]")
-@shows_errors
-def show(run: Path, completion: str, prompt: bool, color: bool | None) -> None:
-    """Show a COMPLETION with its grids.
-
-    It is named ITERATION/TASK/SAMPLE or ITERATION/PURPOSE/TASK/SAMPLE.
-    """
-    from warehouse.inspect.show import completion_lines
-    colored = sys.stdout.isatty() if color is None else color
-    lines = completion_lines(warehouse.open(run), run, completion, color=colored, prompt=prompt)
-    click.echo("\n".join(lines), color=colored)
 
 
 @click.command()
@@ -115,18 +63,3 @@ def watch(run: Path, since: int | None, ignore: tuple[str, ...], raised: bool, a
         click.echo("\n".join(alarm_lines(warehouse, connection, alarms, start)))
     if firing:
         raise SystemExit(look.ALARM_EXIT_CODE)
-
-
-@click.command()
-@run_argument
-@click.option("--iteration", type=click.IntRange(min=0), default=None,
-              help="Training iteration. [default: the last]")
-@click.option("--num", type=click.IntRange(min=1), default=15, show_default=True, help="Tokens to list.")
-@shows_errors
-def gaps(run: Path, iteration: int | None, num: int) -> None:
-    """List the tokens on which engine and trainer disagree most."""
-    from warehouse.inspect.gaps import gap_lines
-    from warehouse.sql.database import connect
-    warehouse = open_run(run)
-    width = shutil.get_terminal_size((120, 24)).columns
-    click.echo("\n".join(gap_lines(warehouse, connect(warehouse), iteration, num, width)))

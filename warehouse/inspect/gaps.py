@@ -4,11 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from warehouse.inspect.render import short_number
 from warehouse.sql.catalog import condition, quoted
 from warehouse.sql.database import Connection, rows_of
 from warehouse.sql.vocabulary import load_tokenizer
-from warehouse.store.errors import StageError, printable
+from warehouse.store.errors import StageError
 from warehouse.store.names import completion_name
 from warehouse.store.run_folder import Warehouse
 
@@ -41,7 +40,7 @@ class Gap(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its completion, as `warehouse show` takes it."""
+        """Its completion, as `score explain` takes it."""
         return completion_name(*(self.row[key] for key in KEY))
 
 
@@ -69,31 +68,6 @@ def among(holders: list[dict[str, Any]]) -> str:
     keys = ", ".join(f"({key_of(row)})" for row in holders)
     chosen = condition({name: sorted({str(row[name]) for row in holders}) for name in KEY[:2]})
     return f"{chosen} AND ({', '.join(KEY)}) IN ({keys})"
-
-
-def gap_lines(warehouse: Warehouse, connection: Connection, iteration: int | None, num: int,
-              width: int) -> list[str]:
-    """One line per token: how far apart, where, and the text around it with the token in brackets."""
-    gaps = worst_gaps(warehouse, connection, iteration, num)
-    trained = gaps[0].row["trained_iteration"]
-    others = sorted({gap.row["policy_version"] for gap in gaps} - {trained})
-    learned = (f"; sampled by policy {', '.join(map(str, others))}: what was learned since is among them"
-               if others else "")
-    lines = [f"iteration {trained}: the {len(gaps)} largest |log pi_old - log mu|{learned}",
-             f"{'gap':>9} {'mu':>8} {'pi_old':>8} {'position':>8}  where"]
-    for gap in gaps:
-        numbers = [short_number(gap.row[name] + 0.0) for name in ("gap", "behaviour_logprob", "old_logprob")]
-        lead = f"{numbers[0]:>9} {numbers[1]:>8} {numbers[2]:>8} {gap.row['position']:>8}  {gap.name}  "
-        lines.append(lead + text_around(gap.before, gap.token, gap.after, max(24, width - len(lead))))
-    return lines
-
-
-def text_around(before: str, token: str, after: str, width: int) -> str:
-    """The token in brackets with as much of the text on each side as fits."""
-    before, token, after = (printable(text, kept="") for text in (before, token, after))
-    middle = f"⟦{token[:width - 2]}⟧"
-    left = min(len(before), max((width - len(middle)) // 2, width - len(middle) - len(after)))
-    return (before[len(before) - left:] + middle + after)[:width]
 
 
 def decoder(warehouse: Warehouse, connection: Connection) -> Callable[[list[int]], str]:

@@ -84,7 +84,7 @@ class Loop:
         self.sampling: dict[int, Sampling] = {}
         self.scoring: dict[int, Running] = {}
         self.training: Training | None = None
-        self.watching: Future[Watched] | None = None
+        self.watching: dict[int, Future[Watched]] = {}          # by iteration, those not heeded yet
         self.since: int | None = None
         self.watcher = ThreadPoolExecutor(1)
 
@@ -111,7 +111,8 @@ class Loop:
                 self._begin(number)
             self._wait(self.sampling[number], f"iteration {number}: sampling, running programs")
             self._sample_ahead(number)
-            if (code := self._heed_alarms()) is not None:           # of the iteration before
+            # Ahead, the alarms of the iteration before are looked for while this one trains.
+            if (code := self._heed_alarms(number - 1 if self.options.depth else number)) is not None:
                 return code
             if number not in self.scoring:                          # after a rescue: anew, or left untrained
                 continue
@@ -119,11 +120,8 @@ class Loop:
             self.training = self._train(number)
             failed = self._wait(self.training, f"iteration {number}: training", allowed=NO_GRADIENT,
                                 at=number)
-            self.watching = self.watcher.submit(self._look, number)
-            # Where the next iteration is sampled already, the one after it is begun before the watch is over.
-            ahead = self.sampling.get(number + 1)
-            code = self._heed_alarms() if failed or not ahead or ahead.poll() is None else None
-            if code is not None:
+            self.watching[number] = self.watcher.submit(self._look, number)
+            if (failed or number + 1 not in self.sampling) and (code := self._heed_alarms()) is not None:
                 return code
             if failed and not self._is_trained(number):
                 raise Failed(self.training.words, failed, self.training.said())
@@ -295,11 +293,16 @@ class Loop:
         return Watched(rows, alarm_lines(self.warehouse, connection, alarms, since) if firing else [],
                        advise(self.warehouse, connection, alarms), [alarm.signal for alarm in firing])
 
-    def _heed_alarms(self) -> int | None:
-        """The exit code where alarms end the loop; after a rescue, or without alarms, None."""
-        if self.watching is None:
-            return None
-        watching, self.watching = self.watching, None
+    def _heed_alarms(self, before: int | None = None) -> int | None:
+        """The exit code where alarms end the loop, of iterations before `before` or all; else None."""
+        code = None
+        for iteration in [*self.watching]:
+            if code is None and (before is None or iteration < before) and iteration in self.watching:
+                code = self._heed(self.watching.pop(iteration))
+        return code
+
+    def _heed(self, watching: Future[Watched]) -> int | None:
+        """Tell what an iteration came to; the exit code where its alarms end the loop."""
         while not watching.done():
             self.show(self.warehouse.state.newest, "looking for alarms")
             time.sleep(LOOK_SECONDS)
@@ -315,6 +318,7 @@ class Loop:
         if not self.rescues or back is None or watched.advice.mend:
             return ALARM_EXIT_CODE
         self.rescues -= 1
+        self.watching.clear()
         self.stop()
         why = f"{', '.join(watched.signals)} since iteration {watched.advice.first}"
         said = roll_back(self.warehouse, back, why)

@@ -6,7 +6,7 @@ import click
 
 from warehouse.options import as_line, json_option, open_run, run_argument, run_folder, shows_errors
 from warehouse.store.commit import by_address
-from warehouse.store.errors import counted, printable
+from warehouse.store.errors import counted
 
 only_iteration = click.option("--iteration", type=click.IntRange(min=0), default=None,
                               help="Only this iteration.")
@@ -133,17 +133,7 @@ def prune(run: Path, before: int | None, ended: bool, yes: bool) -> None:
 
 @click.group()
 def tasks() -> None:
-    """List, add or replace the tasks of a run."""
-
-
-@tasks.command("list")
-@run_folder
-@click.option("--split", "splits", multiple=True, help="List this split only; may be repeated.")
-@shows_errors
-def list_command(run: Path, splits: tuple[str, ...]) -> None:
-    """Print a line per task: id, split, kind, source, changes."""
-    from warehouse.maintain.tasks import list_tasks
-    click.echo(printable("\n".join(list_tasks(open_run(run), splits))))
+    """Add or replace tasks of a run."""
 
 
 @tasks.command("add")

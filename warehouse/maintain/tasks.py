@@ -72,22 +72,6 @@ def replace_tasks(warehouse: Warehouse, sources: tuple[str, ...]) -> list[str]:
             f"{shell_quote(warehouse.root)}` judges it again and keeps the former rows"]
 
 
-def list_tasks(warehouse: Warehouse, splits: tuple[str, ...]) -> list[str]:
-    """A line per task: id, split, kind, source, and what was done to it since `warehouse init`."""
-    rows = warehouse.read("tasks", ["task_id", "split", "kind", "source"]).to_pylist()
-    known = list(dict.fromkeys(row["split"] for row in rows))
-    for split in splits:
-        if split not in known:
-            raise StageError(f"This run has no split '{split}'. It has {', '.join(known)}.")
-    done: dict[str, str] = {}
-    for change in warehouse.state.task_changes:
-        done |= dict.fromkeys(change.get("added", []), f"added {change['at']}")
-        done |= dict.fromkeys(change.get("replaced", {}), f"replaced {change['at']}")
-    return ["  ".join(filter(None, (row["task_id"], row["split"], row["kind"], row["source"],
-                                    done.get(row["task_id"]))))
-            for row in rows if not splits or row["split"] in splits]
-
-
 def _write(warehouse: Warehouse, rows: list[dict[str, Any]], change: dict[str, Any]) -> None:
     """Write the table into a folder of its own, and have the log say that it is the run's now."""
     table = pa.Table.from_pylist(rows, schema=arrow_schema("tasks"))

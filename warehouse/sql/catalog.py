@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 
 from warehouse.ledger.state import Choice
-from warehouse.sql.corrections import CORRECTIONS, DROPS
 from warehouse.sql.inventory import TABLES as VIEWS
 from warehouse.sql.inventory import Inventory
 from warehouse.sql.rollup_files import ROLLED, Rollup
@@ -30,11 +29,7 @@ STORED_AS = {"carried": "completions", "all_samples": "samples", "fresh_samples"
              "fresh_train_samples": "train_samples"}
 UNTYPED = {"vocabulary": "NULL::INTEGER AS token_id, NULL::VARCHAR AS token",
            "stage_manifests": "NULL::VARCHAR AS path, NULL::VARCHAR AS document",
-           "policy_documents": "NULL::VARCHAR AS path, NULL::VARCHAR AS document",
-           "part_files": "NULL::VARCHAR AS path, NULL::VARCHAR AS name, NULL::BIGINT AS bytes, "
-                         "NULL::TIMESTAMPTZ AS modified"}
-PART_GLOBS = ("tasks/**/*.parquet", "prompts/**/*.parquet", "completions/**/*.parquet",
-              "samples/**/*.parquet", "policy_logprobs/**/*.parquet", "train/**/*.parquet")
+           "policy_documents": "NULL::VARCHAR AS path, NULL::VARCHAR AS document"}
 
 
 def table_views(inventory: Inventory) -> str:
@@ -44,12 +39,12 @@ def table_views(inventory: Inventory) -> str:
     that takes a tenth of a second, over a thousand files several. `stored_rows` brings the files.
     """
     return "\n".join([*(_table_view(name) for name in VIEWS),
-                      _scorers_view(inventory.choices), _corrections_view(),
+                      _scorers_view(inventory.choices),
                       *(_table_view(name) for name in UNTYPED)])
 
 
-def stored_rows(root: Path, inventory: Inventory) -> str:
-    """The files of every table that has any, of the documents, and of what lies in the run folder."""
+def stored_rows(inventory: Inventory) -> str:
+    """The files of every table that has any, and of the documents."""
     bodies = {name: _table_rows(name, paths, inventory.schema_version)
               for name, paths in inventory.parts.items() if paths}
     if inventory.manifests:
@@ -61,7 +56,6 @@ def stored_rows(root: Path, inventory: Inventory) -> str:
         bodies["policy_documents"] = f"SELECT unnest({_from_json(rows, kinds)}, max_depth := 2)"
     if inventory.vocabulary:
         bodies["vocabulary"] = f"FROM read_parquet({_file_list([inventory.vocabulary])})"
-    bodies["part_files"] = _part_files(root, inventory)
     return "\n".join(_stored_macro(name, body) for name, body in bodies.items())
 
 
@@ -175,31 +169,8 @@ def _literal(path: Path) -> str:
     return re.sub(r"([\[*?])", r"[\1]", place)
 
 
-def _part_files(root: Path, inventory: Inventory) -> str:
-    """Files of the current generations; ended ones lie in the same folders."""
-    folders = {folder for held in inventory.stages
-               for folder in (held.stage.folder, held.stage.prompts) if folder}
-    folders |= {part.parent for part in inventory.parts.get("tasks", [])}
-    counted = _from_json(sorted(str(folder) for folder in folders), ["VARCHAR"])
-    globs = ", ".join(quoted(f"{_literal(root)}/{pattern}") for pattern in PART_GLOBS)
-    return (f"SELECT filename AS path, substr(filename, {len(str(root)) + 2}) AS name, size AS bytes, "
-            f"last_modified AS modified FROM read_blob([{globs}]) "
-            f"WHERE regexp_extract(filename, '^(.*)/[^/]+$', 1) IN (SELECT unnest({counted}))")
-
-
 def _scorers_view(choices: list[Choice]) -> str:
     rows = [{**choice._asdict(), "reason": choice.reason or None} for choice in choices]
     kinds = {"iteration": "INTEGER", "purpose": "VARCHAR", "scorer": "VARCHAR", "chosen": "BOOLEAN",
              "reason": "VARCHAR"}
     return f"CREATE OR REPLACE VIEW scorers AS SELECT unnest({_from_json(rows, [kinds])}, max_depth := 2);\n"
-
-
-def _corrections_view() -> str:
-    rows = [f"({number}, {quoted(name)}, {_number(known.low)}, {_number(known.high)}, {quoted(known.weight)})"
-            for number, (name, known) in enumerate({**CORRECTIONS, **DROPS}.items())]
-    return ("CREATE OR REPLACE VIEW importance_corrections AS SELECT * FROM (VALUES\n  " + ",\n  ".join(rows)
-            + ") AS known(number, name, usual_low, usual_high, weight);\n")
-
-
-def _number(bound: float | None) -> str:
-    return "NULL::DOUBLE" if bound is None else f"{bound}::DOUBLE"

@@ -16,7 +16,6 @@ from warehouse.store.run_folder import Warehouse, open_warehouse
 VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+)", re.MULTILINE)
 MACRO = re.compile(r"^CREATE OR REPLACE MACRO (\w+)\(([^)]*)\) AS( TABLE)?\b.*?;$", re.MULTILINE | re.DOTALL)
 OF_ALL = ("differing_settings", "settings_diff")    # over the runs together, not in each
-OF_NONE = ("importance_corrections",)               # the same in every run
 RUN_COLUMNS = {"run": "VARCHAR", "folder": "VARCHAR", "run_id": "VARCHAR", "base": "VARCHAR",
                "tokenizer_sha256": "VARCHAR", "tasks_sha256": "VARCHAR", "schema_version": "INTEGER"}
 
@@ -59,7 +58,7 @@ def connect_runs(warehouses: Sequence[Warehouse], *, partial: bool = False, stri
             connection.execute(f"ATTACH ':memory:' AS {database}; USE {database}; {_within(database, text)}")
         connection.execute(f"USE memory; {_over_all(warehouses, text)}")
         for database, (warehouse, inventory) in runs.items():       # last: see `table_views`
-            connection.execute(f"USE {database}; {stored_rows(warehouse.root, inventory)}")
+            connection.execute(f"USE {database}; {stored_rows(inventory)}")
             if not (partial or in_place):
                 keep_script(warehouse, script_of(warehouse.root, inventory))
         connection.execute("USE memory")
@@ -81,9 +80,7 @@ def _over_all(warehouses: Sequence[Warehouse], text: str) -> str:
     names = run_names([warehouse.root for warehouse in warehouses])
     statements = [_runs_view(warehouses, names)]
     for name in dict.fromkeys(VIEW.findall(text)):      # before the macros, which read them
-        if name in OF_NONE:
-            statements.append(f"CREATE VIEW {name} AS FROM run0.main.{name};")
-        elif name not in (*HIDDEN, *OF_ALL):
+        if name not in (*HIDDEN, *OF_ALL):
             statements.append(f"CREATE VIEW {name} AS {_union(names, f'{{database}}.main.{name}')};")
     for macro in MACRO.finditer(shipped(*SQL_FILES)):
         name, arguments, table = macro.groups()

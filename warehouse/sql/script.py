@@ -16,8 +16,7 @@ VIEW_FILES = ("views.sql", "settings.sql", "adjusted.sql", "alarms.sql", "forens
               "logprobs.sql")
 SQL_FILES = MEASURE_FILES + VIEW_FILES
 RUNS_FILE = "runs.sql"      # beside them where several runs are asked at once
-HIDDEN = ("stage_manifests", "policy_documents", "part_files", "fresh_samples", "fresh_train_samples",
-          "rolled_mismatch")
+HIDDEN = ("stage_manifests", "policy_documents", "fresh_samples", "fresh_train_samples", "rolled_mismatch")
 GUARD_HERE = "-- (the log is asked here)\n"
 GUARD = "SELECT error({words}) FROM glob({entry});\n"
 HEADER = """\
@@ -34,7 +33,7 @@ SET parquet_metadata_cache = true;
 
 def script_of(root: Path, inventory: Inventory, views: Sequence[str] = VIEW_FILES) -> str:
     """The whole of warehouse.sql: tables, then the shipped macros and views, last the files of the run."""
-    return f"{definitions_of(root, inventory, views)}\n{stored_rows(root, inventory)}"
+    return f"{definitions_of(root, inventory, views)}\n{stored_rows(inventory)}"
 
 
 def definitions_of(root: Path, inventory: Inventory, views: Sequence[str] = VIEW_FILES) -> str:

@@ -10,8 +10,9 @@ from warehouse.store.errors import StageError
 
 # The stages, commands of `warehouse` and `reports` by their names, and for all of them [warehouse] (which
 # scorer to show, what an hour costs), [queries] (saved queries) and [links] (saved pages of the viewer).
-TABLES = ("rollout", "score", "train", "warehouse", "queries", "summary", "sql", "watch", "check", "results",
-          "loop", "arms", "build", "compare", "prices", "links")
+TABLES = ("rollout", "score", "train", "warehouse", "queries", "summary", "sql", "watch", "check", "loop",
+          "arms", "build", "compare", "prices", "links")
+GONE = ("results",)         # of commands of earlier versions
 PRICE = "price-per-hour"
 HEADING = re.compile(r"\s*\[([^\[\]]+)\]")
 
@@ -40,7 +41,7 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
         if not isinstance(table, dict):
             where = place_in(path, "", name)
             raise StageError(f"{where}: '{name}' is not a table. Put it below the [command] it is for.")
-        if name not in TABLES:
+        if name not in (*TABLES, *GONE):
             raise StageError(f"{place_in(path, name)} has a table [{name}]. The tables are named after the "
                              f"commands: {', '.join(TABLES)}.")
     for key in tables.get("warehouse", {}).keys() - {"scorer", PRICE}:

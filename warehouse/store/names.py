@@ -25,7 +25,7 @@ def check_name(what: str, name: str, fitting: re.Pattern[str] = PURPOSE) -> str:
 
 
 def completion_name(iteration: int, purpose: str, task_id: str, index: int) -> str:
-    """What `warehouse show` and `score explain` find a completion by.
+    """What `score explain` finds a completion by.
 
     `train` is in it where the task's own first piece would be taken for a purpose.
     """

@@ -27,8 +27,11 @@ OWN = {"iteration", "purpose", "sample_index", "group_id", "group_index", "group
        "num_prompt_tokens", "num_completion_tokens", "finished_at"}
 # What an export has beside them.
 EXPORTED = {"finished_at", "scorer", "reward", "correct", "error_class", "advantage", "old_logprobs"}
-FLOAT32_MOST = 3.4028234e38
 FLOATS = re.compile("float|double")
+# What JSON has of the kinds of columns, and the greatest number they hold.
+TYPES: dict[str, tuple[tuple[type, ...], float]] = {
+    "string": ((str,), 0), "bool": ((bool,), 0), "int8": ((int,), 127), "int32": ((int,), 2**31 - 1),
+    "int64": ((int,), 2**63 - 1), **dict.fromkeys(("float", "double"), ((int, float), 3.4028234e38))}
 
 
 def read_lines(content: bytes, source: Path, tasks: dict[str, str], plain_sampling: bool,
@@ -131,28 +134,24 @@ def _own_kinds() -> dict[str, str]:
 
 
 def _problem(field: str, value: Any, kind: str) -> str | None:
-    """What keeps a value from being stored as `kind`, or from meaning anything; None where nothing does."""
+    """What keeps a value from being stored as `kind`, or from meaning anything; None where nothing does.
+
+    True and false are not numbers; NaN and infinity are within no limits.
+    """
+    listed, item = kind.startswith("list<"), kind.rpartition(": ")[2].rstrip(">")
     if value is None:
         return None
-    if not kind.startswith("list<"):
-        misfit = _misfits(field, [value], kind)
-        return f"is {shorten(value, 60)}, not {_describe(field, kind)}" if misfit else None
-    if not isinstance(value, list):
+    if listed and not isinstance(value, list):
         return f"is {shorten(value, 60)}, not a list"
-    item = kind.rpartition(": ")[2].rstrip(">")
-    wrong = _misfits(field, value, item)
-    return f"holds {shorten(wrong[0], 60)}, which is not {_describe(field, item)}" if wrong else None
-
-
-def _misfits(field: str, values: list[Any], kind: str) -> list[Any]:
-    """Those of the values that are not what is wanted; true and false are not numbers."""
-    if kind == "string":
-        return [text for text in values if type(text) is not str or HALF_LETTER.search(text)]
-    if kind == "bool":
-        return [flag for flag in values if type(flag) is not bool]
-    least, most = _range(field, kind)
-    types = (int,) if kind.startswith("int") else (int, float)
-    return [number for number in values if type(number) not in types or not least <= number <= most]
+    types, widest = TYPES[item]
+    least, most = (widest if limit is None else limit for limit, widest in
+                   zip(LIMITS.get(field, (None, None)), (-widest, widest), strict=True))
+    for each in value if listed else [value]:
+        if type(each) not in types or (widest and not least <= each <= most) or (
+                item == "string" and HALF_LETTER.search(each)):
+            within = f" from {least:g} to {most:g}" if widest else ""
+            return f"{'holds' if listed else 'is'} {shorten(each, 60)}, not {item}{within}"
+    return None
 
 
 def _as_stored(value: Any, kind: str) -> Any:
@@ -160,23 +159,3 @@ def _as_stored(value: Any, kind: str) -> Any:
     if value is None or not FLOATS.search(kind):
         return value
     return [float(number) for number in value] if isinstance(value, list) else float(value)
-
-
-def _range(field: str, kind: str) -> tuple[float, float]:
-    """The numbers that `kind` holds, within the limits of the field; NaN and infinity are in none."""
-    least, most = LIMITS.get(field, (None, None))
-    if kind.startswith("int"):
-        bits = int(kind.removeprefix("int"))
-        return -(1 << bits - 1) if least is None else least, (1 << bits - 1) - 1 if most is None else most
-    return -FLOAT32_MOST if least is None else least, FLOAT32_MOST if most is None else most
-
-
-def _describe(field: str, kind: str) -> str:
-    if kind in ("string", "bool"):
-        return {"string": "text", "bool": "true or false"}[kind]
-    least, most = _range(field, kind)
-    noun = "a whole number" if kind.startswith("int") else "a number"
-    if field == "behaviour_logprobs":
-        return "a log probability (a finite number of at most 0)"
-    upper = "" if most == FLOAT32_MOST else f" to {most}"
-    return noun if least == -FLOAT32_MOST else f"{noun} from {least}{upper}"

@@ -95,49 +95,6 @@ def test_packs_hold_every_group_once_within_the_budget_and_only_of_one_temperatu
     assert sum(len(pack) for pack in packs if len(pack) > 1) >= 6
 
 
-def turns():
-    """Groups of three turns in no order: each prompt goes on from the prompt and a completion of another.
-
-    One group asks for nothing itself, two go on from completions that nobody asks for, two from equal ones.
-    """
-    generator = torch.Generator().manual_seed(11)
-
-    def draw(length):
-        return torch.randint(0, 97, (length,), generator=generator)
-
-    def next_turn(parent, continued, num_said, *lengths):
-        shared = torch.cat([parent.prompt_ids, continued])
-        return PromptGroup(torch.cat([shared, draw(num_said)]), [draw(length) for length in lengths],
-                           TEMPERATURE, parent, len(shared))
-
-    first = PromptGroup(draw(16), [draw(length) for length in (7, 4, 9)], TEMPERATURE)
-    first.completions.append(first.completions[1].clone())
-    second = [next_turn(first, first.completions[1], 5, 6, 2, 6), next_turn(first, first.completions[2], 3),
-              next_turn(first, draw(8), 1, 5, 5), next_turn(first, first.completions[3], 2, 1)]
-    third = [next_turn(second[0], second[0].completions[0], 4, 3, 8), next_turn(second[1], draw(3), 2, 4),
-             next_turn(second[1], draw(6), 6, 7, 2)]
-    return [third[1], second[0], first, third[0], ragged_groups((5, (3, 6)))[0], *second[1:], third[2]]
-
-
-def test_turns_give_what_rows_forwarded_one_by_one_give(base):    # noqa: F811
-    policy, groups = lora(base), turns()
-    rows = by_rows(policy, groups)
-    for token_budget, num_packs in ((1, 8), (30, 5), (60, 2), (90, 2), (160, 1)):
-        assert len(assert_packs_give_what_rows_give(policy, groups, token_budget, rows)) == num_packs
-
-
-def test_what_turns_begin_with_goes_through_once(base, monkeypatch):    # noqa: F811
-    policy, groups, forwarded = lora(base), turns(), []
-    original = policy.hidden
-    monkeypatch.setattr(policy, "hidden", lambda texts, *others:
-                        forwarded.append(sum(map(len, texts))) or original(texts, *others))
-    pack, = pack_groups(policy, groups, 200)
-    pack_logprobs(policy, [groups[number] for number in pack], token_budget=200)
-    said, drawn = 5 + 3 + 1 + 2 + 4 + 2 + 6, 8 + 3 + 6
-    distinct = 7 + 4 + 9 + 6 + 2 + 6 + 5 + 5 + 1 + 3 + 8 + 4 + 7 + 2
-    assert forwarded == [(16 - 1) + (5 - 1) + 3 + 6 + said + drawn + distinct]
-
-
 def test_a_model_with_a_window_takes_its_groups_one_at_a_time(tmp_path):
     AutoModelForCausalLM.from_config(MistralConfig(**SIZES, sliding_window=8)).save_pretrained(tmp_path)
     policy = load_full(str(tmp_path), dtype="float32", device=torch.device("cpu"))
@@ -213,8 +170,7 @@ LAYOUTS = {
     "three groups": ([5, 9, 1, 3, 7, 4, 4, 6, 1], [None, None, None, 0, 0, 1, 1, 1, 2], 0),
     "one group": ([12, 2, 2], [None, 0, 0], 0), "a prompt alone": ([8], [None], 0),
     "a prompt outside": ([3, 1, 4], [None] * 3, 6),
-    "rows that go on": ([5, 9, 3, 7, 4, 4, 6, 2, 8, 3], [None, None, 0, 0, 1, 1, 3, 5, 6, 6], 0),
-    "three turns behind a prompt outside": ([3, 7, 2, 4, 4, 1, 5], [None, None, 1, 2, 2, 4, 5], 6)}
+    "mixed": ([5, 3, 9, 7, 4, 4], [None, 0, None, 0, 2, 2], 0)}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
@@ -258,8 +214,8 @@ def test_the_graph_is_freed_with_its_last_reference_and_not_by_the_collector(bas
 
 
 def test_positions_count_on_from_what_a_text_goes_on_from():
-    packed = Packed([2, 3, 2, 1, 3, 2], [None, None, 0, 0, 1, 4])
-    assert packed.positions.tolist() == [0, 1, 0, 1, 2, 2, 3, 2, 3, 4, 5, 6, 7]
-    assert packed.reach == 3 + 3 + 2
+    packed = Packed([2, 3, 2, 1, 3], [None, None, 0, 0, 1])
+    assert packed.positions.tolist() == [0, 1, 0, 1, 2, 2, 3, 2, 3, 4, 5]
+    assert packed.reach == 3 + 3
     given = Packed([2, 1, 2], [None, None, 0], [(torch.empty(1, 1, 4, 1), torch.empty(1, 1, 4, 1))])
     assert given.positions.tolist() == [4, 5, 4, 6, 7]

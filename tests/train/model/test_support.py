@@ -63,10 +63,10 @@ def test_equal_completions_are_forwarded_once_unless_other_tokens_were_left(base
     prompt, ids = (torch.randint(0, VOCABULARY, (length,), generator=generator) for length in (5, 6))
     few, others = draw_support(generator, ids), draw_support(generator, ids)
     group = PromptGroup(prompt, [ids, ids, ids, ids], TEMPERATURE, supports=[few, None, few, others])
-    follows = PromptGroup(torch.cat([prompt, ids, prompt]), [ids[:2]], TEMPERATURE, group, 11, [None])
+    second = PromptGroup(torch.cat([prompt, ids]), [ids[:2]], TEMPERATURE, [None])
     assert sorted(text.rows for text in lay_out([group]) if text.rows) == [[0, 2], [1], [3]]
-    assert len([text for text in lay_out([group, follows]) if not text.rows]) == 2, "two prompts, no more"
-    groups, weights = [group, follows], torch.randn(6, generator=generator)
+    assert len([text for text in lay_out([group, second]) if not text.rows]) == 2, "two prompts, no more"
+    groups, weights = [group, second], torch.randn(6, generator=generator)
     all_left = Support(ids[:0], torch.zeros_like(ids))
 
     wanted, sums = [], 0

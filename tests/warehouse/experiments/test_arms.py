@@ -1,6 +1,7 @@
 """Arms train the same rows with other settings, go on after a kill, and leave their parent as it is."""
 
 import fcntl
+import itertools
 import json
 import math
 import signal
@@ -154,7 +155,7 @@ def test_killed_anywhere_it_goes_on_and_what_is_finished_is_read(run: Warehouse,
         world.run(plan, arms)
     again = World()
     assert again.run(plan, arms) == {}
-    assert world.ran[:-1] + again.ran == (whole := [*dict.fromkeys(world.ran + again.ran)])
+    assert sorted(world.ran[:-1] + again.ran) == sorted(whole := {*world.ran, *again.ran})
     assert len(whole) == 10
     last = World()
     more = [*arms, Arm("later", {"learning-rate": 2e-3})]
@@ -169,6 +170,28 @@ def test_what_fails_is_said_and_the_others_go_on(run: Warehouse) -> None:
     rows = table_of(plan, arms, failed)
     assert rows[1]["error"] == failed["low"] and rows[3]["gain"] == 0
     assert World().run(plan, arms) == {}                    # tried again
+
+
+def test_programs_of_an_arm_run_while_the_next_one_is_trained(run: Warehouse) -> None:
+    world, scoring, beside, looks = World(), list[Command](), set[str](), itertools.count()
+
+    def start(words: list[str]) -> Command:
+        command = world.start(words)
+        if words[0] == "score":
+            command.code = None
+            scoring.append(command)
+        elif any(other.code is None for other in scoring):
+            beside.add(words[0])
+        return command
+
+    def show(_done: int, _doing: str) -> None:
+        if next(looks) % 10 == 9:                           # programs take a while
+            for command in scoring:
+                command.code = 0
+
+    with without_waiting():
+        Arms(plan_of(run), start, lambda _name, _line: None, show).run(arms_of(run, FILE), 1)
+    assert "train" in beside
 
 
 def test_one_rollout_at_a_time_and_all_end_with_the_command(run: Warehouse) -> None:

@@ -108,9 +108,9 @@ def test_nothing_done_to_a_branch_reaches_its_parent(run: Warehouse, tmp_path: P
     for words in (("check", "--fix"), ("compact",), ("prune", "--before", "2", "--yes"),
                   ("rollback", "--to", "2"), ("discard", "--iteration", "3", "--purpose", "train"),
                   ("prune", "--ended", "--yes"), ("sql", "SELECT count(*) FROM samples"), ("summary",),
-                  ("log",), ("tasks", "list")):
+                  ("log",)):
         name, *rest = words
-        done = command(*(("tasks", "list", new) if name == "tasks" else (name, new, *rest)))
+        done = command(name, new, *rest)
         assert done.exception is None or isinstance(done.exception, SystemExit), (words, done.output)
     assert files(run.root) == before
     shutil.rmtree(new)

@@ -148,13 +148,6 @@ def test_one_token_far_off_is_no_alarm_and_rows_far_off_are_one_at_the_second_it
     assert fired(run)["ess"] == 4
 
 
-def test_flags_stand_beside_each_iteration(runs: dict[str, Warehouse]) -> None:
-    rows = connect(runs["blow-up"]).execute("SELECT iteration, flags FROM collapse WHERE purpose = 'train' "
-                                            "ORDER BY iteration").fetchall()
-    assert all(flags == [] for iteration, flags in rows if iteration < ONSET)
-    assert all("truncation" in flags for iteration, flags in rows if iteration >= ONSET)
-
-
 def test_too_few_iterations_have_no_trend(tmp_path: Path) -> None:
     assert fired(build_run(tmp_path / "run", iterations=2, evals=())) == {}
     assert fired(empty_run(tmp_path / "empty")) == {}
@@ -170,8 +163,9 @@ def test_ignored_and_past_alarms_do_not_fire(runs: dict[str, Warehouse]) -> None
 
 def test_commands_that_are_named_can_be_typed_where_the_folder_has_a_space(tmp_path: Path):
     run = build_run(tmp_path / "learning rate" / "1", shape="blow-up", iterations=6, evals=())
-    named = [shlex.split(line[line.index("warehouse "):].partition(" (also")[0])
-             for line in watch(run).stdout.splitlines() if re.search(r"warehouse (rollback|show) ", line)]
+    named = [shlex.split(line[found.start():].partition(" (also")[0])
+             for line in watch(run).stdout.splitlines()
+             if (found := re.search("(warehouse rollback|score explain) ", line))]
     assert len(named) > 2 and all(words[2] == str(run.root) for words in named)
 
 
@@ -249,7 +243,8 @@ def test_a_mismatch_is_the_fault_of_the_engine_not_of_the_policy(runs: dict[str,
     lines = watch(run).stdout.splitlines()
     assert lines[0].startswith("Fix the engine first") and "Policy 5 is sound; policy 6" in lines[0]
     assert lines[1] == f"Stop here, or go back: warehouse rollback {run.root} --to {ONSET}"
-    assert lines[4] == f"    warehouse gaps {run.root} --iteration {ONSET}"
+    assert lines[4] == (f'    warehouse sql {run.root} "FROM token_gaps({ONSET}) '
+                        'ORDER BY abs(gap) DESC LIMIT 15"')
     gaps = [abs(gap) for (gap,) in connect(run).execute("SELECT gap FROM token_gaps(5)").fetchall()]
     moved = sum(gap > 0.05 for gap in gaps)
     like = ", as with another policy" if shape == "wrong-adapter" else ""
@@ -483,7 +478,7 @@ def test_an_evaluation_that_sharpens_is_named_without_an_alarm(tmp_path: Path) -
     quiet, raised = watch(run), watch(run, "--raised")
     assert (quiet.exit_code, raised.exit_code) == (0, 3)
     assert "sharpening (eval) raised at iteration 2: pass@k, which falls while" in quiet.stdout
-    assert f"warehouse show {run.root} 2/eval/task-" in quiet.stdout
+    assert f"score explain {run.root} 2/eval/task-" in quiet.stdout
     story = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[2]
     assert story.startswith("On 'eval', policy 0 to 2: it sharpened")
 

@@ -1,4 +1,4 @@
-"""`warehouse results --budget`: first turns against shares of every turn, at equal numbers of completions."""
+"""examples/turns/budget: first turns against shares of every turn, at equal numbers of completions."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The result table, one completion in the terminal, saved queries and the shell."""
+"""The table of ARC papers, names of completions, saved queries and the shell."""
 
 import json
 import shlex
@@ -16,7 +16,6 @@ from tests.building.texts import SAME, add_rollout, fenced
 from tests.building.weather import SCORER, Weather, build_run, write_iteration
 from warehouse.cli import cli
 from warehouse.inspect.queries import write_answers
-from warehouse.inspect.results import result_table
 from warehouse.inspect.show import pair_lines, parse_name
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.names import completion_name
@@ -33,8 +32,8 @@ def warehouse(*arguments: object) -> Result:
 
 
 def test_the_result_table_is_a_mean_over_tasks(run: Warehouse) -> None:
-    names, rows = result_table(connect(run), iteration=(1,), purpose=("train",))
-    found = dict(zip(names, rows[0], strict=True))
+    [found] = rows_of(connect(run), "FROM arc_results_of('samples') WHERE iteration = 1 "
+                                    "AND purpose = 'train'")
     samples = run.read("samples", iteration=1, purpose="train", scorer=SCORER).to_pylist()
     tasks = [
         [row for row in samples if row["task_id"] == name] for name in sorted({r["task_id"] for r in samples})
@@ -60,27 +59,10 @@ def test_the_result_table_is_a_mean_over_tasks(run: Warehouse) -> None:
     )
 
 
-def test_results_take_sets_and_formats(run: Warehouse) -> None:
-    pooled = warehouse(
-        "results", run.root, "--pool", "--purpose", "train", "--format", "csv"
-    ).stdout.splitlines()
-    assert len(pooled) == 2 and pooled[1].startswith("8,48,48,")
-    tasks = warehouse("results", run.root, "--by", "task", "--iteration", 0, "--purpose", "eval").stdout
-    assert tasks.count("\ntask-00") == 8 and max(map(len, tasks.splitlines())) < 160
-    markdown = warehouse("results", run.root, "--by", "policy", "--format", "markdown").stdout
-    assert markdown.startswith("| policy_version | tasks |") and len(markdown.splitlines()) == 2 + 3
-    nothing = warehouse("results", run.root, "--iteration", 77)
-    assert nothing.exit_code == 1 and "No scored completion fits" in nothing.stderr
-
-
 def test_every_evaluation_is_asked_for_by_one_purpose(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", iterations=1, evals=(), num_tasks=2, group_size=4, trained=False)
     for purpose in ("eval-easy", "eval-hard", "eval-hard-turn2"):
         write_iteration(run, 0, purpose, Weather(), np.random.default_rng(1), num_tasks=2, group_size=4)
-    lines = warehouse("results", run.root, "--purpose", "eval", "--format", "csv").stdout.splitlines()
-    assert [line.split(",")[1] for line in lines[1:]] == ["eval-easy", "eval-hard", "eval-hard-turn2"]
-    pooled = warehouse("results", run.root, "--purpose", "eval", "--pool", "--format", "csv").stdout
-    assert pooled.splitlines()[1].startswith("2,8,8,")                     # of first turns alone
     assert warehouse("export", run.root, tmp_path / "rows.jsonl", "--purpose",
                      "eval").exit_code == 0
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
@@ -105,28 +87,8 @@ def test_a_task_that_is_called_like_a_purpose_is_found(tmp_path: Path) -> None:
     add_rollout(run, [("eval/a", fenced(SAME))])
     assert CliRunner().invoke(score, [str(run.root)]).exit_code == 0
     for name in ("0/eval/a/0", "0/train/eval/a/0"):
-        assert warehouse("show", run.root, name).stdout.startswith("eval/a  iteration 0  train  sample 0:")
         explained = CliRunner().invoke(score, ["explain", str(run.root), name])
         assert explained.stdout.startswith("completion 0 of task eval/a, iteration 0 train"), explained.output
-
-
-def test_one_completion_is_shown_with_its_grids(run: Warehouse) -> None:
-    shown = warehouse("show", run.root, "1/task-001/2", "--prompt").stdout
-    assert shown.startswith("task-001  iteration 1  train  sample 2: ")
-    for words in ("prompt\n  In\n  12", "def transform(grid):", "train 1\n  input", "expected", "test 1"):
-        assert words in shown
-    assert "\x1b" not in shown
-    [group] = rows_of(connect(run), "SELECT n, c, reward_mean FROM groups WHERE iteration = 1 AND "
-                                    "purpose = 'train' AND task_id = 'task-001'")
-    assert f"{group['c']} of {group['n']} right, mean reward {group['reward_mean']:.4g}\n" in shown
-    [trained] = rows_of(connect(run), "SELECT advantage FROM train_samples WHERE iteration = 1 AND "
-                                      "task_id = 'task-001' AND sample_index = 2")
-    assert f"1: advantage {trained['advantage']:.4g}, mean log ratio to the engine " in shown
-    assert "\x1b[48;5;" in warehouse("show", run.root, "1/task-001/2", "--color").stdout
-    missing = warehouse("show", run.root, "1/task-001/99")
-    assert missing.exit_code == 1 and "There is no completion 1/task-001/99" in missing.stderr
-    unnamed = warehouse("show", run.root, "task-001")
-    assert unnamed.exit_code == 1 and "does not name a completion" in unnamed.stderr
 
 
 def test_grids_of_different_heights_stand_side_by_side() -> None:
@@ -261,9 +223,9 @@ def test_a_column_is_found_by_its_name(run: Warehouse) -> None:
     assert unknown.exit_code == 1 and "no table, view, macro or column 'first_outputs'" in unknown.stderr
 
 
-def test_what_show_suggests_works(run: Warehouse) -> None:
+def test_what_explain_suggests_works(run: Warehouse) -> None:
     for name, purpose in (("1/task-001/99", "train"), ("2/eval/task-00'1/0", "eval")):
-        missing = warehouse("show", run.root, name)
+        missing = CliRunner().invoke(score, ["explain", str(run.root), name])
         assert missing.exit_code == 1
         suggested = missing.stderr.partition("List them with ")[2].strip()
         assert f"purpose = '{purpose}'" in suggested

@@ -9,11 +9,9 @@ from typing import Any
 import duckdb
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from tests.building.weather import SCORER, build_run
-from warehouse.cli import cli
-from warehouse.inspect.gaps import WORST, decoder, gap_lines, text_around
+from warehouse.inspect.gaps import decoder, worst_gaps
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
@@ -57,14 +55,6 @@ def test_majority_votes_match_a_count_by_hand(run: Warehouse, connection: duckdb
     }
 
 
-def test_every_k_joins_the_curve(connection: duckdb.DuckDBPyConnection) -> None:
-    every = {row["k"]: row["pass_at_k"] for row in rows_of(connection, "FROM pass_every_k(2)")}
-    assert list(every) == list(range(1, 17))
-    for row in rows_of(connection, "SELECT k, pass_at_k FROM pass_curve WHERE iteration = 2 AND purpose "
-                                   "= 'train'"):
-        assert every[row["k"]] == pytest.approx(row["pass_at_k"])
-
-
 def test_the_bootstrap_interval_has_the_width_of_resampling(run: Warehouse,
                                                             connection: duckdb.DuckDBPyConnection) -> None:
     rates = [np.mean([row["correct"] for row in samples(run, 2) if row["task_id"] == task])
@@ -89,64 +79,16 @@ def test_policies_are_compared_task_by_task(run: Warehouse, connection: duckdb.D
         assert (row["c_a"], row["c_b"], row["gain"]) == (c_a, c_b, pytest.approx((c_b - c_a) / 16))
 
 
-def weights_by_hand(name: str, d: np.ndarray, advantage: float, low: float, high: float) -> np.ndarray:
-    """formulas of arXiv 2510.18855 (masks) and TIS, one completion at a time."""
-    rho, total = np.exp(d), exp(np.clip(d.sum(), -20, 20))
-    return {
-        "none": np.ones_like(d), "token-truncate": np.clip(rho, low, high),
-        "token-mask": np.where((rho >= low) & (rho <= high), rho, 0),
-        "sequence-truncate": np.full_like(d, np.clip(total, low, high)),
-        "sequence-mask": np.full_like(d, total if low <= total <= high else 0),
-        "veto": np.full_like(d, float(rho.min() >= low)),
-        "off-policy": np.full_like(d, float(not (advantage < 0 and -d.mean() > high))),
-    }[name]
-
-
-@pytest.mark.parametrize(("name", "low", "high"), [
-    ("none", 0, 2), ("token-truncate", 0, 1.2), ("token-mask", 0.8, 1.25), ("sequence-truncate", 0.5, 1.5),
-    ("sequence-mask", 0.3, 3), ("veto", 0.6, 9e9), ("off-policy", -9, 0.01)])
-def test_whatif_matches_the_corrections_by_hand(
-    run: Warehouse, connection: duckdb.DuckDBPyConnection, name: str, low: float, high: float
-) -> None:
-    trained = run.read("train_samples", iteration=7).to_pylist()
-    mu = {(row["task_id"], row["sample_index"]): row["behaviour_logprobs"]
-          for row in run.read("completions", iteration=7, purpose="train").to_pylist()}
-    gaps = [np.array(row["old_logprobs"], float) - np.array(mu[row["task_id"], row["sample_index"]], float)
-            for row in trained]
-    advantages = np.array([row["advantage"] for row in trained])
-    weights = [weights_by_hand(name, d, a, low, high) for d, a in zip(gaps, advantages, strict=True)]
-    flat = np.concatenate(weights)
-    outcome = rows_of(connection, f"FROM whatif(7, '{name}', low := {low}, high := {high})")[0]
-    assert outcome["num_tokens"] == len(flat)
-    assert outcome["completions_kept"] == pytest.approx(np.mean([w.max() > 0 for w in weights]))
-    assert outcome["weight_ess"] == pytest.approx(flat.sum() ** 2 / (len(flat) * (flat**2).sum()))
-    assert outcome["importance_weight_mean"] == pytest.approx(flat.mean())
-    positive = np.concatenate([w for w, a in zip(weights, advantages, strict=True) if a > 0])
-    assert outcome["weight_positive"] == pytest.approx(positive.mean())
-    lengths, means = np.array([len(w) for w in weights]), np.array([w.mean() for w in weights])
-    assert outcome["length_bias"] == pytest.approx((lengths * means).sum() / means.sum() / lengths.mean())
-    assert 0 < outcome["kept_fraction"] <= 1
-    assert name == "none" or outcome["importance_weight_mean"] != 1.0
-    old = rows_of(connection, f"FROM whatif(7, '{name.replace('-', '_')}', low := {low}, high := {high})")[0]
-    assert old == pytest.approx(outcome)        # as version 0.2.0 spelled them
-
-
-def test_an_unknown_correction_is_named(connection: duckdb.DuckDBPyConnection) -> None:
-    with pytest.raises(Exception, match="unknown correction tis"):
-        rows_of(connection, "FROM whatif(7, 'tis')")
-
-
 def test_the_worst_tokens_come_first_in_their_text(run: Warehouse) -> None:
     trained = {(row["task_id"], row["sample_index"]): row["old_logprobs"]
                for row in run.read("train_samples", iteration=7).to_pylist()}
     worst = max(abs(old - mu) for row in run.read("completions", iteration=7, purpose="train").to_pylist()
                 for old, mu in zip(trained[row["task_id"], row["sample_index"]], row["behaviour_logprobs"],
                                    strict=True))
-    result = CliRunner().invoke(cli, ["gaps", str(run.root), "--num", "2"])
-    lines = result.stdout.splitlines()
-    assert lines[0] == "iteration 7: the 2 largest |log pi_old - log mu|"
-    assert abs(float(lines[2].split()[0])) == pytest.approx(worst, abs=1e-4)
-    assert "⟦" in lines[2] and len(lines) == 4
+    gaps = worst_gaps(run, connect(run), None, 2)
+    assert len(gaps) == 2 and abs(gaps[0].row["gap"]) == pytest.approx(worst, abs=1e-4)
+    [row] = rows_of(connect(run), "FROM token_gaps(7) ORDER BY abs(gap) DESC LIMIT 1")
+    assert row["gap"] == gaps[0].row["gap"] and gaps[0].token
 
 
 def test_gaps_have_the_k3_of_the_mismatch_however_far_a_token_is_off(run: Warehouse) -> None:
@@ -156,32 +98,6 @@ def test_gaps_have_the_k3_of_the_mismatch_however_far_a_token_is_off(run: Wareho
     for macro in ("gaps_by_position", "gaps_by_origin"):
         for row in rows_of(connection, f"FROM {macro}(7)"):
             assert row["mismatch_kl"] == pytest.approx(exp(-30) + 30 - 1)
-
-
-def test_gaps_of_rows_of_an_earlier_policy_are_told_as_such(run: Warehouse) -> None:
-    connection = connect(run)
-    connection.execute("CREATE TABLE kept AS FROM token_gaps(7)")
-    connection.execute("CREATE OR REPLACE MACRO token_gaps(at_iteration) AS TABLE SELECT * REPLACE "
-                       "(6 AS policy_version) FROM kept")
-    assert gap_lines(run, connection, 7, 2, 80)[0].endswith(
-        "; sampled by policy 6: what was learned since is among them")
-
-
-@pytest.mark.parametrize(("before", "token", "after"), [
-    ("a" * 90, "tok", "b" * 90), ("", "tok", "b" * 90), ("a" * 90, "tok", ""), ("a\n", "t" * 90, "b")])
-def test_the_token_is_in_sight_whatever_is_around_it(before: str, token: str, after: str) -> None:
-    for width in (24, 28, 80):
-        text = text_around(before, token, after, width)
-        assert f"⟦{token[:width - 2]}⟧" in text and len(text) <= width and "\n" not in text
-        assert len(text) == width or len(before + token + after) < width
-
-
-def test_gaps_show_the_token_at_80_columns_and_no_minus_nothing(run: Warehouse, monkeypatch: Any) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("warehouse.inspect.gaps.WORST", WORST.replace(", gap,", ", -1e-7 AS gap,"))
-    lines = CliRunner().invoke(cli, ["gaps", str(run.root)]).stdout.splitlines()[2:]
-    assert len(lines) == 15 and all("⟦" in line and "⟧" in line and len(line) <= 80 for line in lines)
-    assert all(line.split()[0] == "-1.0e-07" for line in lines)
 
 
 def test_gaps_read_the_vocabulary_where_the_base_is_elsewhere(run: Warehouse) -> None:
@@ -202,5 +118,5 @@ def test_gaps_with_a_damaged_tokenizer_of_the_base_are_one_sentence(run: Warehou
 
 def test_gaps_of_an_untrained_run_say_what_is_missing(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", iterations=1, evals=(), trained=False)
-    result = CliRunner().invoke(cli, ["gaps", str(run.root)])
-    assert result.exit_code == 1 and "Run `train` on it first" in result.stderr
+    with pytest.raises(StageError, match="Run `train` on it first"):
+        worst_gaps(run, connect(run), None, 15)

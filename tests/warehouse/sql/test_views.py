@@ -118,9 +118,8 @@ def test_a_task_that_could_hardly_be_measured_takes_no_pass_at_k_from_the_others
     error = pytest.approx(np.std([row["c"] > 0 for row in rows[1:]], ddof=1) / others ** 0.5)
     assert rows_of(connection, "SELECT max_k, pass_at_max_k AS reached, pass_at_max_k_error AS error "
                                "FROM iteration_stats") == [{"max_k": 8, "reached": reached, "error": error}]
-    for table in ("pass_every_k(0)", "pass_bands()"):
-        assert rows_of(connection, f"SELECT k, pass_at_k, num_tasks FROM {table} ORDER BY k")[-1] == {
-            "k": 8, "pass_at_k": reached, "num_tasks": others}
+    assert rows_of(connection, "SELECT k, pass_at_k, num_tasks FROM pass_bands() ORDER BY k")[-1] == {
+        "k": 8, "pass_at_k": reached, "num_tasks": others}
     assert one(connection, "SELECT reach_plain FROM adjusted") == reached
     assert one(connection, "SELECT k_of('train')") == 8 and one(connection, "SELECT k_of('eval')") is None
     assert one(connection, "SELECT k_of(purpose) FROM (SELECT 'eval' AS purpose)") is None
@@ -236,8 +235,6 @@ def test_unfinished_stages_are_left_out_unless_asked_for(tmp_path: Path) -> None
         run = back_before(run, stage, complete=True, iteration=1, purpose="train", **keys)
         assert one(connect(run), f"SELECT max(iteration) FROM {table}") == 0
         assert one(connect(run, partial=True), f"SELECT max(iteration) FROM {table}") == 1
-        assert one(connect(run), "SELECT count(*) FROM parts WHERE NOT complete AND iteration = 1") > 0
-        assert one(connect(run), "SELECT count(*) FROM parts WHERE NOT complete AND iteration = 0") == 0
 
 
 def test_the_chosen_scorer_is_named_trained_or_latest(tmp_path: Path) -> None:
@@ -273,19 +270,12 @@ def test_a_moved_run_answers_as_before(tmp_path: Path) -> None:
     before = build_run(tmp_path / "iteration=7" / "it's [my] run*", iterations=2, evals=())
     expected = rounded(connect(before), "SELECT * FROM iteration_stats ORDER BY iteration")
     text = (before.root / "warehouse.sql").read_text()
-    assert one(connect(before), "SELECT count(*) FROM parts") == 1 + 2 * 9
     after = tmp_path / "elsewhere" / "purpose=x" / "run"
     after.parent.mkdir(parents=True)
     shutil.move(before.root, after)
     moved = open_warehouse(after)
     assert rounded(connect(moved), "SELECT * FROM iteration_stats ORDER BY iteration") == expected
     assert (after / "warehouse.sql").read_text() != text
-    kinds = (
-        connect(moved)
-        .execute('SELECT DISTINCT "table", iteration, complete FROM parts ORDER BY ALL')
-        .fetchall()
-    )
-    assert ("train_steps", 1, True) in kinds and all(complete for _, _, complete in kinds)
 
 
 def test_the_kind_of_task_has_one_name_for_readers_and_its_old_one_in_the_file(run: Warehouse) -> None:
@@ -329,7 +319,7 @@ def test_an_empty_run_has_every_view_and_no_row(tmp_path: Path) -> None:
     views = [name for name, in connection.execute(
         "SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()]
     assert len(views) >= 25
-    filled = {"importance_corrections", "tasks", "policies", "policy_documents", "parts", "part_files"}
+    filled = {"tasks", "policies", "policy_documents"}
     assert {name for name in views if one(connection, f"SELECT count(*) FROM {name}")} == filled
 
 
@@ -365,8 +355,6 @@ def test_one_iteration_opens_no_file_of_another(connection: duckdb.DuckDBPyConne
     [
         "one_completion(2, 'task-001', 3)",
         "tokens(2, 'task-001', 3)",
-        "truncated(2)",
-        "loops(2)",
     ],
 )
 def test_reading_tools_open_one_iteration(connection: duckdb.DuckDBPyConnection, call: str) -> None:
@@ -374,8 +362,7 @@ def test_reading_tools_open_one_iteration(connection: duckdb.DuckDBPyConnection,
     assert scans and all("iteration=2/" in path for path in scans), scans
 
 
-@pytest.mark.parametrize("call", ["token_gaps(2)", "whatif(2, 'none')", "maj_at_k(2, 4)", "pass_bands(2, 2)",
-                                  "pass_every_k(2)"])
+@pytest.mark.parametrize("call", ["token_gaps(2)", "maj_at_k(2, 4)", "pass_bands(2, 2)"])
 def test_deeper_tools_open_one_iteration(connection: duckdb.DuckDBPyConnection, call: str) -> None:
     scans = scanned_files(connection, f"FROM {call}")
     assert scans and all("iteration=2/" in path for path in scans), scans
@@ -430,12 +417,3 @@ def scanned_files(connection: duckdb.DuckDBPyConnection, query: str) -> list[str
 def test_a_run_whose_path_has_a_line_break_is_asked_like_any_other(tmp_path: Path) -> None:
     run = build_run(tmp_path / "a\nSELEC b" / "run", iterations=1, evals=(), num_tasks=2, group_size=2)
     assert rows_of(connect(run), "SELECT count(*) AS n FROM samples") == [{"n": 4}]
-
-
-@pytest.mark.parametrize(("text", "thought", "rest"), [
-    ("<think>\nso 2\n</think>\n\nan answer", "so 2", "an answer"), ("so 2</think>done", "so 2", "done"),
-    ("<think>cut off", None, "<think>cut off"), ("plain", None, "plain"),
-    ("<think></think>x </think> y", "", "x </think> y")])
-def test_thoughts_are_told_from_the_answer(text: str, thought: str | None, rest: str) -> None:
-    row = empty_connection().execute("SELECT thoughts($1), answer($1)", [text]).fetchone()
-    assert row == (thought, rest)

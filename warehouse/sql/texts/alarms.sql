@@ -31,12 +31,6 @@ SELECT NULL::INTEGER AS iteration, NULL::VARCHAR AS purpose, NULL::VARCHAR AS si
        NULL::VARCHAR AS meaning WHERE false;
 CREATE OR REPLACE VIEW signals AS FROM judged_signals();
 
-CREATE OR REPLACE VIEW collapse AS
-SELECT stats.*, coalesce(raised.flags, []) AS flags
-FROM iteration_stats AS stats
-LEFT JOIN (SELECT iteration, purpose, list(signal ORDER BY signal) AS flags FROM signals WHERE raised GROUP BY ALL) AS raised
-    USING (iteration, purpose);
-
 -- A trend fires where it holds for two iterations in a row; what must not happen even once fires at once, and so does
 -- what is raised where pass@1 falls or programs fail: two numbers say it. A rollback ends every row: what was raised
 -- before it says nothing of the policy that was taken up again.

@@ -1,4 +1,4 @@
--- Formulas and reading tools: scalar macros, then those that give tables, as in FROM truncated(12).
+-- Formulas and reading tools: scalar macros, then those that give tables, as in FROM one_completion(12, 'task', 3).
 
 -- 1 - C(n-c, k) / C(n, k), arXiv 2107.03374 eq. 1; null where k > n.
 CREATE OR REPLACE MACRO pass_at_k(n, c, k) AS
@@ -37,16 +37,6 @@ coalesce(nullif(regexp_extract(of_purpose, '.-turn([2-9]|[1-9]\d+)$', 1), '')::I
 CREATE OR REPLACE MACRO base_purpose(of_purpose) AS
 regexp_replace(of_purpose, '(.)-turn([2-9]|[1-9]\d+)$', '\1');
 
--- What a completion thinks before its answer; NULL if it closes no </think>.
-CREATE OR REPLACE MACRO thoughts(completion) AS
-    CASE WHEN contains(completion, '</think>')
-         THEN trim(replace(split_part(completion, '</think>', 1), '<think>', ''), E' \n') END;
-
--- A completion without its thoughts.
-CREATE OR REPLACE MACRO answer(completion) AS
-    CASE WHEN contains(completion, '</think>')
-         THEN trim(substr(completion, strpos(completion, '</think>') + 8), E' \n') ELSE completion END;
-
 -- Completions that a next turn answers: wrong on the train pairs of grids, or on the tests of other kinds; best
 -- first per task, without duplicates in behaviour.
 CREATE OR REPLACE MACRO wrong_completions(at_iteration, of_purpose := 'train') AS TABLE
@@ -83,22 +73,31 @@ FROM (SELECT unnest(range(len(completion_ids)))::INTEGER AS position, unnest(com
                      AND task_id = task AND sample_index = index ORDER BY trained_iteration LIMIT 1) ON true)
 LEFT JOIN vocabulary USING (token_id) ORDER BY position;
 
--- Truncated completions of an iteration and how they end.
-CREATE OR REPLACE MACRO truncated(at_iteration, num := 5, of_purpose := 'train') AS TABLE
-SELECT iteration, purpose, task_id, sample_index, num_completion_tokens, right(completion, 400) AS tail
-FROM completions
-WHERE iteration = at_iteration AND purpose = of_purpose AND finish_reason IN ('length', 'loop')
-ORDER BY task_id, sample_index LIMIT num;
+-- What papers on ARC print, per task: a completion without valid outputs counts as 0 everywhere.
+CREATE OR REPLACE MACRO arc_tasks_of(rows) AS TABLE
+SELECT iteration, purpose, task_id, count(*)::INTEGER AS n,
+       avg(valid_code::INTEGER) AS "valid code",
+       avg(valid_outputs::INTEGER) AS "valid outputs",
+       count(DISTINCT fingerprint) / count(*) AS "unique outputs",
+       avg(coalesce(train_pixel_score, 0)) AS "train pixel score",
+       avg(coalesce(train_correct_grids, 0)) AS "train correct grids",
+       avg(coalesce(train_is_correct, false)::INTEGER) AS "train pass rate",
+       bool_or(coalesce(train_is_correct, false))::INTEGER AS "train is_correct",
+       avg(coalesce(test_pixel_score, 0)) AS "test pixel score",
+       avg(coalesce(test_correct_grids, 0)) AS "test correct grids",
+       avg(coalesce(test_is_correct, false)::INTEGER) AS "test pass rate",
+       bool_or(coalesce(test_is_correct, false))::INTEGER AS "test is_correct",
+       "train is_correct" * "test is_correct" AS "is_correct",
+       bool_or(coalesce(correct, false))::INTEGER AS "same program"
+FROM query_table(rows)
+WHERE reward IS NOT NULL
+GROUP BY iteration, purpose, task_id;
 
--- Completions of an iteration that end in a loop, the longest first.
-CREATE OR REPLACE MACRO loops(at_iteration, num := 5, of_purpose := 'train') AS TABLE
-SELECT worst.*, right(completions.completion, 400) AS tail
-FROM (SELECT iteration, purpose, task_id, sample_index, loop_tokens, num_completion_tokens,
-             ngram4_unique_ratio, reward
-      FROM samples
-      WHERE iteration = at_iteration AND purpose = of_purpose AND loop_tokens > 0
-      ORDER BY loop_tokens DESC, task_id, sample_index LIMIT num) AS worst
-LEFT JOIN (SELECT task_id, sample_index, completion FROM completions
-           WHERE iteration = at_iteration AND purpose = of_purpose) AS completions
-    USING (task_id, sample_index)
-ORDER BY loop_tokens DESC, task_id, sample_index;
+-- The means over tasks, as in FROM arc_results_of('samples'). is_correct is as published: all train pairs right and all
+-- test pairs right, possibly by different programs; `same program` asks for one.
+CREATE OR REPLACE MACRO arc_results_of(rows) AS TABLE
+SELECT iteration, purpose, count(*)::INTEGER AS tasks, min(n) AS n, max(n) AS "most n",
+       avg(COLUMNS(* EXCLUDE (iteration, purpose, task_id, n))) AS '\0'
+FROM arc_tasks_of(rows)
+GROUP BY iteration, purpose
+ORDER BY iteration, purpose;

@@ -146,28 +146,6 @@ SELECT stage, iteration, purpose, scorer, seconds, num_completions::BIGINT AS nu
        num_completions * coalesce(num_timed / num_tokens, 1) / seconds AS completions_per_second, bytes, host
 FROM timed;
 
-CREATE OR REPLACE VIEW parts AS
-WITH named AS (
-    SELECT path, bytes, modified,
-           CASE regexp_extract(name, '/(\w+)-\d+\.parquet$', 1) WHEN 'steps' THEN 'train_steps'
-                WHEN 'samples' THEN 'train_samples' WHEN 'tokens' THEN 'train_tokens'
-                WHEN 'carried' THEN 'carried'
-                ELSE regexp_extract(name, '^\w+') END AS "table",
-           nullif(regexp_extract(name, '/iteration=(\d+)/', 1), '')::INTEGER AS iteration,
-           nullif(regexp_extract(name, '/purpose=([^/]+)/', 1), '') AS purpose,
-           nullif(regexp_extract(name, '/(?:scorer|model)=([^/]+)/', 1), '') AS scorer,
-           regexp_extract(name, '-(\d+)\.parquet$', 1)::INTEGER AS number
-    FROM part_files)
-SELECT named.* REPLACE (modified::TIMESTAMP AS modified), named."table" = 'tasks' OR stages.stage IS NOT NULL AS complete
-FROM named
-LEFT JOIN stages
-    ON stages.stage = CASE WHEN named."table" IN ('prompts', 'completions', 'carried') THEN 'rollout'
-                           WHEN named."table" = 'samples' THEN 'score'
-                           WHEN named."table" = 'policy_logprobs' THEN 'logprobs' ELSE 'train' END
-    AND stages.iteration = named.iteration
-    AND stages.purpose IS NOT DISTINCT FROM named.purpose
-    AND stages.scorer IS NOT DISTINCT FROM named.scorer;
-
 -- ESS over tokens is what `train` printed and wrote into its manifest: the rows hold means per completion alone.
 CREATE OR REPLACE VIEW mismatch AS
 SELECT rolled_mismatch.*, printed.ess
