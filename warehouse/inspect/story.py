@@ -19,13 +19,14 @@ QUALIFY NOT (is_cut_short(iteration, purpose) OR is_cut_short(iteration - 1, pur
         OR iteration = max(iteration) OVER (PARTITION BY purpose)
 ORDER BY purpose <> 'train', purpose, iteration"""
 # What tells tasks apart is in both of two visits to the same tasks: the error of a gain is that of the tasks'
-# gains, of pass@1 no less than what chance does to completions.
+# gains. The spread of few says little: for pass@1 it is then no less than what chance does to completions.
 PAIRS = """
 WITH visits AS (SELECT iteration, task_id, pass_at_k(n, c, $4) AS value,
                        CASE WHEN $4 = 1 THEN c / n * (1 - c / n) / nullif(n - 1, 0) END AS chance
                 FROM task_results WHERE purpose = $1 AND iteration IN ($2, $3) AND n >= $4)
 SELECT count(*) AS num,
-       sqrt(greatest(var_samp(now.value - former.value), avg(now.chance + former.chance)) / count(*)) AS error
+       sqrt(greatest(var_samp(now.value - former.value),
+                     CASE WHEN count(*) < 30 THEN avg(now.chance + former.chance) END) / count(*)) AS error
 FROM (FROM visits WHERE iteration = $2) AS former
 FULL JOIN (FROM visits WHERE iteration = $3) AS now USING (task_id)
 HAVING count(now.value - former.value) = count(*)"""
