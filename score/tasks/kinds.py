@@ -17,6 +17,7 @@ from warehouse.tasks.payloads import check_payload
 
 KINDS: dict[str, TaskKind] = {"grid": GridKind(), "function": FunctionKind(), "stdio": ScriptKind(),
                               "answer": AnswerKind(), "math": MATH, "graded": GradedKind()}
+GRADED_SINCE_0_3 = ("puzzle", "reasoning-gym", "verifiers")
 ENDS = ("score.jobs.program_end", "score.jobs.tests_end")     # loaded once per lane, they cost children less
 
 
@@ -34,8 +35,10 @@ class Task:
 def load_task(task_id: str, kind_name: str, payload: dict[str, Any]) -> Task:
     """The task, checked; StageError where its kind is unknown or its payload is wrong."""
     if kind_name not in KINDS:
+        again = (" Add these tasks again (`warehouse tasks replace`), from a source whose kind is `graded`: "
+                 "docs/tasks.md." if kind_name in GRADED_SINCE_0_3 else "")
         raise StageError(f"Task {task_id} is of kind '{kind_name}', which cannot be scored. "
-                         f"Known: {', '.join(KINDS)}.")
+                         f"Known: {', '.join(KINDS)}.{again}")
     check_payload(kind_name, payload, f"Task {task_id}")
     kind = KINDS[kind_name]
     return Task(task_id, kind_name, kind, payload, kind.load(payload))
