@@ -92,7 +92,7 @@ def full_size(family: str, folder: Path) -> Path:
 
 @pytest.mark.skipif(not on_cpu(), reason="what vLLM lacks without a GPU")
 @pytest.mark.parametrize(("family", "reason"), [
-    ("lfm2", None), pytest.param("deepseek_v3", None, marks=pytest.mark.slow),
+    ("lfm2", None), pytest.param("deepseek_v3", None, marks=pytest.mark.slow("two minutes")),
     ("nemotron_h", "is_act_and_mul=False is supported only for CUDA")])
 def test_a_copy_shows_whether_the_engine_samples_what_is_trained(family: str, reason: str | None,
                                                                  tmp_path: Path) -> None:
