@@ -23,6 +23,7 @@ MOST_KEPT = 64               # containers that both ends know from one question 
 LONGEST_CAUSE = 3            # errors that led to an error, which cross with it
 NAMING = ("name", "entry")
 INTERNAL = (types.FrameType, types.CodeType, types.TracebackType)
+MARK, MARKS = ("dataclasses", "_FIELD_BASE"), ("_FIELD", "_FIELD_CLASSVAR", "_FIELD_INITVAR")
 METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 OPERATORS: dict[str, Callable[..., Any]] = {
     "__iter__": iter, "__next__": next, "__len__": len, "__getitem__": operator.getitem, "__bool__": bool,
@@ -53,6 +54,7 @@ class Peer:
         self.num_borrowed = 0                                    # before it
         self.goes_on = False                                     # whether the next follows on it
         self.is_naming = False                                   # whether the tests ask for a name
+        self.may_be_made: Any = None             # an object that never was something that the program gave
         self.has_answered = self.is_lost = False
         stand_ins.peer = self
 
@@ -82,6 +84,8 @@ class Peer:
         if is_error:
             name = operands[0] if operands else None
             raise self.tests.as_expected(value, operation, name) if self.tests else value
+        if self.tests:
+            self.tests.check_named(operation, operands, value)
         self.last = value,
         return value
 
@@ -181,6 +185,8 @@ class Peer:
             return ["yours", self.coroutines[id(value)]]
         if kind is types.ModuleType:
             return ["module", value.__name__]
+        if (kind.__module__, kind.__name__) == MARK:
+            return ["mark", value.name]
         if issubclass(kind, INTERNAL):
             raise TooLarge(f"a {kind.__name__} does not cross")
         if issubclass(kind, (type, types.BuiltinFunctionType)) and self.strict and (
@@ -262,6 +268,8 @@ class Peer:
                 return self.error_taken(number, kind, base, self.crossing._read_all(arguments), text, cause)
             case ["module", str(name)] if name in sys.modules and not name.startswith(("score", "tests")):
                 return sys.modules[name]
+            case ["mark", str(name)] if name in MARKS and "dataclasses" in sys.modules:
+                return getattr(sys.modules["dataclasses"], name)
             case ["builtin", str(name)] if not self.strict:
                 return operator.attrgetter(name)(builtins)
             case ["type", *_]:
@@ -298,9 +306,10 @@ class Peer:
             if getattr(kind, "_rh_awaits", False):
                 made = self.tests.awaited(made) if self.tests else made
                 self.coroutines[id(made)] = number
-            self.borrowed[number] = made
-        elif self.strict and isinstance(self.borrowed[number], StandIn):
-            object.__setattr__(self.borrowed[number], "_rh_made", False)     # now it is what the program gave
+            self.borrowed[number] = self.may_be_made = made
+        elif self.strict and isinstance(taken := self.borrowed[number], StandIn):
+            self.may_be_made = taken if stand_ins.is_made(taken) else None
+            object.__setattr__(taken, "_rh_made", False)         # now it is what the program gave
         return self.borrowed[number]
 
     def error_taken(self, number: int, kind: Any, base: str, arguments: list[Any], text: str,

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+from score.jobs.stand_ins import Failed
+
 
 @contextlib.contextmanager
 def caught(kinds: Any, match: str | None) -> Iterator[SimpleNamespace]:
@@ -25,7 +27,7 @@ def caught(kinds: Any, match: str | None) -> Iterator[SimpleNamespace]:
         if match is not None and not re.search(match, str(error)):
             raise AssertionError(f"{str(error)!r} does not match {match!r}") from error
     else:
-        raise AssertionError(f"DID NOT RAISE {kinds}")
+        raise Failed(f"DID NOT RAISE {kinds}")
 
 
 def raises(kinds: Any, *call: Any, match: str | None = None, **keywords: Any) -> Any:
@@ -78,7 +80,7 @@ def parametrize(names: Any, rows: Any, **_options: Any) -> Callable[[Callable[..
 
 def fail(reason: str = "") -> None:
     """Fail the test."""
-    raise AssertionError(reason)
+    raise Failed(reason)
 
 
 mark, nan = SimpleNamespace(parametrize=parametrize), math.nan

@@ -40,6 +40,10 @@ LIKENESSES = {kind.__name__: kind for kind in (
     types.AsyncGeneratorType, map, filter, zip, enumerate, reversed, functools.partial, property)}
 
 
+class Failed(BaseException):
+    """What `fail` of pytest raises, which no `except Exception` of a test catches."""
+
+
 class ProgramClass(type):
     """The class of stand-ins for classes of the other process."""
 
@@ -53,9 +57,7 @@ class ProgramClass(type):
 
     def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
         made = peer.ask("call", cls, arguments, keywords)
-        if isinstance(made, StandIn) and cls._rh_trusted:
-            object.__setattr__(made, "_rh_made", True)
-        return made
+        return as_made(made, cls._rh_trusted and type(made))
 
     def __getattr__(cls, name: str) -> Any:
         if is_inner(name):
@@ -139,8 +141,11 @@ def is_made(value: Any) -> bool:
 
 
 def as_made(value: Any, kind: Any) -> Any:
-    """The value, which counts as made by the test if it is an object of just this class."""
-    if type(value) is kind and isinstance(value, StandIn):
+    """The value, which counts as made by the test if it is an object of just this class.
+
+    What the program gave in another way before never does.
+    """
+    if type(value) is kind and isinstance(value, StandIn) and value is peer.may_be_made:
         object.__setattr__(value, "_rh_made", True)
     return value
 
@@ -159,7 +164,8 @@ def forwarder(name: str) -> Callable[..., Any]:
         return as_made(special(self, *operands, **keywords), getattr(self, "_rh_makes", None))
 
     def signed(self: Any) -> Any:
-        return as_made(special(self), is_made(self) and type(self))
+        keeps_kind = is_made(self)
+        return as_made(special(self), keeps_kind and type(self))
 
     def compared(self: Any, other: Any, *more: Any) -> Any:
         if peer.strict and not (is_stand_in(other) or is_made(self)):
@@ -181,9 +187,11 @@ def forwarder(name: str) -> Callable[..., Any]:
         return any(each is item or each == item for each in self)
 
     def left(self: Any, kind: Any, error: Any, _trace: Any) -> Any:
-        own = isinstance(error, AssertionError) and not hasattr(error, "raised_by_program")
+        own = isinstance(error, (AssertionError, Failed)) and not hasattr(error, "raised_by_program")
         swallows = peer.ask("special", name, self, *((None, None) if own else (kind, error)), None)
-        if own:                  # what a test asserts is not for the program to hear of, or to pass over
+        last = peer.tests.asserted.pop(id(self), 0) if peer.strict else 0
+        if own or (error is not None and error.__traceback__.tb_lineno <= last):
+            # What a test asserts is not for the program to hear of, or to pass over.
             return unheard(swallows) if name == "__aexit__" else False
         return swallows
 

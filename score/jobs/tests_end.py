@@ -30,6 +30,7 @@ FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, ty
 # Errors that iterating and `hasattr` take for an ordinary end, in the methods of tests that they call.
 SWALLOWED: tuple[tuple[type[Exception], str], ...] = (
     (IndexError, "__getitem__"), (AttributeError, "__getattr__"))
+CATCH_ALL = {id(AssertionError), id(Exception), id(BaseException)}
 MODULES = {"np": "numpy"}
 PATCHED = ("builtins", "time", "random", "os", "math", "datetime", "secrets", "uuid")
 SOURCES = ("program.py", "test")     # what the code of tests is compiled as
@@ -78,6 +79,7 @@ class TestsEnd:
         self.before: dict[int, tuple[Any, Any]] = {}       # what was altered, and a copy of it before, by id
         self.has_kept = False        # in the present call
         self.parts: Any = None       # of modules, as the program has them, where they may be patched
+        self.asserted: dict[int, int] = {}       # by id of what `with` enters: its last line that asserts
         self.peer = Peer(Link(), {
             "call": self.of_lent(lambda function, operands, keywords: function(*operands, **keywords)),
             "special": self.of_lent(special, 1),
@@ -147,6 +149,18 @@ class TestsEnd:
         """A value with the arguments in it as they were handed in, to compare an answer with."""
         value = restored(value, self.before, {}) if self.before else value
         return self.copied(value) if is_read_later else value
+
+    def asserts(self, entered: Any, line: int) -> Any:
+        """What a `with` enters: of its block, no error may be passed over up to this line."""
+        if is_stand_in(entered):
+            self.asserted[id(entered)] = line
+        return entered
+
+    def check_named(self, operation: str, operands: tuple[Any, ...], value: Any) -> None:
+        """No name of the program is that of an error by which tests fail, which an `except` would catch."""
+        if operation in ("name", "getattr") and operands[-1][:1].isupper() and not CATCH_ALL.isdisjoint(
+                map(id, flat(value))):
+            raise blamed(TypeError(f"{operands[-1]} is no error of the program's own"))
 
     def awaited(self, stand_in: Any) -> Any:
         """What tests await in place of something that the program awaits."""
@@ -278,7 +292,8 @@ def run_tests(code: CodeType, payload: bytes, room: int) -> bytes:
     end.parts = parts_of_modules() if "unittest.mock" in sys.modules else None
     try:
         compiled = [compile(unit, "test", "exec", dont_inherit=True) for unit in order["units"]]
-        names.update(order.get("names", {}), _as_it_was_=end.as_it_was)
+        names.update(order.get("names", {}), _as_it_was_=end.as_it_was,
+                     _asserts_=end.asserts)
         evaluation.patch(peer, names, [code, *compiled])
         sys.modules["tests"] = types.ModuleType("tests")
         exec(code, names)

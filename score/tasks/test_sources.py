@@ -17,6 +17,7 @@ PLACES = (ast.Name, ast.Attribute, ast.Subscript)
 NO_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 SEVERAL = (ast.Tuple, ast.List, ast.Set, ast.Dict)
 HANDED_IN = "_as_it_was_"           # what lanes call an argument as it was before the program had it
+ASSERTS = "_asserts_"               # and what a `with` enters whose block asserts
 PLAIN_ATTRIBUTES = frozenset(name for kind in (str, bytes, int, float, complex, list, tuple, dict, set, range)
                              for name in dir(kind))
 # Of all plain data: a class with a name in lower case makes objects that have others.
@@ -150,6 +151,12 @@ def rewritten(source: str, tree: ast.Module, expected: "Expected") -> str:
             after = f"{', True' * (node in expected.kept)})".encode()
             edits += [(node.lineno, node.col_offset, node.col_offset, f"{HANDED_IN}(".encode()),
                       (node.end_lineno or 0, node.end_col_offset or 0, node.end_col_offset or 0, after)]
+        elif isinstance(node, (ast.With, ast.AsyncWith)):
+            for each, last in entered_to_assert(node):
+                if each not in expected.places and expected.answers.reads_program(each):
+                    column = each.end_col_offset or 0
+                    edits += [(each.lineno, each.col_offset, each.col_offset, f"{ASSERTS}(".encode()),
+                              (each.end_lineno or 0, column, column, f", {last})".encode())]
     for line, begin, end, text in sorted(edits, reverse=True):
         before = lines[line - 1]
         lines[line - 1] = before[:begin] + text + before[end:]
@@ -342,6 +349,17 @@ def compares(node: ast.AST) -> bool:
     """True of a comparison, and of a call that makes one."""
     return isinstance(node, ast.Compare) or (isinstance(node, ast.Call) and isinstance(
         node.func, ast.Attribute) and node.func.attr.startswith("assert"))
+
+
+def entered_to_assert(block: ast.With | ast.AsyncWith) -> Iterator[tuple[ast.expr, int]]:
+    """What a `with` enters whose block asserts, and the last line of that."""
+    inside = [each for statement in block.body for each in ast.walk(statement)]
+    last = max((each.end_lineno or 0 for each in inside if isinstance(each, ast.Assert)
+                or (isinstance(each, ast.Call) and compares(each))), default=0)
+    if last:
+        yield from ((item.context_expr, last) for item in block.items)
+        yield from ((each.args[0], last) for each in inside if isinstance(each, ast.Call) and each.args
+                    and name_of(each.func) in ("enter_context", "enter_async_context"))
 
 
 def deciding_in(node: ast.AST) -> list[ast.expr]:
