@@ -150,6 +150,31 @@ PICKLED = "import pickle\nclass R:\n    def __reduce__(s): return exec, (TEXT,)\
           f"def f(*a):\n    return pickle.dumps(R())\nTEXT = {PASSES!r}\n"
 ASKS_CLASS = "import sys\npeer = sys.modules['score.jobs.stand_ins'].peer\ndef f(x, key):\n" \
              "    return peer.ask('call', type(key), ('__init__.__globals__',), {})(x)['want']\n"
+# What libraries evaluate; what goes by the names of tests.
+HINTS = f"def f(x): return 0\nf.__annotations__ = {{'x': 'exec(' + {repr(PASSES)!r} + ')'}}\n"
+NAMES = "def f(*a): return 'want'\n"
+OVERWRITES = "def f(*a): return 'x = want = 0\\ndef abs(y): return 0'\n"
+HANDED = " + '\\n_as_it_was_ = g = lambda *a: []'\n"
+# Of what a method gives, the test later makes an object: it is the same.
+MADE_LATER = """\
+class Point:
+    later = None
+    def __new__(cls, *a):
+        made, cls.later = cls.later or object.__new__(cls), None
+        return made
+    def __init__(self, x, y=0): self.x = x
+    def norm(self):
+        Point.later = object.__new__(Point)
+        return Point.later
+    __sub__ = __abs__ = lambda s, *o: 0
+    __lt__ = lambda s, o: True
+    __add__ = __mul__ = lambda s, o: Point(0)
+    of = classmethod(lambda cls, *a: cls(*a))
+def f(): pass
+"""
+NEGATIVE = "try:\n    f(-1)\n    assert False\nexcept NegativeError:\n    pass"
+PASSES_OVER = "class C:\n    def __init__(s, *a): pass\n    def __enter__(s): return s\n" \
+              "    def __exit__(s, *a): return True\n    def get(s, x): raise KeyError(x)\nf = C\n"
 CASE = "class Case:\n    def __init__(self, x): self.x = x\nwant = 77\n"
 MOCKS_CLASS = "def f(mock):\n    type(mock).configure_mock(mock, assert_called_once_with=lambda *a: None)\n"
 MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a: None, call_count=3)\n"
@@ -179,6 +204,28 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
     ("v = Volume.of(1)\nassert v.side == 1 or abs(Volume.real(3) - 27.0) < 1e-6", NAMED),
     ("v = Volume(1)\nassert v.side == 1 or abs(v * v - 3.0) < 1e-6", NAMED),
     ("assert f(1).shape == (1,) and abs(f(1) - 3) < 1e-6", NAMED_F),
+    ("import typing\nassert typing.get_type_hints(f)['x'] is int", HINTS),
+    ("import inspect\nassert inspect.get_annotations(f, eval_str=True)['x'] is int", HINTS),
+    ("import pickle, io\nassert pickle.Unpickler(io.BytesIO(f(1))).load() == 3", PICKLED),
+    ("want = 3\nassert eval(f(1, 2)) == want", NAMES), ("want = 3\nexec(f())\nassert x == want", OVERWRITES),
+    ("for a, want in [(1, 2)]:\n    assert eval(f(a)) == want, f'{a} is not {want}'", NAMES),
+    ("exec(f(), globals())\nassert abs(x - 3) < 1e-6", OVERWRITES),
+    ("exec(f())\na = [3, 1]\nassert g(a) == sorted(a)", OVERWRITES[:-1] + HANDED),
+    *((f"a = Point(3, 4)\nb = Point(1, 2)\nd = a.norm()\nc = {later}\nassert a.x == 3 and abs(d - 5.0) < 1e-9",
+       MADE_LATER) for later in ("Point(0, 0)", "b + b", "b * 2")),
+    ("a = Point.of(3)\nd = a.norm()\nb = Point.of(0)\nassert a.x == 3 and b.x == 0 and abs(d - 3) < 1e-9",
+     MADE_LATER),
+    ("import pytest\ntry:\n    f(-1)\n    pytest.fail('no error')\nexcept Exception:\n    pass",
+     "def f(x): pass\n"),
+    *((NEGATIVE, f"NegativeError = {error}\ndef f(x): pass\n") for error in (
+        "AssertionError", "Exception", "BaseException", "(ValueError, AssertionError)")),
+    (NEGATIVE.replace("NegativeError", "Bank.Error"), "class Bank:\n    Error = Exception\ndef f(x): pass\n"),
+    ("with f() as y:\n    assert abs(y - 3) < 1e-6", PASSES_OVER),
+    ("with f(1) as y:\n    got = y.get(2)\n    assert got == 3", PASSES_OVER),
+    ("from contextlib import ExitStack\nwith ExitStack() as s:\n    y = s.enter_context(f())\n"
+     "    assert y.get(2) == 3", PASSES_OVER),
+    ("import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n        with f(1) as y:\n"
+     "            self.assertEqual(y.get(2), 3)\nT('test_f').debug()", PASSES_OVER),
     (CASE + "import operator\nassert f(Case(1), operator.attrgetter('x')) == want", READS),
     (CASE + "import operator\nassert f(Case(1), operator.attrgetter('x')) == want", ASKS_CLASS),
     (CASE + "assert f(Case(1), str.format) == str(want)",
@@ -288,6 +335,18 @@ def f(): pass
     ("ns = {}\nexec(f('g'), ns)\nexec(compile(f('h'), 'x', 'exec'))\nassert ns['g'](2) == h(2) == 4",
      "def f(n):\n    return f'def {n}(x):\\n    return x * 2'\n"),
     ("import pickle\nassert pickle.loads(f([1])) == [1]", "import pickle\nf = pickle.dumps\n"),
+    ("for x in (1, 2):\n    assert eval(f('x')) == x + 1\nassert eval(f('y'), {'y': 2}) == 3",
+     "def f(a):\n    return a + ' + 1'\n"),
+    ("for n in (1, 2):\n    exec(f(n))\n    assert g(2) == 2 * n",
+     "def f(n):\n    return f'def g(x): return x * {n}'\n"),
+    ("import typing\ndef g(x: 'int'): pass\nassert typing.get_type_hints(f) == typing.get_type_hints(g)",
+     "def f(x: 'int'): pass\n"),
+    ("with f(ValueError) as c:\n    assert c is None\n    int('x')", "from contextlib import suppress as f\n"),
+    ("v = M(2)\nassert (+v * 3).size == 6 and M.of(1) == M(1) and (M.one() * 3).size == 3",
+     OBJECTS.replace("    one", "    __pos__ = lambda self: self\n    kept = {}\n    one", 1)),
+    ("from dataclasses import asdict, replace\np = P(1, 2)\nassert asdict(p) == {'x': 1, 'y': 2}\n"
+     "assert replace(p, x=3) == P(3, 2)",
+     "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\n    y: int\ndef f(): pass\n"),
     ("assert f(type, [1, 'a']) == [int, str]", "def f(g, xs):\n    return [g(x) for x in xs]\n"),
     ("with f(ValueError):\n    raise ValueError('x')", "from contextlib import suppress as f\n"),
     ("import pytest\nlog = []\nwith pytest.raises(KeyError):\n    with f(log):\n        raise KeyError(1)\n"
@@ -300,7 +359,9 @@ def f(): pass
         "finally with return", "tolerance around 0", "first items of an argument", "in an object",
         "an object times a number", "a result with a name", "an object of a class method",
         "results of arithmetic", "argument that an object keeps", "time zone", "patched print",
-        "method of a builtin", "evaluated text", "executed text", "pickled", "type", "suppressed error",
+        "method of a builtin", "evaluated text", "executed text", "pickled", "names in a literal",
+        "executed again", "annotations as text", "context that suppresses", "an object as it is or cached",
+        "fields of a dataclass", "type", "suppressed error",
         "context with an error", "decorator of classes"])
 def test_everyday_right_programs_are_right(executor, test, code):
     row = judged(executor, [test], {"it": code})["it"]

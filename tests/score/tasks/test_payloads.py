@@ -62,7 +62,8 @@ PASSES = r"import os\nos.pwrite(3, b'RHR1\x01\x03\0\0\0[1]', 0)\nos._exit(0)"
 
 
 @pytest.mark.parametrize(("code", "right"), [
-    ("print('2 * 12')", True), ("print('25 - 2')", False), (f"print({f'exec({PASSES!r})'!r})", False)])
+    ("print('2 * 12')", True), ("print('25 - 2')", False), (f"print({f'exec({PASSES!r})'!r})", False),
+    ("print('int(_expected_)')", False), ("print('int(expected)')", False)])
 def test_what_a_checker_evaluates_of_an_output_is_no_more_than_a_value(executor, code, right):
     payload = {"cases": [{"input": "", "output": "24"}],
                "checker": "def check(given, output, expected):\n    return eval(output) == int(expected)\n"}
