@@ -152,8 +152,8 @@ def rewritten(source: str, tree: ast.Module, expected: "Expected") -> str:
             edits += [(node.lineno, node.col_offset, node.col_offset, f"{HANDED_IN}(".encode()),
                       (node.end_lineno or 0, node.end_col_offset or 0, node.end_col_offset or 0, after)]
         elif isinstance(node, (ast.With, ast.AsyncWith)):
-            for each, last in entered_to_assert(node):
-                if each not in expected.places and expected.answers.reads_program(each):
+            for each, last in expected.answers.entered_to_assert(node):
+                if each not in expected.places:
                     column = each.end_col_offset or 0
                     edits += [(each.lineno, each.col_offset, each.col_offset, f"{ASSERTS}(".encode()),
                               (each.end_lineno or 0, column, column, f", {last})".encode())]
@@ -261,6 +261,25 @@ class Answers:
                 return False
 
 
+    def entered_to_assert(self, block: ast.With | ast.AsyncWith) -> Iterator[tuple[ast.expr, int]]:
+        """What of the program's a `with` enters whose block asserts, and the last line of that."""
+        inside = [each for statement in block.body for each in ast.walk(statement)]
+        last = max((each.end_lineno or 0 for each in inside if isinstance(each, (ast.stmt, ast.expr))
+                    and self.asserts(each)), default=0)
+        entered = [item.context_expr for item in block.items] + [
+            each.args[0] for each in inside if isinstance(each, ast.Call) and each.args
+            and name_of(each.func) in ("enter_context", "enter_async_context")]
+        yield from ((each, last) for each in entered if last and self.reads_program(each))
+
+    def asserts(self, node: ast.AST) -> bool:
+        """True of what asserts, itself or in a helper, and of an error that is raised because of an answer."""
+        if isinstance(node, ast.If):
+            return self.reads_program(node.test) and any(isinstance(each, ast.Raise) for each in node.body)
+        helper = self.functions.get(name_of(node.func)) if isinstance(node, ast.Call) else None
+        return any(isinstance(each, ast.Assert) or (isinstance(each, ast.Call) and compares(each))
+                   for each in [node, *(ast.walk(helper) if helper else ())])
+
+
 class Expected:
     """The places that are read for what an answer, or an altered argument, is compared with."""
 
@@ -351,15 +370,6 @@ def compares(node: ast.AST) -> bool:
         node.func, ast.Attribute) and node.func.attr.startswith("assert"))
 
 
-def entered_to_assert(block: ast.With | ast.AsyncWith) -> Iterator[tuple[ast.expr, int]]:
-    """What a `with` enters whose block asserts, and the last line of that."""
-    inside = [each for statement in block.body for each in ast.walk(statement)]
-    last = max((each.end_lineno or 0 for each in inside if isinstance(each, ast.Assert)
-                or (isinstance(each, ast.Call) and compares(each))), default=0)
-    if last:
-        yield from ((item.context_expr, last) for item in block.items)
-        yield from ((each.args[0], last) for each in inside if isinstance(each, ast.Call) and each.args
-                    and name_of(each.func) in ("enter_context", "enter_async_context"))
 
 
 def deciding_in(node: ast.AST) -> list[ast.expr]:

@@ -211,7 +211,7 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
     ("for a, want in [(1, 2)]:\n    assert eval(f(a)) == want, f'{a} is not {want}'", NAMES),
     ("exec(f(), globals())\nassert abs(x - 3) < 1e-6", OVERWRITES),
     ("exec(f())\na = [3, 1]\nassert g(a) == sorted(a)", OVERWRITES[:-1] + HANDED),
-    *((f"a = Point(3, 4)\nb = Point(1, 2)\nd = a.norm()\nc = {later}\nassert a.x == 3 and abs(d - 5.0) < 1e-9",
+    *((f"a, b = Point(3), Point(1)\nd = a.norm()\nc = {later}\nassert a.x == 3 and abs(d - 3) < 1e-9",
        MADE_LATER) for later in ("Point(0, 0)", "b + b", "b * 2")),
     ("a = Point.of(3)\nd = a.norm()\nb = Point.of(0)\nassert a.x == 3 and b.x == 0 and abs(d - 3) < 1e-9",
      MADE_LATER),
@@ -224,6 +224,8 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
     ("with f(1) as y:\n    got = y.get(2)\n    assert got == 3", PASSES_OVER),
     ("from contextlib import ExitStack\nwith ExitStack() as s:\n    y = s.enter_context(f())\n"
      "    assert y.get(2) == 3", PASSES_OVER),
+    ("def same(a):\n    assert a == 3\nwith f(1) as y:\n    same(y.get(2))", PASSES_OVER),
+    ("with f(1) as y:\n    if y.get(2) != 3:\n        raise ValueError", PASSES_OVER),
     ("import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n        with f(1) as y:\n"
      "            self.assertEqual(y.get(2), 3)\nT('test_f').debug()", PASSES_OVER),
     (CASE + "import operator\nassert f(Case(1), operator.attrgetter('x')) == want", READS),
@@ -341,7 +343,8 @@ def f(): pass
      "def f(n):\n    return f'def g(x): return x * {n}'\n"),
     ("import typing\ndef g(x: 'int'): pass\nassert typing.get_type_hints(f) == typing.get_type_hints(g)",
      "def f(x: 'int'): pass\n"),
-    ("with f(ValueError) as c:\n    assert c is None\n    int('x')", "from contextlib import suppress as f\n"),
+    ("with f(ValueError) as c:\n    assert c is None\n    int('x')",
+     "from contextlib import suppress as f\n"),
     ("v = M(2)\nassert (+v * 3).size == 6 and M.of(1) == M(1) and (M.one() * 3).size == 3",
      OBJECTS.replace("    one", "    __pos__ = lambda self: self\n    kept = {}\n    one", 1)),
     ("from dataclasses import asdict, replace\np = P(1, 2)\nassert asdict(p) == {'x': 1, 'y': 2}\n"
