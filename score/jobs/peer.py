@@ -24,6 +24,10 @@ LONGEST_CAUSE = 3            # errors that led to an error, which cross with it
 NAMING = ("name", "entry")
 INTERNAL = (types.FrameType, types.CodeType, types.TracebackType)
 MARK, MARKS = ("dataclasses", "_FIELD_BASE"), ("_FIELD", "_FIELD_CLASSVAR", "_FIELD_INITVAR")
+# Errors that are one class in both processes, by module.
+SHARED_ERRORS = {"dataclasses": ("FrozenInstanceError",), "json.decoder": ("JSONDecodeError",),
+                 "statistics": ("StatisticsError",), "decimal": ("InvalidOperation", "DivisionByZero"),
+                 "_queue": ("Empty",), "queue": ("Full",)}
 METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 OPERATORS: dict[str, Callable[..., Any]] = {
     "__iter__": iter, "__next__": next, "__len__": len, "__getitem__": operator.getitem, "__bool__": bool,
@@ -223,8 +227,9 @@ class Peer:
                    and (name == "__init__" or not name.startswith("__"))] if not self.strict else []
         likeness = kind.__name__ if stand_ins.LIKENESSES.get(kind.__name__) is kind else None
         doc = kind.__doc__ if isinstance(kind.__doc__, str) and not self.strict else None
+        module = kind.__module__ if kind.__name__ in SHARED_ERRORS.get(kind.__module__, ()) else None
         return ["class", number, kind.__name__, bases, stand_ins.specials_of(kind), methods, doc, likeness,
-                "__await__" in dir(kind)]
+                "__await__" in dir(kind), module]
 
     def error_written(self, error: BaseException, depth: int) -> Any:
         """An error: its class, or the builtin one, its arguments, its text and its cause."""
@@ -280,7 +285,10 @@ class Peer:
         """The stand-in for a class, made when it is first seen."""
         if number in self.classes:
             return self.classes[number]
-        name, bases, specials, methods, doc, likeness, awaits = description
+        name, bases, specials, methods, doc, likeness, awaits, module = description
+        if module in sys.modules and name in SHARED_ERRORS.get(module, ()):
+            self.classes[number] = getattr(sys.modules[module], name)
+            return self.classes[number]
         taken = [self.take(base) for base in bases]
         allowed = (*stand_ins.VALUES, *stand_ins.CHANGING)
         kinds = tuple(base for base in taken if isinstance(base, ProgramClass) or base in allowed or (

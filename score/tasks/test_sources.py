@@ -272,7 +272,7 @@ class Answers:
         yield from ((each, last) for each in entered if last and self.reads_program(each))
 
     def asserts(self, node: ast.AST) -> bool:
-        """True of what asserts, itself or in a helper, and of an error that is raised because of an answer."""
+        """True of what asserts, itself or in a helper, and of an error raised because of an answer."""
         if isinstance(node, ast.If):
             return self.reads_program(node.test) and any(isinstance(each, ast.Raise) for each in node.body)
         helper = self.functions.get(name_of(node.func)) if isinstance(node, ast.Call) else None

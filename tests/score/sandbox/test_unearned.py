@@ -345,6 +345,10 @@ def f(): pass
      "def f(x: 'int'): pass\n"),
     ("with f(ValueError) as c:\n    assert c is None\n    int('x')",
      "from contextlib import suppress as f\n"),
+    ("import dataclasses, pytest\nwith pytest.raises(dataclasses.FrozenInstanceError):\n    P(1).x = 2",
+     "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass P:\n    x: int\ndef f(): pass\n"),
+    ("import json\ntry:\n    f('[')\n    assert False\nexcept json.JSONDecodeError:\n    pass",
+     "import json\nf = json.loads\n"),
     ("v = M(2)\nassert (+v * 3).size == 6 and M.of(1) == M(1) and (M.one() * 3).size == 3",
      OBJECTS.replace("    one", "    __pos__ = lambda self: self\n    kept = {}\n    one", 1)),
     ("from dataclasses import asdict, replace\np = P(1, 2)\nassert asdict(p) == {'x': 1, 'y': 2}\n"
@@ -363,7 +367,8 @@ def f(): pass
         "an object times a number", "a result with a name", "an object of a class method",
         "results of arithmetic", "argument that an object keeps", "time zone", "patched print",
         "method of a builtin", "evaluated text", "executed text", "pickled", "names in a literal",
-        "executed again", "annotations as text", "context that suppresses", "an object as it is or cached",
+        "executed again", "annotations as text", "context that suppresses",
+        "frozen dataclass", "error of a library", "an object as it is or cached",
         "fields of a dataclass", "type", "suppressed error",
         "context with an error", "decorator of classes"])
 def test_everyday_right_programs_are_right(executor, test, code):
