@@ -158,8 +158,8 @@ class TestsEnd:
 
     def check_named(self, operation: str, operands: tuple[Any, ...], value: Any) -> None:
         """No name of the program is that of an error by which tests fail, which an `except` would catch."""
-        if operation in ("name", "getattr") and operands[-1][:1].isupper() and not CATCH_ALL.isdisjoint(
-                map(id, flat(value))):
+        is_error = operation == "name" or (operation == "getattr" and operands[-1][:1].isupper())
+        if is_error and not CATCH_ALL.isdisjoint(map(id, flat(value))):
             raise blamed(TypeError(f"{operands[-1]} is no error of the program's own"))
 
     def awaited(self, stand_in: Any) -> Any:

@@ -219,6 +219,7 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
      "def f(x): pass\n"),
     *((NEGATIVE, f"NegativeError = {error}\ndef f(x): pass\n") for error in (
         "AssertionError", "Exception", "BaseException", "(ValueError, AssertionError)")),
+    (NEGATIVE.replace("NegativeError", "errors"), "errors = AssertionError\ndef f(x): pass\n"),
     (NEGATIVE.replace("NegativeError", "Bank.Error"), "class Bank:\n    Error = Exception\ndef f(x): pass\n"),
     ("with f() as y:\n    assert abs(y - 3) < 1e-6", PASSES_OVER),
     ("with f(1) as y:\n    got = y.get(2)\n    assert got == 3", PASSES_OVER),
