@@ -90,7 +90,7 @@ def _ask_about(warehouse: Warehouse, model: Model, loaded: dict[str, Policy], ro
     seconds = round(time.perf_counter() - began, 3)
     missing = len(parts) - len(_written(warehouse, stage))
     if missing:
-        say(f"shard {how.shard} of {stage.title} is done; left to other shards: {counted(missing, 'part')}")
+        say(f"shard {how.shard} of {stage.title} is done; left to the others: {counted(missing, 'part')}")
         return
     processes.by_first(lambda: stage.complete({"seconds": seconds}, parts))
     say(f"{stage.title}: {counted(len(parts), 'part')} written")

@@ -121,7 +121,7 @@ def test_what_is_written_is_kept_and_workers_share_the_parts(run: Warehouse) -> 
 
     with pytest.raises(StageStopped):
         work(0)
-    assert work(shard=Shard(1, 2)) == 2 and "left to other shards: 1 part" in said[-1]
+    assert work(shard=Shard(1, 2)) == 2 and "left to the others: 1 part" in said[-1]
     assert not open_warehouse(run.root).state.is_complete("logprobs", 1, "train", "policy-1")
     assert work(shard=Shard(0, 2)) == 3
     state = open_warehouse(run.root).state

@@ -47,7 +47,7 @@ def nothing_due(warehouse: Warehouse, purpose: str) -> str:
     iteration = warehouse.state.train_due()
     others = [name for name in warehouse.state.purposes(iteration)
               if name == "train" or f"{name}-".startswith("distil-")]
-    instead = f", but see --purpose for its rows of purpose {' and '.join(others)}" if others else ""
+    instead = f", but rows of purpose {' and '.join(others)} (see --purpose)" if others else ""
     of = "" if purpose == "train" else f" of purpose {purpose}"
     return (f"nothing to train: iteration {iteration} has no rollout{of} yet{instead}; "
             f"next: {_rollout_of(warehouse, purpose)}")
