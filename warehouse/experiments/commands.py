@@ -1,4 +1,4 @@
-"""Commands of `warehouse` that ask the same rows again: branches, arms."""
+"""Commands of `warehouse` that train the same rows again: branches, arms."""
 
 import fcntl
 import json
@@ -30,8 +30,8 @@ from warehouse.store.errors import StageError, counted, shell_quote
 def branch(run: Path, new: Path, at: int, with_rows: bool, copy: bool) -> None:
     """Make the run NEW, which shares RUN up to a policy.
 
-    Its files are hard links: they take no room, and removing either run leaves the other whole. What is under
-    way in RUN is not taken along.
+    Its files are hard links: they take no space, and removing either run leaves the other complete.
+    Unfinished stages of RUN are left out.
     """
     from warehouse.experiments.branch import make_branch
     warehouse = open_run(run)
@@ -44,13 +44,13 @@ def branch(run: Path, new: Path, at: int, with_rows: bool, copy: bool) -> None:
 
 
 class Iterations(click.ParamType):
-    """N iterations of which the first is stored, or FIRST-LAST, all stored; (first or None, N, stored)."""
+    """N iterations, the first with stored rows, or FIRST-LAST, all stored; (first or None, N, stored)."""
 
     name = "N|FIRST-LAST"
 
     def convert(self, value: Any, param: click.Parameter | None,
                 ctx: click.Context | None) -> tuple[int | None, int, int]:
-        """The policy that is named, the number of iterations, and of those with stored rows."""
+        """The named policy, the number of iterations, and the number of those with stored rows."""
         if found := re.fullmatch(r"(\d+)-(\d+)", str(value)):
             first, last = map(int, found.groups())
             if first <= last:
@@ -83,8 +83,8 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
          stop_behind: bool, jobs: int, folder: Path | None, as_json: bool) -> None:
     """Train the same rows with the settings of each arm, and compare.
 
-    ARMS.TOML has a table per arm. Each is a branch of RUN with a config.toml of its own; RUN is not changed.
-    Run it again after any end: it goes on where it stopped, and makes the arms that are new in the file.
+    ARMS.TOML has a table per arm. Each is a branch of RUN with its own config.toml; RUN is not changed.
+    Run it again after any end: it continues where it stopped, and adds arms that are new in the file.
     """
     if not os.environ.get(warm.VARIABLE):
         from warehouse.stages.warm_server import run_warm
@@ -144,9 +144,9 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
 
 
 def _check_alone(log: IO[str], place: Path) -> None:
-    """StageError where another command works on the same arms; else none can until the log is closed."""
+    """StageError if another command works on the same arms; else this one locks them until `log` closes."""
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise StageError(f"Another `warehouse arms` is at work in {place}. Wait for its end and type this "
+        raise StageError(f"Another `warehouse arms` is running in {place}. Wait for its end and run this "
                          "again, or give these arms a folder of their own with --folder.") from error

@@ -27,7 +27,7 @@ LOG = "loop.log"
 @click.option("--ahead", is_flag=True,
               help="Sample the next iteration while one trains; rows are one policy old.")
 @click.option("--ahead-by", type=click.IntRange(min=1), default=None, metavar="N",
-              help="As --ahead, by N iterations: the GPU is never idle; rows are N policies old.")
+              help="Like --ahead, by N iterations: the GPU is never idle; rows are N policies old.")
 @click.option("--rescue", is_flag=True, help="After an alarm go back to the last sound policy and continue "
                                              "with half the learning rate, three times at most.")
 @click.option("--eval-every", type=click.IntRange(min=1), default=None, metavar="K",
@@ -40,11 +40,11 @@ LOG = "loop.log"
 @click.option("--gpus", default="all", show_default=True, metavar="all|N,N..",
               help="GPUs to work with, numbered as torch does: an engine on each, and a training by all.")
 @click.option("--split", is_flag=True,
-              help="With --ahead and several GPUs: some sample while the others train, as many as it takes. "
+              help="With --ahead and several GPUs: some sample while the others train; the split adapts. "
                    "Without it every GPU does both at a time.")
 @click.option("--accelerate-config", default=None, metavar="FILE",
               type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="Have the GPUs that train share the weights, as in examples/many-gpus.")
+              help="Shard the weights over the training GPUs, as in examples/many-gpus.")
 @click.option("--devices", type=click.IntRange(min=1), default=None, hidden=True)   # on a CPU, for tests
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per event.")
 @shows_errors
@@ -53,7 +53,7 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
          as_json: bool, **options: Any) -> None:
     """Run rollout, score and train until ITERATIONS are trained.
 
-    Run it again after any end: it goes on where it stopped. An alarm ends it with exit code 3. What the
+    Run it again after any end: it continues where it stopped. An alarm ends it with exit code 3. What the
     stages print is in RUN/loop.log.
     """
     if not os.environ.get(warm.VARIABLE):
