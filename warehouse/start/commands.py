@@ -19,7 +19,7 @@ def demo(run: Path, iterations: int) -> None:
     """Train a tiny model on ARC tasks, on a CPU, and draw a report.
 
     RUN is runs/demo by default, ITERATIONS 10 (three minutes on two cores); 0 only makes the run folder.
-    Model, tasks and options come with Rollhouse. Run it again after any end: it goes on where it stopped.
+    Model, tasks and options come with Rollhouse. Run it again after any end: it continues where it stopped.
     """
     if not os.environ.get(warm.VARIABLE):
         from warehouse.stages.warm_server import run_warm

@@ -1,4 +1,4 @@
-"""The demo: ten iterations on ARC-AGI-1 training tasks with the starter policy, out of the package."""
+"""The demo: ten iterations on ARC-AGI-1 training tasks with the starter policy, from the package."""
 
 import time
 from collections.abc import Callable
@@ -16,9 +16,9 @@ QUESTIONS = ("select iteration, reward_mean, tokens_mean, truncated_share from i
 
 
 def run_demo(run: Path, iterations: int, say: Callable[[str], None]) -> None:
-    """Make the run, train it until `iterations` are done, and draw its report; typed again, it goes on.
+    """Make the run, train it until `iterations` are done, and draw its report; a repeated call continues.
 
-    Leaves by SystemExit where the loop ends with another exit code than 0.
+    Raises SystemExit if the loop ends with an exit code other than 0.
     """
     began, folder = time.monotonic(), str(run)
     if not (run / "warehouse.json").exists():

@@ -1,4 +1,4 @@
-"""What a stage says to `warehouse doctor` about this machine or a model."""
+"""What a stage reports to `warehouse doctor` about this machine or a model."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 
 @dataclass
 class Finding:
-    """Whether a stage can work here, sentences about it, and the command that gets what is missing.
+    """Whether a stage can work here, sentences about it, and the command that installs what is missing.
 
-    `facts` are the same for programs. With `able` False the last of `lines` is the reason.
+    `facts` are the same for programs. If `able` is False, the last of `lines` is the reason.
     """
 
     able: bool = True
@@ -17,7 +17,7 @@ class Finding:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def refuse(self, line: str, command: str | None = None) -> "Finding":
-        """The same with a reason why the stage cannot work, and what to run."""
+        """The finding with a reason why the stage cannot work, and the command to run."""
         self.able, self.command = False, command
         self.lines.append(line)
         return self

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 SCHEMA_VERSION = 4
-OLDEST_VERSION = 2  # that is read; version 1 was never released
+OLDEST_VERSION = 2  # oldest readable version; version 1 was never released
 
 TEXT, FLAG, FLOAT, DOUBLE, COUNT, BIG = (
     pa.string(), pa.bool_(), pa.float32(), pa.float64(), pa.int32(), pa.int64())
@@ -26,7 +26,7 @@ class Column(NamedTuple):
     name: str
     type: pa.DataType
     comment: str
-    stored: str = ""  # its name in the files, where that is another
+    stored: str = ""  # its name in the files, if different
     since: int = OLDEST_VERSION  # the schema version that added it; null in parts of an earlier version
 
 
@@ -268,10 +268,10 @@ def arrow_schema(table: str) -> pa.Schema:
 
 
 def later_columns(table: str, version: int) -> set[str]:
-    """Columns of a table that parts of a schema version do not have yet."""
+    """Columns of a table that parts of a schema version lack."""
     return {column.name for column in TABLES[table] if column.since > version}
 
 
 def stored_names(table: str) -> dict[str, str]:
-    """Under which name each column of a table lies in its files."""
+    """The name in the files for each column of a table."""
     return {column.name: column.stored or column.name for column in TABLES[table]}

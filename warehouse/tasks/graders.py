@@ -1,20 +1,20 @@
-"""The packages that grade tasks of some kinds: `score` has to have them; nothing is imported to know."""
+"""Packages that grade tasks of some kinds: `score` needs them installed; nothing is imported to check."""
 
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
 from warehouse.store.errors import StageError
 
-# By kind of task: the package, whose version is part of the scorer's identity, and how to install it.
+# By kind of task: the package, with a version that is part of the scorer's identity, and how to install it.
 GRADERS = {
     "math": ("math-verify", "pip install 'rollhouse[math]'"),
     "reasoning-gym": ("reasoning-gym", "pip install 'rollhouse[reasoning-gym]', then pip install --no-deps "
                                        "reasoning-gym==0.1.25"),
     "verifiers": ("verifiers", "pip install 'rollhouse[verifiers]'"),
 }
-# Of the 106 generators of 0.1.25 those that draw the same twice, whose own answer is worth everything after
-# being stored as JSON and asked of a fresh grader, that pay nothing for garbage, and whose modules evaluate
-# no text: measured on 12 questions of each.
+# Of the 106 generators of 0.1.25, those that are reproducible, give full reward to their own answer also
+# after a round trip through JSON and a fresh grader, give none for garbage, and evaluate no text in their
+# modules: measured on 12 questions of each.
 GENERATORS = (
     "ab", "acre", "advanced_geometry", "aiw", "arc_1d", "base_conversion", "bf", "binary_alternation",
     "caesar_cipher", "calendar_arithmetic", "chain_sum", "circuit_logic", "coin_flip",
@@ -35,10 +35,10 @@ GENERATORS = (
 
 
 def check_generator(name: str, where: str) -> None:
-    """StageError for a generator of reasoning-gym with a grader that is not known to judge safely.
+    """StageError for a generator of reasoning-gym that has no grader known to be safe.
 
-    A grader that evaluates the text of an answer would run it in the process of the verdict: it could be
-    forged.
+    A grader that evaluates the text of an answer would run it in the process of the verdict, which could then
+    be forged.
     """
     if name not in GENERATORS:
         raise StageError(f"{where}: '{name}' is not among the generators of reasoning-gym that are the same "
