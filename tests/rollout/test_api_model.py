@@ -136,7 +136,7 @@ def test_a_prompt_that_is_refused_keeps_none_of_the_others_from_being_answered(
         return request["messages"][-1]["content"].startswith("In\n17\n")
     service = serve(lambda number, request: refusal("content policy")
                     if number < 12 and of_a_task(request) else None)
-    with pytest.raises(StageError, match=r"content policy.*to 3 requests of 1 prompt, .* with 'In\\n17"):
+    with pytest.raises(StageError, match=r"content policy.*refuses 3 requests of 1 prompt, .* with 'In\\n17"):
         ask(warehouse, service)
     assert len(service.asked) == 12
     assert not warehouse.stage("rollout", iteration=0, purpose="distil").is_complete()
