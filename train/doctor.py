@@ -65,12 +65,12 @@ def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
     copy_tokenizer(model, copy)
     for name, way in (("adapter", "an adapter"), ("full", "all weights (--full)")):
         try:
-            told = found.facts[name] = _told(_load(copy, name))
-            said = words[told["prompts"]] + (f" ({told['because']})" if told["because"] else "")
+            facts = found.facts[name] = _facts(_load(copy, name))
+            text = words[facts["prompts"]] + (f" ({facts['because']})" if facts["because"] else "")
         except StageError as error:
-            said = str(error).replace(str(copy), model)
-            found.facts[name] = {"refused": said}
-        found.lines.append(f"{way}: {said}")
+            text = str(error).replace(str(copy), model)
+            found.facts[name] = {"refused": text}
+        found.lines.append(f"{way}: {text}")
     if targets := found.facts["adapter"].get("targets"):
         found.lines.append(f"--lora-targets all-linear: {', '.join(targets)}"
                            + ("; 'experts' adds the experts" if experts_of(tiny) else ""))
@@ -97,6 +97,6 @@ def _load(folder: Path, name: str) -> Any:
                      targets="all-linear")
 
 
-def _told(policy: Any) -> dict[str, Any]:
+def _facts(policy: Any) -> dict[str, Any]:
     modules = (name.split(".lora_")[0].rpartition(".")[2] for name in policy.trainable() if ".lora_" in name)
     return {"prompts": policy.attention, "because": policy.why_not_shared, "targets": sorted({*modules})}

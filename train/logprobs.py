@@ -57,13 +57,13 @@ def logprobs(run: str, policy: tuple[str, ...], model: tuple[str, ...], iteratio
     from warehouse.stages.shard import Shard
     warehouse = open_run(run)
     rollouts = rollouts_to_ask_about(warehouse, iterations, purpose)
-    asked = [model_of_policy(warehouse, 0 if name == "base" else int(name)) for name in policy]
-    asked += [model_of_folder(warehouse, path) for path in model]
+    models = [model_of_policy(warehouse, 0 if name == "base" else int(name)) for name in policy]
+    models += [model_of_folder(warehouse, path) for path in model]
     part = Shard.parse(shard)
     from train.ask import How, Processes, write_logprobs  # which loads torch
     from warehouse.stages.stop import StopRequest
     processes = Processes(device)
     with StopRequest(time_limit) as stop, processes.missing_none(stop):
-        write_logprobs(warehouse, asked, rollouts, How(shard=part, **options), processes, stop,
+        write_logprobs(warehouse, models, rollouts, How(shard=part, **options), processes, stop,
                        click.echo if processes.first else lambda line: None)
     processes.close()

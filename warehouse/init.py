@@ -52,7 +52,7 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
              **({"adapter_sha256": weights_sha256(adapter)} if adapter else {})}
     if (run / "warehouse.json").exists():
         return _same_run(open_warehouse(run), facts, config)
-    told = check_model(model, base.revision)
+    notes = check_model(model, base.revision)
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     warehouse = Warehouse(run.resolve(), {**facts, "run_id": uuid.uuid4().hex, "created": created})
     _remove_unfinished(warehouse)
@@ -70,10 +70,10 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     if twin_of(warehouse.root) is None:
         (run / "config.toml").chmod(0o644)  # the only file that users edit
     if hidden:
-        told = [*told, f"{counted(hidden, 'task')} without solutions: programs are run and outputs stored, "
+        notes = [*notes, f"{counted(hidden, 'task')} without solutions: programs are run and outputs stored, "
                 "without a verdict or a reward"]
     listing = ", ".join(f"{count} {split}" for split, count in counts.items())
-    return [*told, f"{run}: {counted(num_tasks, 'task')} ({listing}), base model {base.stored_path}",
+    return [*notes, f"{run}: {counted(num_tasks, 'task')} ({listing}), base model {base.stored_path}",
             f"next: rollout {shell_quote(run)}"]
 
 

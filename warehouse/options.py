@@ -244,8 +244,8 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
             if gone := _gone([options.get("run"), *options.get("runs", ())], error):
                 raise click.ClickException(f"{gone} was removed while it was worked on. Restore it "
                                            "from a copy.") from error
-            if isinstance(error, Exception) and (told := _not_ours(error)):
-                raise click.ClickException(f"{told}, then run the same command again; what was written "
+            if isinstance(error, Exception) and (problem := _not_ours(error)):
+                raise click.ClickException(f"{problem}, then run the same command again; what was written "
                                            "before is kept.") from error
             raise
     return guarded

@@ -160,12 +160,12 @@ def conversation(ask: Asking, row: dict[str, Any], prompt: dict[str, Any]) -> li
         parent = find_completion(ask.connection, *key)
         if parent is None:
             break
-        told = prompt["prompt"] or ""
-        begin = told.rfind(parent["completion"] or "\x00")
-        said = told[begin + len(parent["completion"] or ""):] if begin >= 0 else ""
+        before = prompt["prompt"] or ""
+        begin = before.rfind(parent["completion"] or "\x00")
+        answer = before[begin + len(parent["completion"] or ""):] if begin >= 0 else ""
         verdict = "not scored" if parent["correct"] is None else "right" if parent["correct"] else "wrong"
         turns = [Turn("policy", parent["completion"] or "", links.completion(*key), verdict),
-                 Turn(f"feedback, {prompt['feedback_format']}", said, "", ""), *turns]
+                 Turn(f"feedback, {prompt['feedback_format']}", answer, "", ""), *turns]
         prompt = (ask.rows(PROMPT_SQL, [key[0], key[1], parent["group_id"]]) or [{}])[0]
     return turns
 

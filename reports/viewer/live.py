@@ -90,9 +90,9 @@ def gpus(_moment: int) -> list[str]:
     if not shutil.which(GPU_ASKS[0]):
         return []
     try:
-        told = subprocess.run(GPU_ASKS, capture_output=True, text=True, timeout=2, check=True).stdout
+        output = subprocess.run(GPU_ASKS, capture_output=True, text=True, timeout=2, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ["nvidia-smi does not answer"]
-    lines = [line.split(", ") for line in told.splitlines()]
+    lines = [line.split(", ") for line in output.splitlines()]
     return [f"{name}: {busy} % busy, {used} of {total} MiB" for name, busy, used, total in
             (line for line in lines if len(line) == 4)]

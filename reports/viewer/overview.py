@@ -79,10 +79,10 @@ def line_of(view: View) -> Line:
         stats = ask.rows(CURVE_SQL)
         settings = {f"{row['stage']} {row['name']}": row["value"] for row in ask.rows(SETTINGS_SQL)}
         passes = change(stats, "pass_at_1") if stats else ""
-        told = alarm_count_lines(view.warehouse, alarms)
+        counts = alarm_count_lines(view.warehouse, alarms)
         return Line(story_lines(view.warehouse, ask.connection, alarms)[0],
                     spark([row["pass_at_1"] for row in stats]),
-                    told[0].partition(": ")[0] if told else "", passes, len(stats), settings)
+                    counts[0].partition(": ")[0] if counts else "", passes, len(stats), settings)
     return view.once("line", make)
 
 

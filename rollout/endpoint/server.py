@@ -171,8 +171,8 @@ class Server:
 
     async def token_ids(self, text: str) -> list[int]:
         """Token ids of a text by its tokenizer, without added tokens."""
-        asked = {"model": self.base, "prompt": text, "add_special_tokens": False}
-        return (await self.ask("/tokenize", asked, seconds=PATIENCE))["tokens"]
+        body = {"model": self.base, "prompt": text, "add_special_tokens": False}
+        return (await self.ask("/tokenize", body, seconds=PATIENCE))["tokens"]
 
     async def prompt_logprobs(self, name: str, prompt_ids: list[int]) -> list[float]:
         """Logprobs of a prompt's tokens after the first, under the model `name`."""

@@ -125,8 +125,8 @@ def _error(sample: Row, _shown: Shown) -> str:
         return f"Your answer is not right. {REQUEST if sample['code'] else 'Try again.'}"
     name = sample["error_name"] or sample["error_class"].replace("_", " ")
     message, lines, place = sample["error_message"] or "", (sample["code"] or "").splitlines(), ""
-    if (told := LINE.match(message)) and int(told[1]) <= len(lines):
-        message, place = message[told.end():], f" in line {told[1]}, `{lines[int(told[1]) - 1].strip()}`"
+    if (line := LINE.match(message)) and int(line[1]) <= len(lines):
+        message, place = message[line.end():], f" in line {line[1]}, `{lines[int(line[1]) - 1].strip()}`"
     return f"Your program failed with {name}{place}{f': {message}' if message else ''}. {REQUEST}"
 
 

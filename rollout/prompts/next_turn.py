@@ -77,12 +77,12 @@ def next_prompt(parent: dict[str, Any], feedback: str, encoder: PromptEncoder) -
     said = (parent["prefill"] or "") + parent["completion"]
     messages = [QUESTION, {"role": "assistant", "content": said}, {"role": "user", "content": feedback}]
     opening, whole = encoder.render([QUESTION], ask=False), encoder.render(messages, ask=True)
-    asked = encoder.render([QUESTION], ask=True)
+    rendered = encoder.render([QUESTION], ask=True)
     kept = next((text for text in (said, said.rstrip(), said.strip())
-                 if whole.startswith(asked + text)), None)
+                 if whole.startswith(rendered + text)), None)
     before = parent["segments"] or [segment(0, len(parent["prompt_ids"]), "task")]
     if kept is not None:
-        text = whole[len(asked + kept):]
+        text = whole[len(rendered + kept):]
         ids, places = encoder.encode_places(text)
         sampled = parent["completion_ids"]
         if ids and sampled and ids[0] == sampled[-1]:  # the end token, which was sampled
@@ -91,8 +91,8 @@ def next_prompt(parent: dict[str, Any], feedback: str, encoder: PromptEncoder) -
             parent["prompt"] + parent["completion"] + text, [*parent["prompt_ids"], *sampled, *ids],
             join(before, [segment(0, len(sampled), "policy")],
                  label(text, places, [("feedback", feedback)])), verbatim=True)
-    opened = asked.removeprefix(opening) + (parent["prefill"] or "")
-    if not (whole.startswith(opening) and asked.startswith(opening) and parent["prompt"].endswith(opened)):
+    opened = rendered.removeprefix(opening) + (parent["prefill"] or "")
+    if not (whole.startswith(opening) and rendered.startswith(opening) and parent["prompt"].endswith(opened)):
         raise StageError("The model's chat template writes a question differently once it is answered, so no "
                          "turn can follow. Use a template that leaves earlier turns alone.")
     question = parent["prompt"].removesuffix(opened)

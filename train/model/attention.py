@@ -116,12 +116,12 @@ def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attenti
            scaling: float | None = None, packed: Packed | None = None, **options: Any) -> tuple[Tensor, None]:
     """The attention function that transformers calls: [B, H, T, D] queries, [B, T, H, D] out."""
     reach = packed.reach if packed else query.shape[2]
-    asked = [name for name in UNSUPPORTED if options.get(name) is not None]
-    asked += ["a mask"] if attention_mask is not None else []
-    asked += ["a window"] if (options.get("sliding_window") or math.inf) < reach else []
-    asked += ["two head widths"] if query.shape[-1] != value.shape[-1] else []
-    if asked or options.get("is_causal") is False:
-        raise NotImplementedError(f"shared prompts with {', '.join(asked) or 'non-causal attention'}")
+    unsupported = [name for name in UNSUPPORTED if options.get(name) is not None]
+    unsupported += ["a mask"] if attention_mask is not None else []
+    unsupported += ["a window"] if (options.get("sliding_window") or math.inf) < reach else []
+    unsupported += ["two head widths"] if query.shape[-1] != value.shape[-1] else []
+    if unsupported or options.get("is_causal") is False:
+        raise NotImplementedError(f"shared prompts with {', '.join(unsupported) or 'non-causal attention'}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if packed is None:
         attended = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale,

@@ -41,15 +41,15 @@ def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, t
                 raise StageStopped(f"Stopped because {stop.reason}, before the first step: nothing had to be "
                                    "saved. Run the same command again.")
             logprobs, entropies = pack_logprobs(policy, pack_members, token_budget=tokens_per_batch)
-            asked = [mine[number] for number in pack]
-            places = [(index, place) for index in asked for place in missing[index]]
+            chosen = [mine[number] for number in pack]
+            places = [(index, place) for index in chosen for place in missing[index]]
             for (index, place), row_logprobs, entropy in zip(places, logprobs, entropies, strict=True):
                 row = batch[index].rows[place]
                 setattr(row, column, row_logprobs)
                 if column == "old_logprobs":
                     row.entropy = entropy
             filled += places
-            bar.update(len(asked))
+            bar.update(len(chosen))
     exchange(batch, filled, processes, (column, "entropy") if column == "old_logprobs" else (column,))
 
 

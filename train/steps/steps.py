@@ -138,7 +138,7 @@ def check_schedule(learner: Learner, say: Callable[[str], None]) -> None:
     if first >= last:
         raise StageError(f"The {settings.schedule} schedule ended at --total-steps {last}, and {first} steps "
                          "are taken: the learning rate would be 0. Raise --total-steps.")
-    say(f"the learning rate reaches 0 at step {last}; the stage goes on to {first + count}")
+    say(f"the learning rate reaches 0 at step {last}; the stage continues to {first + count}")
 
 
 def learning_rate(global_step: int, settings: TrainOptions) -> float:
@@ -177,7 +177,7 @@ def _update(learner: Learner, step: int) -> None:
         learner.optimizer.step()
     except (RuntimeError, MemoryError) as error:
         raise StageError(f"The update of step {step} failed: {first_line(error)}. Run the same "
-                         "command again; it goes on from the last checkpoint.") from error
+                         "command again; it continues from the last checkpoint.") from error
     learner.optimizer.zero_grad()
     finite = all(bool(local(value).isfinite().all()) for value in learner.policy.trainable().values())
     if not all(learner.processes.gather([finite])):

@@ -102,12 +102,12 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
         raise click.UsageError(f"--iterations {first}-{first + number - 1} starts from policy {first}, --at "
                                f"from {at}. Leave --at out.")
     config = warehouse.root / "config.toml"
-    told = read_arms(arms_toml, room_command("train"), config)
+    listed = read_arms(arms_toml, room_command("train"), config)
     place = folder or warehouse.root.with_name(f"{warehouse.root.name}-arms")
     start_at = policy_to_start_from(warehouse, place, at if first is None else first, stored)
     plan = Plan(warehouse, place, start_at, number, evaluate, stored, stop_behind)
     check_plan(plan)
-    for arm in (Arm(PARENT, {}), *told):
+    for arm in (Arm(PARENT, {}), *listed):
         check_arm(plan, arm)
     place.mkdir(parents=True, exist_ok=True)
     shares = {key.replace("_", "-") for key in read_config(config).get("rollout", {})}
@@ -115,7 +115,7 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
             if jobs > 1 and "gpu-memory-utilization" not in shares else ())
     with (tempfile.TemporaryDirectory(prefix="rollhouse-arms-", dir=warm.folder()) as aside,
           (place / "arms.log").open("a") as log,
-          tqdm(total=len(told) + 1, desc="arms", leave=False, disable=None,
+          tqdm(total=len(listed) + 1, desc="arms", leave=False, disable=None,
                bar_format="{desc} {n}/{total} |{bar:20}| {elapsed} {postfix}") as bar):
         _check_alone(log, place)
 
@@ -134,11 +134,11 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
         started: list[Job] = []
         work = Arms(plan, start, tell, show, more)
         try:
-            work.run(told, jobs)
+            work.run(listed, jobs)
         finally:
             for job in started:
                 log.write(f"$ {' '.join(job.words)}\n{job.said()}")
-    rows = table_of(plan, told, work.failed, work.stopped)
+    rows = table_of(plan, listed, work.failed, work.stopped)
     click.echo("\n".join(json.dumps(row) for row in rows) if as_json else arms_text(rows, plan))
     sys.exit(1 if work.failed else 0)
 

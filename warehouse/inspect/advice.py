@@ -20,7 +20,7 @@ PAID_SIGNALS = ("reward_hacking", "truncation", "length_up", "loops", "repetitio
 # Where a stage of training ran with another setting than before: iteration, stage, name, value, former.
 SETTING_CHANGES = r"""
 SELECT iteration, stage, name, value, former
-FROM (SELECT *, lag(value) OVER told AS former, row_number() OVER told > 1 AS followed
+FROM (SELECT *, lag(value) OVER by_setting AS former, row_number() OVER by_setting > 1 AS followed
       FROM (SELECT stage, iteration, unnest(json_keys(settings)) AS name, settings ->> name AS value
             FROM stages WHERE stage IN ('rollout', 'train') AND coalesce(purpose, 'train') = 'train'
             UNION ALL SELECT 'rollout', iteration, 'staleness',   -- news where it is higher than ever
@@ -28,7 +28,7 @@ FROM (SELECT *, lag(value) OVER told AS former, row_number() OVER told > 1 AS fo
             FROM rolled_mismatch GROUP BY iteration
             UNION ALL SELECT 'score', iteration, 'scorer', scorer FROM scorers
             WHERE chosen AND purpose = 'train')
-      WINDOW told AS (PARTITION BY stage, name ORDER BY iteration))
+      WINDOW by_setting AS (PARTITION BY stage, name ORDER BY iteration))
 WHERE followed AND former IS DISTINCT FROM value
       AND NOT regexp_matches(name, 'sha256|version|^serve$|^imported_from$')"""
 
@@ -102,10 +102,10 @@ def changed_settings(connection: Connection, iteration: int) -> list[str]:
     rows = rows_of(connection, f"""
         SELECT iteration, string_agg(
             concat(stage, ' ', replace(name, 'per_shard', 'per_batch'), ' ', coalesce(value, 'None'),
-                   ' (was ', coalesce(former, 'None'), ')'), ', ' ORDER BY stage, name) AS told
+                   ' (was ', coalesce(former, 'None'), ')'), ', ' ORDER BY stage, name) AS changes
         FROM ({SETTING_CHANGES}) WHERE iteration BETWEEN $1 - 9 AND $1
         GROUP BY iteration ORDER BY iteration DESC LIMIT 2""", [iteration])[::-1]
-    return [f"Settings changed at iteration {row['iteration']}: {row['told']}." for row in rows]
+    return [f"Settings changed at iteration {row['iteration']}: {row['changes']}." for row in rows]
 
 
 class Advice(NamedTuple):

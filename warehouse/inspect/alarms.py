@@ -92,9 +92,9 @@ def raised_alarms(connection: Connection, *, since: int = 0, ignored: tuple[str,
 def alarm_count_lines(warehouse: Warehouse, alarms: list[Alarm]) -> list[str]:
     """A line with the number of fired and raised signals; none if there are none."""
     firing = [alarm for alarm in alarms if alarm.fired]
-    told = [(len(firing), f"since iteration {firing[0].first_iteration}" if firing else ""),
+    groups = [(len(firing), f"since iteration {firing[0].first_iteration}" if firing else ""),
             (len(alarms) - len(firing), "raised once")]
-    counts = [f"{number} signal{'s' * (number > 1)} {when}" for number, when in told if number]
+    counts = [f"{number} signal{'s' * (number > 1)} {when}" for number, when in groups if number]
     return [f"{', '.join(counts)}: warehouse watch {shell_quote(warehouse.root)}"] if counts else []
 
 

@@ -156,14 +156,14 @@ def went_back(state: RunState) -> list[str]:
         later = next((life for life in trained if life.begun > number), None)
         if later:
             former = [life for life in trained if life.begun < number][-1:]
-            told = [f"{name.replace('_', '-')} {value} (was {former[0].settings[name]})"
+            changed = [f"{name.replace('_', '-')} {value} (was {former[0].settings[name]})"
                     for name, value in sorted(later.settings.items())
                     if former and not NOT_TOLD.search(name)
                     and value != former[0].settings.get(name, value)]
             if factor := later.settings.get("lr_after_rollback"):
                 rate = later.settings["learning_rate"] * factor ** state.num_rollbacks(later.iteration)
-                told.insert(0, f"learning rate {rate:g}")
-            line += f"; {', '.join(told)} from iteration {later.iteration} on" if told else ""
+                changed.insert(0, f"learning rate {rate:g}")
+            line += f"; {', '.join(changed)} from iteration {later.iteration} on" if changed else ""
         lines.append(line)
     return lines
 

@@ -558,9 +558,9 @@ class RunState:
         lives = [self.lives[int(begun)] for begun in what.generations]
         for life, facts in zip(lives, what.generations.values(), strict=True):
             readers = self.derived(life.iteration, str(life.purpose)) if life.stage == "rollout" else []
-            beside = {reader.begun for reader in readers} - {each.begun for each in lives}
+            others = {reader.begun for reader in readers} - {each.begun for each in lives}
             if life.ended is not None or life.folder != facts["former"] or (
-                    beside and what.why == "compacted"):        # part i of scores is of part i of completions
+                    others and what.why == "compacted"):        # part i of scores is of part i of completions
                 raise Refusal("rewritten", title=life.title)
         if what.why == "pruned":
             self.check_prune(max(life.iteration for life in lives) + 1)

@@ -65,19 +65,19 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
     from warehouse.loop.devices import Crew, chosen_devices, sharing_of
     from warehouse.loop.driver import Loop, LoopOptions, check_options
     from warehouse.loop.jobs import Job
-    told = LoopOptions(**options)
-    if split and not told.depth:
+    settings = LoopOptions(**options)
+    if split and not settings.depth:
         raise StageError("--split has some GPUs sample while the others train, which needs --ahead. Add it.")
-    check_signals(told.ignore)
+    check_signals(settings.ignore)
     warehouse = open_run(run)
-    check_options(warehouse, told)
+    check_options(warehouse, settings)
     sampling = read_config(warehouse.root / "config.toml").get("rollout", {})
     span = sampling.get("tensor-parallel-size", sampling.get("tensor_parallel_size", 1))
-    crew = Crew(chosen_devices(gpus, devices), span=span, split=split and told.depth > 0,
-                awake=told.depth > 0, sharing=sharing_of(accelerate_config))
+    crew = Crew(chosen_devices(gpus, devices), span=span, split=split and settings.depth > 0,
+                awake=settings.depth > 0, sharing=sharing_of(accelerate_config))
     with (tempfile.TemporaryDirectory(prefix="rollhouse-loop-", dir=warm.folder()) as folder,
           (warehouse.root / LOG).open("a") as log,
-          tqdm(total=told.iterations, desc="policy", leave=False, disable=None,
+          tqdm(total=settings.iterations, desc="policy", leave=False, disable=None,
                bar_format="{desc} {n}/{total} |{bar:20}| {elapsed} {postfix}") as bar):
         def tell(kind: str, facts: dict[str, Any], line: str) -> None:
             text = json.dumps({"event": kind, "at": time.time(), **facts}, default=str) if as_json else line
@@ -85,7 +85,7 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
             sys.stdout.flush()
 
         def show(done: int, doing: str) -> None:
-            bar.n = min(done, told.iterations)
+            bar.n = min(done, settings.iterations)
             bar.set_postfix_str(doing)
 
         def start(words: list[str], place: Mapping[str, str]) -> Job:
@@ -95,7 +95,7 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
 
         jobs: list[Job] = []
         try:
-            code = Loop(warehouse, told, crew, start, tell, show).go()
+            code = Loop(warehouse, settings, crew, start, tell, show).go()
         finally:
             for job in jobs:
                 log.write(f"$ {' '.join(job.words)}\n{job.said()}")

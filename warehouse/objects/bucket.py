@@ -101,7 +101,7 @@ class Bucket:
                 if error.why not in passing or attempt == ATTEMPTS - 1:
                     raise
                 if error.why == UNREACHED:
-                    print(f"{error.why}: {self.address} is asked again ..", file=sys.stderr)
+                    print(f"{error.why}: {self.address} is retried ..", file=sys.stderr)
                 time.sleep((3 if error.why == UNREACHED else 0.1) * 2**attempt)
         raise AssertionError
 

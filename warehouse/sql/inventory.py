@@ -105,11 +105,11 @@ def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool,
     tasks: Listed = {part: {} for part in warehouse.parts("tasks")}
     if not tasks:
         left_out.append(f"{warehouse.folder('tasks')} holds no tasks. Restore it from a copy of the run.")
-    asked = tasks | {part: facts for held in stages if held.manifest for part, facts in held.parts.items()}
+    wanted = tasks | {part: facts for held in stages if held.manifest for part, facts in held.parts.items()}
     if in_place and TWINS:
-        asked = {part: facts for part, facts in asked.items() if part in tasks or part.exists()}
-    ensure_local([*asked, *(part for held in stages if partial and not in_place for part in held.parts)])
-    damage = find_damage(warehouse, asked)
+        wanted = {part: facts for part, facts in wanted.items() if part in tasks or part.exists()}
+    ensure_local([*wanted, *(part for held in stages if partial and not in_place for part in held.parts)])
+    damage = find_damage(warehouse, wanted)
     left_out += [f"{part} {damage[part]}: there are no tasks." for part in tasks if part in damage]
     stages = [_without_damage(held, damage, left_out) for held in stages]
     left_out += [f"{held.stage.title} {UNFINISHED} Until then it is left out." for held in stages

@@ -44,12 +44,12 @@ def find_damage(warehouse: Warehouse, listed: dict[Path, dict[str, Any]]) -> dic
     with ThreadPoolExecutor() as pool:
         each = pool.map if num_bytes > WORTH_THREADS else map
         damage = each(lambda part: _damage(warehouse, part, listed[part]), unknown)
-        told = dict(zip(unknown, damage, strict=True))
-    sound = {names[part]: entry for part, entry in entries.items() if not told.get(part)}
+        found = dict(zip(unknown, damage, strict=True))
+    sound = {names[part]: entry for part, entry in entries.items() if not found.get(part)}
     if sound != known:
         with contextlib.suppress(OSError, StageError):  # every session verifies a read-only run
             replace_bytes(path, json.dumps(sound).encode())
-    return {part: why for part, why in told.items() if why}
+    return {part: why for part, why in found.items() if why}
 
 
 def forget_verified(warehouse: Warehouse) -> None:

@@ -95,10 +95,10 @@ def ask(path: str) -> int | None:
             return None
         try:
             line.connect(path)
-            asked = json.dumps([Path(sys.argv[0]).name, sys.argv[1:], str(Path.cwd()), spent,
+            request = json.dumps([Path(sys.argv[0]).name, sys.argv[1:], str(Path.cwd()), spent,
                                 place_of(began_with), environment(began_with), limits()]).encode()
-            socket.send_fds(line, [number(len(asked))], [0, 1, 2])
-            line.sendall(asked)
+            socket.send_fds(line, [number(len(request))], [0, 1, 2])
+            line.sendall(request)
             process = read_number(line)
         except OSError:              # it has ended, or its folder is gone
             return None

@@ -122,7 +122,7 @@ def serve(listener: socket.socket, rooms: dict[str, Any], served: subprocess.Pop
     signal.signal(signal.SIGINT, signal.SIG_IGN)       # the served command gets Ctrl-C itself
     common: list[Any] = [warm.environment(warm.began_with), warm.limits()]
     residents: Residents = {}
-    forks, told = set[int](), set[str]()
+    forks, reported = set[int](), set[str]()
     with selectors.DefaultSelector() as events:
         ended = os.pidfd_open(served.pid)
         events.register(listener, selectors.EVENT_READ)
@@ -131,7 +131,7 @@ def serve(listener: socket.socket, rooms: dict[str, Any], served: subprocess.Pop
             if not any(key.fileobj is listener for key, _ in events.select()):
                 continue
             with listener.accept()[0] as line:
-                answer(line, rooms, common, residents, forks, told)
+                answer(line, rooms, common, residents, forks, reported)
                 forks -= {process for process in forks if os.waitpid(process, os.WNOHANG)[0]}
         os.close(ended)
     for resident in residents.values():
@@ -142,10 +142,10 @@ def serve(listener: socket.socket, rooms: dict[str, Any], served: subprocess.Pop
 
 
 def answer(line: socket.socket, rooms: dict[str, Any], common: list[Any],
-           residents: Residents, forks: set[int], told: set[str]) -> None:
+           residents: Residents, forks: set[int], reported: set[str]) -> None:
     """Start the job that a command requests, or tell the command to run by itself.
 
-    The reason is printed once (`told`), so that repeated imports do not go unnoticed.
+    The reason is printed once (`reported`), so that repeated imports do not go unnoticed.
     """
     head, streams = receive_streams(line, 3)
     try:
@@ -155,8 +155,8 @@ def answer(line: socket.socket, rooms: dict[str, Any], common: list[Any],
             start(Job(line, name, words, folder, spent, streams, place), rooms, residents, forks)
         else:
             line.sendall(warm.number(warm.COLD))
-            if name in rooms and (why := difference(state, common)) not in told:
-                told.add(why)
+            if name in rooms and (why := difference(state, common)) not in reported:
+                reported.add(why)
                 print(f"{name} imports by itself, because {why} differs from `warehouse warm`.",
                       file=sys.stderr)
     except (ValueError, OSError):    # client or resident was killed, or fork or print failed
@@ -205,9 +205,9 @@ def start(job: Job, rooms: dict[str, Any], residents: Residents, forks: set[int]
         forks.add(fork(lambda: run_job(job, command)))
         return
     resident.busy = True
-    asked = json.dumps([job.words, job.folder, job.spent, job.place]).encode()
-    socket.send_fds(resident.line, [warm.number(len(asked))], [job.line.fileno(), *job.streams])
-    resident.line.sendall(asked)
+    request = json.dumps([job.words, job.folder, job.spent, job.place]).encode()
+    socket.send_fds(resident.line, [warm.number(len(request))], [job.line.fileno(), *job.streams])
+    resident.line.sendall(request)
 
 
 def room_of(command: Any) -> ModuleType:

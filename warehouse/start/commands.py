@@ -55,7 +55,7 @@ def doctor(stage: str | None, model: str | None, revision: str | None, as_json: 
                 click.echo(f"{name}: get it by  {finding.command}")
     if as_json:
         click.echo(as_line(found))
-    able = [name for name, told in found.items() if told["able"]]
+    able = [name for name, report in found.items() if report["able"]]
     if not as_json and not model:
         click.echo(f"able: {', '.join(able) or 'none'}")
     sys.exit(len(able) < len(found))

@@ -29,9 +29,9 @@ def run_demo(run: Path, iterations: int, say: Callable[[str], None]) -> None:
     _call("warehouse", "loop", folder, str(iterations), "--eval-every", str(iterations))
     _call("warehouse", "summary", folder)
     _call("reports", "build", folder)
-    asked = "\n".join(f'  warehouse sql {shell_quote(run)} "{query}"' for query in QUESTIONS)
+    queries = "\n".join(f'  warehouse sql {shell_quote(run)} "{query}"' for query in QUESTIONS)
     say(f"\nThe demo is complete ({time.monotonic() - began:.0f} s this time).\n"
-        f"warehouse: {run}; two questions to it:\n{asked}\nreport:    {run / 'report.html'}")
+        f"warehouse: {run}; two questions to it:\n{queries}\nreport:    {run / 'report.html'}")
 
 
 def _call(name: str, *words: str) -> None:

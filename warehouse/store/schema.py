@@ -46,7 +46,7 @@ TASKS = (
     Column("task_id", TEXT, "Unique name of the task in this run."),
     Column("source", TEXT, "Where it was imported from, as given to `warehouse init`."),
     Column("split", TEXT, "Name of the split, for example 'train' or 'heldout'."),
-    Column("heldout", FLAG, "True: never trained on unless asked by name."),
+    Column("heldout", FLAG, "True: never trained on unless named."),
     Column("position", COUNT, "Order of import, from 0."),
     Column("kind", TEXT, "Kind of task: how it is scored, for example 'grid' or 'function'.",
            stored="scorer"),
@@ -181,11 +181,11 @@ SAMPLES = (
 
 POLICY_LOGPROBS = (
     *KEYS,
-    Column("model", TEXT, "Which model was asked: 'policy-3', or the name of a model's folder and its hash."),
+    Column("model", TEXT, "The model: 'policy-3', or the name of a model's folder and its hash."),
     Column("policy_version", COUNT, "The policy that it is, 0 for the base; null for another model."),
     Column("logprobs", LOGPROBS, "Its log probability in nats of each token of completion_ids, at the "
            "temperature of the row and over what truncation left (support_ids); as old_logprobs are."),
-    Column("entropies", LOGPROBS, "Entropy of its distribution of each token, nats; null unless asked for."),
+    Column("entropies", LOGPROBS, "Entropy of its distribution of each token, nats; null unless requested."),
 )
 
 TRAIN_SAMPLES = (

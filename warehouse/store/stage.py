@@ -202,17 +202,17 @@ class Stage:
         from importlib.metadata import version
         folder, prompts = self.folder, self.prompts
         parts = [folder / name for name in file_names(folder, "*-*.parquet")]
-        asked = [prompts / name for name in file_names(prompts, "part-*.parquet")] if prompts else []
-        ensure_local([*parts, *asked])
+        prompt_parts = [prompts / name for name in file_names(prompts, "part-*.parquet")] if prompts else []
+        ensure_local([*parts, *prompt_parts])
         check_parts(parts, self.warehouse.owners, numbers)
-        check_parts(asked, self.warehouse.owners)
+        check_parts(prompt_parts, self.warehouse.owners)
         return {
             "stage": self.name, **self.identity, "facts": facts, "settings": self.settings(),
             "changes": self.changes(),
             "versions": {"python": platform.python_version(), "rollhouse": version("rollhouse"),
                          "git": _revision()},
             "parts": [part_facts(part) for part in parts],
-            **({"prompts": [part_facts(part) for part in asked]} if prompts else {}),
+            **({"prompts": [part_facts(part) for part in prompt_parts]} if prompts else {}),
             "host": platform.node(), "finished_at": time.time(),
         }
 

@@ -39,12 +39,12 @@ WITH restarts AS (SELECT coalesce(list(policy_version), [])::INTEGER[] AS versio
                   WHERE rolled_back_to IS NOT NULL),
      held AS (
     SELECT signals.*,
-           raised AND (immediate OR coalesce(lag(raised) OVER beside, false)
-                       OR coalesce(lead(raised) OVER beside, false)
+           raised AND (immediate OR coalesce(lag(raised) OVER neighbours, false)
+                       OR coalesce(lead(raised) OVER neighbours, false)
                        OR bool_or(raised AND signal IN ('solving_falls', 'errors')) OVER same
                           AND count(*) FILTER (raised AND signal <> 'reward_falls') OVER same > 1) AS fired
     FROM signals, restarts
-    WINDOW same AS (PARTITION BY purpose, iteration), beside AS (
+    WINDOW same AS (PARTITION BY purpose, iteration), neighbours AS (
         PARTITION BY purpose, signal, len(list_filter(versions, lambda version: version <= iteration))
         ORDER BY iteration))
 SELECT iteration, purpose, signal, value, level, above, fired, meaning FROM held WHERE raised;
