@@ -76,7 +76,7 @@ def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[
             saved, saved_at = len(steps), time.monotonic()
         if stopping and len(steps) < len(learner.plan):
             raise StageStopped(f"Stopped because {stop.reason}, with {len(steps)} of {len(learner.plan)} "
-                               "steps taken and saved. Run the same command again to go on.")
+                               "steps taken and saved. Run the same command again to continue.")
     return steps
 
 

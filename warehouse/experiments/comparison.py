@@ -70,7 +70,7 @@ def flip_test(gains: Sequence[float], flips: int = FLIPS, seed: int = 0) -> floa
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's corrected p-values (1979): with a level of 0.05, 5% of tables contain a false positive."""
+    """Holm's corrected p-values (1979): below 0.05, at most 5% of tables have a false positive."""
     corrected, largest = [0.0] * len(p_values), 0.0
     for place, number in enumerate(sorted(range(len(p_values)), key=lambda each: p_values[each])):
         largest = max(largest, min(1.0, (len(p_values) - place) * p_values[number]))

@@ -68,7 +68,7 @@ def sentence(state: RunState, entry: Entry) -> str:
         case Begun():
             return f"{state.lives[entry.number].title} begins"
         case Changed() as what:
-            return (f"{titles([what.generation])} goes on with {what.setting} = {shorten(what.now, 60)}, "
+            return (f"{titles([what.generation])} continues with {what.setting} = {shorten(what.now, 60)}, "
                     f"before {shorten(what.before, 60)}")
         case Completed(generation=generation, facts=facts):
             policy = f"; policy {state.lives[generation].iteration + 1}" if "policy" in facts else ""

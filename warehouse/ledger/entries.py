@@ -9,7 +9,7 @@ DERIVED = ("score", "logprobs")     # stages over a rollout: part i belongs to p
 
 @dataclass(frozen=True)
 class Made:
-    """The run is made. `facts` is warehouse.json, `old` the entries that replace a run without a log."""
+    """The run is made. `facts` is warehouse.json, `old` are entries that represent a run without a log."""
 
     facts: dict[str, Any]
     old: list[dict[str, Any]] = field(default_factory=list)

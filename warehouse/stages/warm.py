@@ -28,7 +28,7 @@ AGAIN = 256                          # exit code: run it again, in a fresh proce
 
 began_with = dict(os.environ)        # before this process changes anything
 stays = False                        # whether this process runs several commands; a command may set it
-sound = True                         # whether a failed command left no trace; a command may set it
+sound = True                         # whether a failed command left this process unchanged; it may say so
 spent = 0.0                          # seconds that the command ran before its restart
 started = time.perf_counter()        # when this process began the command that it runs
 
@@ -96,7 +96,7 @@ def ask(path: str) -> int | None:
         try:
             line.connect(path)
             request = json.dumps([Path(sys.argv[0]).name, sys.argv[1:], str(Path.cwd()), spent,
-                                place_of(began_with), environment(began_with), limits()]).encode()
+                                  place_of(began_with), environment(began_with), limits()]).encode()
             socket.send_fds(line, [number(len(request))], [0, 1, 2])
             line.sendall(request)
             process = read_number(line)

@@ -145,7 +145,7 @@ class Stage:
             if values["before"] == values["now"]:
                 continue
             if name not in accept_change:
-                accept = f"go on with `--accept-change {name}`, " if name in may_change else ""
+                accept = f"continue with `--accept-change {name}`, " if name in may_change else ""
                 raise SettingChanged(self.title, name, **values, way_out=f"Run it with the former value, "
                                      f"{accept}or {self.way_to_discard()}.")
             self._note_change(begun, {"setting": name, **values})
