@@ -274,7 +274,7 @@ class RunState:
         return sum(policy.rolled_back_to is not None and version <= iteration
                    for version, policy in self.policies.items())
 
-    # Groups that later iterations continue --------------------------------------------------------------------
+    # Groups that later iterations continue ----------------------------------------------------------------
 
     def taken_groups(self, after: int, *, complete: bool = False) -> dict[str, int]:
         """Groups that the iterations after this one continued, each with the last iteration that has it.
