@@ -20,7 +20,7 @@ help:                   ## show this list
 
 install: $(VENV)/ready  ## make the environment and nothing else; then: source .venv/bin/activate
 
-demo: $(VENV)/ready     ## rollout, score and train on ARC tasks for ten iterations
+demo: $(VENV)/ready     ## rollout, score and train on grid tasks for ten iterations
 	$(BIN)/warehouse demo runs/demo
 
 test: check             ## lint, types and the default tests, the real loop with the real engine among them

@@ -41,7 +41,7 @@ BUDGETS = 20, 1000      # tokens at a time: less than a group, and more than all
 
 def make_model(family: str, folder: Path) -> bool:
     """A tiny random model of a family with the starter's tokenizer; whether it has experts."""
-    model = tiny_copy(AutoConfig.for_model(family, **FAMILIES[family]), VOCABULARY)
+    model = tiny_copy(AutoConfig.for_model(**{"model_type": family, **FAMILIES[family]}), VOCABULARY)
     model.save_pretrained(folder)  # type: ignore[operator]
     for pattern in TOKENIZER_PATTERNS:
         for source in STARTER.glob(pattern):

@@ -1,12 +1,14 @@
-"""Whether this machine can sample, and whether the engine supports a model."""
+"""Whether this machine can sample, and whether the engine supports a model and computes it like `train`."""
 
+import json
 import os
 from pathlib import Path
 
 from rollout.engines.engine import EngineSettings
 from rollout.engines.environment import engine_version, on_cpu, prepare_environment
+from rollout.engines.probe import FURTHEST
 from warehouse.start import CPU_SET
-from warehouse.start.finding import Finding
+from warehouse.start.finding import SAID, Finding
 from warehouse.store.errors import StageError, first_line, shell_quote
 
 WITHOUT_GPU = f"pip install --no-deps -r {shell_quote(CPU_SET)}"
@@ -52,15 +54,23 @@ def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
     from rollout.engines import vllm_engine
     if reason := vllm_engine.why_unknown(model, revision):
         return found.refuse(f"vLLM cannot serve it: {reason} {ENDPOINT}.")
-    if not (copy / "config.json").exists():
+    if not (copy / SAID).exists():
         return found
+    ids, said = json.loads((copy / SAID).read_text(encoding="utf-8"))
     try:
         engine = vllm_engine.VllmEngine(EngineSettings(model=str(copy), adapter=None, adapter_rank=0,
                                                        max_model_len=SHORT, max_num_seqs=1,
                                                        gpu_memory_utilization=0.2))
-        engine.prompt_logprobs([0, 1, 2, 3])
-        found.lines.append("a tiny random copy of it starts and samples")
+        off = sum(abs(one - other) for one, other in zip(engine.prompt_logprobs(ids), said, strict=True))
     except Exception as error:      # an architecture may raise anything
-        found.lines.append(f"a tiny random copy of it does not start: {first_line(error)}. The model itself "
-                           "may: layers as narrow as the copy's have no kernel in some engines")
+        reason = f"vLLM does not start with a tiny random copy of it: {first_line(error)}"
+        if found.facts["device"] == "cpu":
+            return found.refuse(f"{reason}. {ENDPOINT}.")
+        found.lines.append(f"{reason}. The model itself may: some kernels need wide layers")
+        return found
+    found.facts["gap"] = off = off / len(said)
+    if not off < FURTHEST[engine.dtype]:
+        return found.refuse(f"vLLM and `train` disagree: the logprobs of a tiny random copy "
+                            f"are off by {off:.2g} nats. {ENDPOINT}.")
+    found.lines.append(f"a tiny random copy of it is sampled in {engine.dtype}, {off:.1g} nats from `train`")
     return found

@@ -1,7 +1,5 @@
 """The command `score`."""
 
-import math
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,17 +60,21 @@ def score(run: Path, **values: Any) -> None:
     limits make another scorer; its rows are stored next to the earlier ones.
     """
     from score.rewards.named import default_reward
+    from score.rewards.scorer import Scorer
     from score.run import run_score
     from score.tasks.kinds import graders_of
+    from warehouse.stages.user_code import load_function
     options = options_from(ScoreOptions, {"run": run, **values})
     warehouse = open_run(run)
     kinds = set(warehouse.read("tasks", columns=["kind"]).column("kind").to_pylist())
-    told = ["kind", "payload"] if "verifiers" in kinds else ["kind"]           # payloads may be gigabytes
+    told = ["kind", "payload"] if "graded" in kinds else ["kind"]           # payloads may be gigabytes
     graders = graders_of(((row["kind"], row.get("payload")) for row in
                           warehouse.read("tasks", columns=told).to_pylist()), options.lanes.import_path)
     reward = settled_reward(options.reward)
-    scorer = scorer_of(options, replace(reward, reward=reward.reward or default_reward(kinds)),
-                       graders.versions, warehouse.state.replaced_payloads)
+    own = load_function(reward.reward_file, "--reward-file") if reward.reward_file else None
+    scorer = Scorer(reward.reward or default_reward(kinds), options.limits.limits,
+                    tuple(sorted(options.lanes.allow_import)), own, graders.versions,
+                    warehouse.state.replaced_payloads)
     run_score(options, scorer, click.echo, graders.modules)
 
 
@@ -85,29 +87,3 @@ def settled_reward(options: RewardOptions) -> RewardOptions:
     if source("reward_file") is ParameterSource.COMMANDLINE:
         raise StageError("--reward and --reward-file are two rewards. Leave one of them out.")
     return replace(options, reward_file=None)
-
-
-def scorer_of(options: ScoreOptions, reward: RewardOptions, graders: Mapping[str, str],
-              replaced: Mapping[str, str]) -> Any:
-    """The scorer that the options describe for the run's tasks."""
-    from score.rewards.scorer import Scorer
-    from warehouse.stages.user_code import load_function
-    return Scorer(str(reward.reward), numbers_of(reward.parameter), options.limits.limits,
-                  tuple(sorted(options.lanes.allow_import)), reward.truncated_zero,
-                  load_function(reward.reward_file, "--reward-file") if reward.reward_file else None, graders,
-                  replaced)
-
-
-def numbers_of(texts: tuple[str, ...]) -> dict[str, float]:
-    """NAME=VALUE texts as numbers; StageError for anything else."""
-    from warehouse.store.errors import StageError
-    numbers = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        try:
-            numbers[name] = float(value)
-        except ValueError:
-            numbers[name] = math.nan
-        if not math.isfinite(numbers[name]):
-            raise StageError(f"--parameter {text} is not NAME=NUMBER, for example shaping=0.2.")
-    return numbers

@@ -1,20 +1,15 @@
-"""What isolation this machine offers, how fast it is, and what would raise it."""
+"""What isolation this machine offers, and what would raise it."""
 
 import os
 import platform
 import sys
-import time
-
-import numpy as np
 
 from score.isolation import landlock
 from score.isolation.lockdown import Layer
-from score.protocol.frames import JobKind, encode_grids
 from score.sandbox.canaries import BODIES
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool, usable_cores
-from score.sandbox.program import Program
 from score.sandbox.tiers import TIERS, UNSAFE, missing_for, try_tier
 from warehouse.start.finding import Finding
 
@@ -24,7 +19,6 @@ ADVICE = {
     "B": "a kernel from 5.13 on with landlock in /sys/kernel/security/lsm",
     "C": "Linux on x86-64 or aarch64, with seccomp filters in the kernel",
 }
-NUM_PROGRAMS = 200
 
 
 def examine() -> Finding:
@@ -42,8 +36,7 @@ def examine() -> Finding:
             best = best or name
             with trial:
                 dropped = Layer.UNPRIVILEGED in Layer(trial.lanes[0].layers)
-                found.lines.append(f"tier {name} ({words}): holds, {len(BODIES)} attacks contained, "
-                                   f"{programs_per_second(trial):.0f} programs/s per lane"
+                found.lines.append(f"tier {name} ({words}): holds, {len(BODIES)} attacks contained"
                                    f"{'' if dropped else ', but as root'}")
         else:
             lacking = "B" if name == "A" and landlock.version() == 0 else name
@@ -54,14 +47,3 @@ def examine() -> Finding:
                             "given", "apt-get install bubblewrap")
     found.lines.append(f"uses tier {best}")
     return found
-
-
-def programs_per_second(pool: LanePool) -> float:
-    """Programs of a trivial kind that the lanes run in a second."""
-    payload = encode_grids([np.zeros((3, 3), np.uint8)] * 5)
-    programs = [Program(JobKind.GRID, f"# {number}\ndef transform(grid):\n    return grid\n", payload)
-                for number in range(NUM_PROGRAMS)]
-    started = time.monotonic()
-    for _ending in pool.run(programs):
-        pass
-    return NUM_PROGRAMS / (time.monotonic() - started)

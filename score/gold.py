@@ -1,7 +1,7 @@
 """Canonical solutions, each of which must be judged right, and cheats, none of which a task may pay."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from score.sandbox.limits import Limits
 from score.sandbox.pool import usable_cores
 from score.sandbox.program import Outcome
 from score.sandbox.tiers import open_lanes
-from score.tasks.kinds import graders_of, load_task
+from score.tasks.kinds import Task, graders_of, load_task
 from score.tasks.measures import Answer
 from warehouse.sources.named import read_sources
 from warehouse.store.errors import StageError, counted
@@ -30,15 +30,6 @@ STEPS = (1, 4, 16, 64)      # times the limits, for solutions that ran into them
 MOST_MEMORY = 8             # times the limit on memory
 PROGRAMS = ("grid", "function", "stdio")        # kinds that a program solves
 LIMITED = ("timeout", "memory", "MemoryError")      # what is said of a solution that ran into a limit
-
-
-@dataclass(frozen=True)
-class GoldTask:
-    """A task as it is stored, with its payload read."""
-
-    task_id: str
-    kind: str
-    payload: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -66,13 +57,12 @@ def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limit
     tasks, answers = read_tasks(where)
     if gold:
         answers |= read_answers(gold)
-    solved = [task for task in tasks if task.task_id in answers]
-    if not solved and gold:
-        raise StageError(f"{gold} has no solution of any task in {where}: their task_ids differ. "
-                         "Correct them.")
+    solved = [load_task(*task) for task in tasks if task[0] in answers]
     if not solved:
-        raise StageError(f"{where} brings no solutions. Name a file of them: score gold {where} FILE.")
-    graders = graders_of(((task.kind, task.payload) for task in solved), lanes.import_path)
+        raise StageError(f"{gold} has no solution of any task in {where}: their task_ids differ. Correct "
+                         "them." if gold else f"{where} brings no solutions. Name a file of them: score gold "
+                                              f"{where} FILE.")
+    graders = graders_of(((task.kind_name, task.payload) for task in solved), lanes.import_path)
     verdicts: dict[str, GoldVerdict] = {}
     paid: dict[str, str] = {}
     asked = solved
@@ -89,8 +79,7 @@ def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limit
             executor = Executor(pool, isolated=best.isolated)
             judged = judge_gold(executor, asked, answers, progress.note_outcome)
             if step == 1:
-                loaded = [load_task(task.task_id, task.kind, task.payload) for task in solved]
-                paid = paid_cheats(executor, loaded, progress.note_outcome)
+                paid = paid_cheats(executor, solved, progress.note_outcome)
         verdicts |= {verdict.task_id: replace(verdict, needs=needs, pays=paid.get(verdict.task_id, ""))
                      for verdict in judged}
         asked = [task for task in asked if verdicts[task.task_id].limited]
@@ -101,64 +90,63 @@ def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limit
     return lines_of(list(verdicts.values()), len(tasks) - len(solved))
 
 
-def judge_gold(executor: Executor, tasks: Sequence[GoldTask], answers: Mapping[str, Answer],
+def judge_gold(executor: Executor, tasks: Sequence[Task], answers: Mapping[str, Answer],
                finished: Callable[[Outcome], None]) -> list[GoldVerdict]:
     """Each solution as its task asks."""
-    items = [Item(load_task(task.task_id, task.kind, task.payload), answers[task.task_id]) for task in tasks]
+    items = [Item(task, answers[task.task_id]) for task in tasks]
     verdicts = []
     for task, row in zip(tasks, measure(items, run_programs(executor, items, finished)), strict=True):
-        right = row.measures.correct
-        reason = "" if right else reason_of(task, row)
-        limited = any(word in reason for word in LIMITED)
-        verdicts.append(GoldVerdict(task.task_id, right, reason, limited))
+        reason = "" if row.measures.correct else reason_of(task, row)
+        verdicts.append(GoldVerdict(task.task_id, row.measures.correct, reason,
+                                    limited=any(word in reason for word in LIMITED)))
     return verdicts
 
 
-def reason_of(task: GoldTask, row: Judgement) -> str:
+def reason_of(task: Task, row: Judgement) -> str:
     """Why a solution is not judged right: its error, or what of it was wrong."""
-    outcome, given = row.outcome, row.measures.outputs
-    words = [outcome.error_class and str(outcome.error_class), outcome.error_name, outcome.error_message]
-    if any(words) or given is None or task.kind == "grid":
-        return ": ".join(filter(None, words)) or f"wrong: {(given or '')[:200]}"
-    lines = unit_lines(task.kind, task.payload, json.loads(given)["test"])
+    error, given = row.outcome.said, row.measures.outputs
+    if error or given is None or task.kind_name == "grid":
+        return error or f"wrong: {(given or '')[:200]}"
+    lines = unit_lines(task.kind_name, task.payload, json.loads(given)["test"])
     return "; ".join(" ".join(line.split()) for line in lines if ": right" not in line)[:400]
 
 
 def lines_of(verdicts: list[GoldVerdict], num_unsolved: int) -> list[str]:
     """How many are judged right, with which limits, and which are not right."""
-    conditions: dict[str, list[str]] = {}
+    needed: dict[str, list[str]] = {}
     for verdict in verdicts:
         if verdict.right and verdict.needs:
-            conditions.setdefault(f"with `score {verdict.needs}`", []).append(verdict.task_id)
+            needed.setdefault(verdict.needs, []).append(verdict.task_id)
     wrong = [verdict for verdict in verdicts if not verdict.right]
     lines = [f"{len(verdicts) - len(wrong)} of {len(verdicts)} canonical solutions are judged right"]
-    for condition, names in conditions.items():
+    for needs, names in needed.items():
         listing = ", ".join(names[:SHOWN]) + (", .." if len(names) > SHOWN else "")
-        lines += [f"  {len(names)} of them only {condition}: {listing}"] if names else []
-    lines += [f"  not right: {verdict.task_id}: {verdict.reason}" for verdict in wrong[:SHOWN]]
-    if len(wrong) > SHOWN:
-        lines.append(f"  and {len(wrong) - SHOWN} more")
+        lines.append(f"  {len(names)} of them only with `score {needs}`: {listing}")
+    lines += first_of(f"  not right: {verdict.task_id}: {verdict.reason}" for verdict in wrong)
     if num_unsolved:
         lines.append(f"  no solution of {counted(num_unsolved, 'task')}")
-    paying = [verdict for verdict in verdicts if verdict.pays]
+    paying = [f"  {verdict.task_id}: {verdict.pays}" for verdict in verdicts if verdict.pays]
     if paying:
         lines.append(f"{len(paying)} of {counted(len(verdicts), 'task')} pay programs that solve nothing")
-    lines += [f"  {verdict.task_id}: {verdict.pays}" for verdict in paying[:SHOWN]]
-    if len(paying) > SHOWN:
-        lines.append(f"  and {len(paying) - SHOWN} more")
-    return lines
+    return lines + first_of(paying)
 
 
-def read_tasks(where: str) -> tuple[list[GoldTask], dict[str, Answer]]:
-    """The tasks of a run or of a source, and the solutions that a source brings by task."""
+def first_of(lines: Iterable[str]) -> list[str]:
+    """The first lines, and how many more there are."""
+    first = list(lines)
+    return first[:SHOWN] + [f"  and {len(first) - SHOWN} more"] * (len(first) > SHOWN)
+
+
+def read_tasks(where: str) -> tuple[list[tuple[str, str, dict[str, Any]]], dict[str, Answer]]:
+    """Id, kind and payload of the tasks of a run or of a source, and the solutions that a source brings."""
     if Path(where).is_dir():
         rows = open_warehouse(where).read("tasks", columns=["task_id", "kind", "payload"]).to_pylist()
-        return [GoldTask(row["task_id"], row["kind"], json.loads(row["payload"])) for row in rows], {}
+        return [(row["task_id"], row["kind"], json.loads(row["payload"])) for row in rows], {}
     tasks = [task for _source, task in read_sources((where,))]
     answers = {task.task_id: Answer(task.solution, task.solution if task.kind in PROGRAMS
                                     else first_code_block(task.solution))
                for task in tasks if task.solution is not None}
-    return [GoldTask(task.task_id, task.kind, json.loads(task.payload)) for task in tasks], answers
+    return [(task.task_id, task.kind, json.loads(task.payload)) for task in tasks], answers
 
 
 def read_answers(gold: Path) -> dict[str, Answer]:

@@ -19,12 +19,9 @@ class RewardOptions:
 
     reward: str | None = option(None, "Reward to compute. [default: by kind of task]",
                                 choices=REWARDS, group="Reward")
-    parameter: tuple[str, ...] = option(
-        (), "Parameter of the reward, for example shaping=0.2; may be repeated.", metavar="NAME=VALUE")
     reward_file: str | None = option(
         None, "A reward function of your own, with TRL's signature, instead of --reward.",
         metavar="FILE.py:NAME", guarded="reward")
-    truncated_zero: bool = option(False, "Give truncated completions the reward 0.")
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,8 @@ def score_rollout(session: Session, iteration: int, purpose: str, clock: Clock) 
     with clock.phase("reading"):
         questions = Questions(warehouse, iteration, purpose)
     with clock.phase("start"):
-        num_golden = check_golden(executor, session.scorer, questions.kind_names())
+        num_golden = check_golden(executor, session.scorer,
+                                  {row["kind"] for row in questions.payloads.values()})
     num_run = executor.num_run
     while True:
         over = sampling is None or sampling.is_over()

@@ -23,7 +23,8 @@ def commands(page: str) -> str:
 
 def run_script(script: str, folder: Path) -> str:
     """What a script prints in a folder that has the examples."""
-    (folder / "examples").symlink_to(ROOT / "examples")
+    if not (folder / "examples").exists():
+        (folder / "examples").symlink_to(ROOT / "examples")
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True,
                           cwd=folder, env=environment)
@@ -50,5 +51,8 @@ def test_the_commands_of_the_tutorial_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow("an iteration and two evaluations, by the real engine")
 @pytest.mark.engine
-def test_the_demo_runs(tmp_path: Path) -> None:
-    assert "The demo is complete" in run_script(f"warehouse demo {tmp_path}/run 1", tmp_path)
+def test_the_demo_runs_and_names_two_questions(tmp_path: Path) -> None:
+    said = run_script(f"warehouse demo {tmp_path}/run 1", tmp_path)
+    assert "The demo is complete" in said
+    questions = re.findall("^  warehouse sql .*", said, flags=re.MULTILINE)
+    assert re.search(r"^ +400 +0\.\d", run_script(questions[1], tmp_path), flags=re.MULTILINE)

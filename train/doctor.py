@@ -1,12 +1,13 @@
 """Whether this machine can train, and how a model can be trained, tested on a tiny random copy of it."""
 
+import json
 import os
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from warehouse.start import CPU_SET
-from warehouse.start.finding import Finding
+from warehouse.start.finding import SAID, Finding
 from warehouse.store.errors import StageError, first_line, shell_quote
 
 PACKAGES = ("torch", "transformers", "peft", "accelerate")
@@ -61,11 +62,13 @@ def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
     except StageError as error:
         found.lines.append(f"{error} Load it to find out how it can be trained.")
         return found
-    tiny.save_pretrained(copy)  # type: ignore[operator]
+    tiny.to(config.get_text_config().dtype).save_pretrained(copy)  # type: ignore[operator]
     copy_tokenizer(model, copy)
     for name, way in (("adapter", "an adapter"), ("full", "all weights (--full)")):
         try:
-            facts = found.facts[name] = _facts(_load(copy, name))
+            policy = _load(copy, name)
+            facts = found.facts[name] = _facts(policy)
+            (copy / SAID).write_text(json.dumps(_logprobs(policy)), encoding="utf-8")
             text = words[facts["prompts"]] + (f" ({facts['because']})" if facts["because"] else "")
         except StageError as error:
             text = str(error).replace(str(copy), model)
@@ -95,6 +98,15 @@ def _load(folder: Path, name: str) -> Any:
         return load_full(str(folder), dtype="float32", device=cpu)
     return load_lora(str(folder), None, dtype="float32", device=cpu, seed=0, rank=1, alpha=1, rslora=False,
                      targets="all-linear")
+
+
+def _logprobs(policy: Any) -> list[list[Any]]:
+    """Some ids, and the logprobs in nats of all but the first; a new adapter changes none."""
+    import torch
+    ids = torch.arange(24)
+    with torch.no_grad():
+        logprobs = policy.full_logits(ids[None])[0, :-1].float().log_softmax(dim=-1)
+    return [ids.tolist(), logprobs.gather(1, ids[1:, None]).squeeze(1).tolist()]
 
 
 def _facts(policy: Any) -> dict[str, Any]:

@@ -63,9 +63,9 @@ def write_puzzles(kind: str, count: int, output: Path, size: int | None, level: 
                 json.dumps(
                     {
                         "task_id": f"{kind}-{level}-{size}-{seed}-{number:05d}",
-                        "kind": "puzzle",
+                        "kind": "graded",
                         "messages": [{"role": "user", "content": puzzle["question"]}],
-                        "payload": puzzle["payload"],
+                        "payload": {"grader": "puzzle_grader", **puzzle["payload"]},
                         "solution": puzzle["solution"],
                     }
                 )

@@ -222,7 +222,7 @@ def draw_murder_clue(rng: Random, night: Mystery, facts: Facts, hour: int) -> tu
 
 
 def mystery(rng: Random, size: int = 4, level: str = "medium") -> dict[str, Any]:
-    """One puzzle: what is asked, the payload of a task of kind `puzzle`, and the answer in words."""
+    """One puzzle: what is asked, the payload for its grader, and the answer in words."""
     night = draw_mystery(rng, size)
     world, facts = describe(night)
     answer = [numbers[chosen] for numbers, chosen in zip(facts[2:], night.murder, strict=True)]

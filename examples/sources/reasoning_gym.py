@@ -1,18 +1,21 @@
 """Questions of the library reasoning-gym: drawn once, stored whole, graded by its own graders in a lane.
 
     warehouse init RUN --model .. --tasks "examples/sources/reasoning_gym.py:tasks?name=lcm&count=500&seed=7"
+    score RUN --import-path examples/graders
 """
 
 import json
+import runpy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from warehouse.sources.named import option_value
 from warehouse.sources.wording import ask
 from warehouse.store.errors import StageError
-from warehouse.tasks.graders import GRADERS, check_generator
 
-_, INSTALL = GRADERS["reasoning-gym"]
+INSTALL = "pip install 'rollhouse[reasoning-gym]', then pip install --no-deps reasoning-gym==0.1.25"
+GENERATORS = runpy.run_path(str(Path(__file__).parents[1] / "graders" / "gym_generators.py"))["GENERATORS"]
 GARBAGE = "foo bar"
 
 
@@ -21,7 +24,10 @@ def tasks(name: str, count: str, seed: str = "0", **options: str) -> Iterator[di
 
     StageError for what is not known or allowed.
     """
-    check_generator(name, f"name={name}")
+    if name not in GENERATORS:
+        raise StageError(f"'{name}' is not among the generators of reasoning-gym that are the same every "
+                         "time, survive being stored, pay nothing for garbage and evaluate no text: "
+                         f"{', '.join(GENERATORS)}.")
     try:
         from reasoning_gym import create_dataset
     except ImportError as error:
@@ -43,6 +49,7 @@ def _task_of(name: str, dataset: Any, number: int, seed: int) -> dict[str, Any]:
     if right != 1.0 or wrong > 0.05:
         raise StageError(f"Question {number}: the library gives its own answer {right:g} and garbage "
                          f"{wrong:g}. Choose another generator or other options.")
-    return {"task_id": f"{name}-{seed}-{number:05d}", "kind": "reasoning-gym",
-            "messages": ask(entry["question"], "tag"), "payload": {"dataset": name, "entry": entry},
+    return {"task_id": f"{name}-{seed}-{number:05d}", "kind": "graded",
+            "messages": ask(entry["question"], "tag"),
+            "payload": {"grader": "gym_grader", "dataset": name, "entry": entry},
             "solution": f"<answer>{entry['answer']}</answer>"}

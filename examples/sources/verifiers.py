@@ -1,6 +1,7 @@
 """Tasks of a taskset for verifiers (PrimeIntellect): data stored whole, rewards asked in a lane.
 
     warehouse init RUN --model .. --tasks "examples/sources/verifiers.py:tasks?package=my-taskset&count=500"
+    score RUN --import-path examples/graders
 """
 
 import inspect
@@ -13,9 +14,8 @@ from typing import Any
 
 from warehouse.sources.named import option_value
 from warehouse.store.errors import StageError
-from warehouse.tasks.graders import GRADERS
 
-_, INSTALL = GRADERS["verifiers"]
+INSTALL = "pip install 'rollhouse[verifiers]'"
 
 
 def tasks(package: str, count: str | None = None, **options: str) -> Iterator[dict[str, Any]]:
@@ -102,5 +102,5 @@ def _task_of(task: Any, package: str, config: dict[str, Any], task_id: str) -> d
                          "another taskset.")
     if task.data.system_prompt is not None:
         messages = [{"role": "system", "content": task.data.system_prompt}, *messages]
-    return {"task_id": task_id, "kind": "verifiers", "messages": messages,
-            "payload": {"taskset": package, "config": config, "data": data}}
+    payload = {"grader": "taskset_grader", "modules": [package], "config": config, "data": data}
+    return {"task_id": task_id, "kind": "graded", "messages": messages, "payload": payload}

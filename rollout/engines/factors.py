@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,13 +35,14 @@ class Factors:
     """
 
     adapter: Path
+    files: list[Path]       # of the base's weights
     rank: int
     scale: float
     pairs: dict[str, list[tuple[str, Any, Any]]]    # name of A's tensor, A, B
     used: set[str] = field(default_factory=set)
 
     @classmethod
-    def read(cls, adapter: Path, device: str = "cpu") -> Self:
+    def read(cls, adapter: Path, files: list[Path], device: str = "cpu") -> Self:
         """The factors in an adapter's folder; StageError if more than addition is needed to merge them."""
         from safetensors.torch import load_file
         config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
@@ -50,7 +52,7 @@ class Factors:
             if (match := FACTOR.fullmatch(name)) and match[3] == "A":
                 second = tensors[name.replace("lora_A", "lora_B")].float()
                 pairs[plain_name(match[1])].append((name, tensors[name].float(), second))
-        return cls(adapter, config["r"], scaling(config, adapter), pairs)
+        return cls(adapter, files, config["r"], scaling(config, adapter), pairs)
 
     def change(self, name: str, shape: Sequence[int], rows: int | None = None) -> Any:
         """The change of the weight with this name and shape, or of its first rows; None if it has none."""
@@ -74,7 +76,8 @@ class Factors:
             if down.shape[1] == num_in and (halves or len(up) == num_out):
                 start = num_out * HALVES[part] if halves else 0
                 self.used.add(first)
-                own = up.reshape(len(up), self.rank, -1)[start:start + (rows or num_out), :, index]
+                end = start + min(rows or num_out, num_out)
+                own = up.reshape(len(up), self.rank, -1)[start:end, :, index]
                 return self.scale * (own @ down.reshape(-1, self.rank, num_in)[index])
         return None
 
@@ -87,15 +90,30 @@ class Factors:
         """The change of all experts in one tensor, [E, out, in] or [E, in, out]."""
         for first, down, up in self._pairs(module, part):
             sizes = [len(up), down.shape[1]]
-            if sizes == list(reversed(shape[1:])) and sizes[0] == sizes[1]:
-                raise StageError(f"{self.adapter} changes {module}.{part}, but its shape does not tell rows "
-                                 "from columns. Sample with --serve adapter.")
             if sizes in ([*shape[1:]], [*reversed(shape[1:])]):
                 self.used.add(first)
                 change = self.scale * (up.reshape(len(up), self.rank, -1).permute(2, 0, 1)
                                        @ down.reshape(shape[0], self.rank, -1))[:rows]
-                return change if sizes == [*shape[1:]] else change.transpose(1, 2)
+                if sizes[0] == sizes[1] and module not in self._turned:
+                    raise StageError(f"{self.adapter} changes {module}.{part}, whose shape does not tell "
+                                     "rows from columns. Sample with --serve adapter.")
+                turned = self._turned[module] if sizes[0] == sizes[1] else sizes != [*shape[1:]]
+                return change.transpose(1, 2) if turned else change
         return None
+
+    @cached_property
+    def _turned(self) -> dict[str, bool]:
+        """Whether files have experts' matrices as [E, in, out], by module: those that are not square tell."""
+        from safetensors import safe_open
+        turned = {}
+        for source in self.files:
+            with safe_open(source, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 (not a dict)
+                    module, shape = plain_name(name).rpartition(".")[0], file.get_slice(name).get_shape()[1:]
+                    for _, down, up in self.pairs.get(module, ()):
+                        if len({*shape}) == 2 and {*shape} == {len(up), down.shape[1]}:
+                            turned[module] = shape[0] != len(up)
+        return turned
 
     def check_used(self, base: Path) -> None:
         """StageError if any factor belongs to no weight of the base."""

@@ -81,9 +81,10 @@ def merged_tensors(base: Path, adapter: Path | None, dtype: str,
     """
     import torch
     from safetensors import safe_open
-    factors = Factors.read(adapter, device) if adapter else None
+    files = sorted(base.glob("*.safetensors"))
+    factors = Factors.read(adapter, files, device) if adapter else None
     wanted = None if dtype == "auto" else getattr(torch, dtype)
-    for source in sorted(base.glob("*.safetensors")):
+    for source in files:
         with safe_open(source, framework="pt", device=device) as file:
             for name in file.keys():  # noqa: SIM118 (not a dict)
                 weight = file.get_tensor(name)
@@ -102,9 +103,10 @@ def kept_by_rounding(base: Path, adapter: Path, dtype: str) -> float:
     """
     import torch
     from safetensors import safe_open
-    factors, half = Factors.read(adapter), getattr(torch, dtype)
+    files = sorted(base.glob("*.safetensors"))
+    factors, half = Factors.read(adapter, files), getattr(torch, dtype)
     kept = whole = 0.0
-    for source in base.glob("*.safetensors"):
+    for source in files:
         with safe_open(source, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 (not a dict)
                 slices = file.get_slice(name)

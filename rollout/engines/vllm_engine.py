@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from vllm import LLM, SamplingParams
+from vllm import LLM, ModelRegistry, SamplingParams
 from vllm import __version__ as VLLM_VERSION
 from vllm.engine.arg_utils import EngineArgs
 from vllm.logprobs import FlatLogprobs
@@ -25,7 +25,7 @@ from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampl
 from rollout.engines.merged import merged_tensors
 from rollout.engines.stopping import Drawn, after_draw, draw_parameters, likely, next_draw
 from rollout.prompts.prompt_encoder import PromptEncoder
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, first_line
 
 BATCHES_AHEAD = 4
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
@@ -173,6 +173,8 @@ def _start(settings: EngineSettings, more: dict[str, Any], *, second: bool = Tru
         if second and not settings.adapter_rank and not current_platform.is_cpu():
             os.environ[RUNNER] = "1"
     try:
+        if current_platform.is_cpu() and EngineArgs(**options).create_model_config().is_hybrid:
+            options["enable_prefix_caching"] = False    # its kernels keep no states in between
         return LLM(**options)
     except (ValueError, RuntimeError, MemoryError) as error:
         if second and "Model Runner V2" in str(error):
@@ -224,4 +226,11 @@ def _drawn(output: Any, sampling: Sampling) -> Drawn:
 def _first_line(error: Exception) -> str:
     if isinstance(error, ValidationError):         # its first line only counts the errors
         error = ValueError(error.errors()[0]["msg"].removeprefix("Value error, "))
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".") + "."
+    line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".") + "."
+    if "failed to be inspected" in line:        # the reason is in the logs alone
+        name = line.split("'")[1]
+        try:
+            ModelRegistry.models[name].load_model_cls()
+        except Exception as cause:      # a module fails in its own way
+            return f"its {name} cannot be imported: {first_line(cause)}."
+    return line

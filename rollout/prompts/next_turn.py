@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rollout.options import RolloutOptions
 from rollout.prompts.feedback import Feedback, find_feedback, shown_of
-from rollout.prompts.plan import CHAT_TEMPLATE, Plan, seed_of
+from rollout.prompts.plan import CHAT_TEMPLATE, Plan, prompt_seed
 from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.store.errors import StageError, counted
 from warehouse.store.names import group_id_of, prompt_id_of
@@ -60,7 +60,7 @@ def _prompt_row(parent: dict[str, Any], index: int, options: RolloutOptions, fee
         "group_id": group_id_of(*keys), "group_size": options.group_size,
         "prompt_id": prompt_id_of(following.prompt_ids), "prompt": following.prompt,
         "prompt_ids": following.prompt_ids, "num_prompt_tokens": len(following.prompt_ids), "prefill": "",
-        "seed": seed_of(options.seed, *keys), "turn": options.turn,
+        "seed": prompt_seed(options.seed, *keys), "turn": options.turn,
         "parent_iteration": parent["iteration"], "parent_purpose": parent["purpose"],
         "parent_sample_index": parent["sample_index"], "feedback_format": feedback.name,
         "verbatim_prefix": following.verbatim, "segments": following.segments}

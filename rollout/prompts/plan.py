@@ -60,6 +60,11 @@ def seed_of(*keys: int | str) -> int:
     return int.from_bytes(digest[:8], "big") >> 2
 
 
+def prompt_seed(seed: int, iteration: int, purpose: str, task_id: str, index: int) -> int:
+    """Seed of what is drawn for a prompt. Evaluations of all iterations draw alike: gains are paired."""
+    return seed_of(seed, 0 if purpose.startswith("eval") else iteration, purpose, task_id, index)
+
+
 def make_plan(tasks: list[dict[str, Any]], settings: PlanSettings, encode: Encode) -> Plan:
     """Prompts of the first `num_tasks` tasks with a prompt that fits, in the order drawn.
 
@@ -100,7 +105,7 @@ def _in_order(tasks: list[dict[str, Any]], settings: PlanSettings, wanted: int) 
 
 def _prompt_row(task: dict[str, Any], index: int, settings: PlanSettings, encode: Encode) -> dict[str, Any]:
     keys = settings.iteration, settings.purpose, task["task_id"], index
-    seed = seed_of(settings.seed, *keys)
+    seed = prompt_seed(settings.seed, *keys)
     if task["messages"]:
         messages, prefill = own_messages(task["messages"])
         drawn: dict[str, Any] = {"prompt_format": OWN_MESSAGES, "format_options": "{}"}

@@ -1,6 +1,7 @@
 """Whether two mathematical expressions are the same: `math-verify`, which parses LaTeX and asks sympy."""
 
 import logging
+from typing import Any
 
 from math_verify import parse, verify
 
@@ -14,11 +15,12 @@ REHEARSALS = ((r"\frac{1}{2}", "0.5"), (r"\left(3,\frac{\pi}{2}\right)", r"(3, \
               (r"\infty", r"\cup"), (r"f(x)=x^{1/3}", "y=|x|"), (r"\sum_{k=1}^{3} k", r"\int_0^1 x dx"))
 
 
-def grade(text: str, accepted: list[str]) -> tuple[float, str]:
-    """1 or 0, and what was read off the text; `accepted` are expressions in LaTeX."""
-    given = read(text)
-    right = any(same(read(rf"\boxed{{{answer}}}"), given) for answer in accepted)
-    return float(right), str(given[-1] if given else "")[:1000]
+def grade(text: str, payload: dict[str, Any]) -> dict[str, Any]:
+    """1 or 0, and what was read off the text; the answers of the payload are expressions in LaTeX."""
+    given, answers = read(text), payload["answer"]
+    right = any(same(read(rf"\boxed{{{answer}}}"), given)
+                for answer in (answers if isinstance(answers, list) else [answers]))
+    return {"share": float(right), "shown": str(given[-1] if given else "")[:1000]}
 
 
 def read(text: str) -> list:
@@ -33,4 +35,4 @@ def same(wanted: list, given: list) -> bool:
 
 logging.disable(logging.CRITICAL)
 for first, second in REHEARSALS:
-    grade(rf"\boxed{{{first}}}", [second])
+    grade(rf"\boxed{{{first}}}", {"answer": second})

@@ -67,7 +67,7 @@ def explain(run: Path, completion: str, scorer: str | None) -> None:
 @shows_errors
 def try_program(run: Path, file: Path, task_id: str, reward: str | None, **values: Any) -> None:
     """Run the program in FILE on one task of RUN in the sandbox and show its reward."""
-    from score.inspect.try_file import try_file
+    from score.inspect.explain import try_file
     click.echo(try_file(run, file, task_id, reward, options_from(LimitOptions, values).limits,
                         options_from(LaneOptions, values), options_from(TierOptions, values),
                         colors=sys.stdout.isatty()))

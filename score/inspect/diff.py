@@ -35,7 +35,8 @@ def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[st
         lines.append(f"  {words}: {count} ({count / joined.height:.1%})")
     both = joined.drop_nulls(["reward", "reward_right"])
     of = "" if both.height == joined.height else f", of the {both.height} that both gave one"
-    lines.append(f"  mean reward: {mean_of(both, 'reward')} -> {mean_of(both, 'reward_right')}{of}")
+    means = [f"{rows.mean():.4f}" if len(rows) else "none" for rows in (both["reward"], both["reward_right"])]
+    lines.append(f"  mean reward: {' -> '.join(means)}{of}")
     lines += per_task(joined)
     for column, words in CHANGES.items():
         lines += example_lines(joined.filter(pl.col(column)), words, num_examples)
@@ -78,12 +79,6 @@ def changes(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
 def sign_of(name: str) -> pl.Expr:
     """-1, 0 or 1; what is negligible counts as 0."""
     return pl.when(pl.col(name).abs() > NEGLIGIBLE).then(pl.col(name).sign()).otherwise(0.0)
-
-
-def mean_of(rows: pl.DataFrame, name: str) -> str:
-    """Mean as text."""
-    values = rows[name].to_numpy()
-    return f"{values.mean():.4f}" if len(values) else "none"
 
 
 def per_task(joined: pl.DataFrame, most: int = 10) -> list[str]:

@@ -1,12 +1,24 @@
-"""One verdict in full: the prompt, the program, its outputs, the expected outputs, and the reward."""
+"""Single verdicts in full: of a stored completion, and of a program from a file, as it would be scored."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from score.inspect.units import unit_lines
+from score.judging.completions import Item
+from score.judging.judge import measure, registered_terms, run_programs
+from score.judging.samples import verdict_row
+from score.options import LaneOptions, TierOptions
+from score.rewards.named import default_reward
+from score.rewards.scorer import Scorer
+from score.sandbox.executor import Executor
+from score.sandbox.limits import Limits
+from score.sandbox.tiers import open_lanes
+from score.tasks.kinds import graders_of, load_task
+from score.tasks.measures import Answer
 from warehouse.inspect.show import no_completion, pair_lines, parse_name
-from warehouse.store.errors import printable
+from warehouse.store.config_file import read_config
+from warehouse.store.errors import StageError, printable, shell_quote
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 
@@ -67,3 +79,35 @@ def row_of(warehouse: Warehouse, table: str, task_id: str, sample_index: int,
     """One row of samples or completions, or None."""
     rows = warehouse.read(table, task_ids={task_id}, **keys).to_pylist()
     return next((row for row in rows if row["sample_index"] == sample_index), None)
+
+
+def try_file(run: Path, file: Path, task_id: str, reward: str | None, limits: Limits, lanes: LaneOptions,
+             isolation: TierOptions, *, colors: bool) -> str:
+    """Run the file's program on the task and show outputs, verdict and reward."""
+    warehouse = open_warehouse(run)
+    rows = warehouse.read("tasks", columns=["task_id", "kind", "payload"], task_ids={task_id}).to_pylist()
+    if not rows:
+        raise StageError(f"{run} has no task {task_id}. List them with "
+                         f"`warehouse sql {shell_quote(run)} \"select task_id from tasks\"`.")
+    [row] = rows
+    task = load_task(task_id, row["kind"], json.loads(row["payload"]))
+    imports = tuple(sorted(lanes.allow_import))
+    graders = graders_of([(row["kind"], task.payload)], lanes.import_path)
+    scorer = Scorer(reward or default_reward([row["kind"]]), limits=limits, imports=imports,
+                    graders=graders.versions)
+    try:
+        code = file.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise StageError(f"{file} is not UTF-8 text ({error}). Save it as UTF-8.") from error
+    items = [Item(task, Answer(code, code))]
+    pool, best = open_lanes(isolation.tier, unsafe=isolation.unsafe_no_sandbox, limits=limits,
+                            num_lanes=lanes.lanes or 1, imports=imports,
+                            preload=(*lanes.preload, *graders.modules), import_paths=lanes.import_path)
+    with pool:
+        judgements = measure(items, run_programs(Executor(pool, isolated=best.isolated), items))
+    [terms] = registered_terms(items, judgements, scorer)
+    sample = verdict_row(items[0].answer, judgements[0], terms) | {"sandbox_tier": best.name}
+    lines = verdict_lines(sample, row["kind"], task.payload, colors=colors)
+    if {"reward-file", "reward_file"} & read_config(warehouse.root / "config.toml").get("score", {}).keys():
+        lines.append(f"That is {scorer.name}: the reward file of config.toml is asked by `score RUN` alone.")
+    return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from score.protocol import plain_data
@@ -29,10 +29,9 @@ def unit_lines(kind: str, payload: dict[str, Any], outputs: list[Any] | None) ->
                 for line in call_lines(number, task, result)]
     if isinstance(task, FunctionTask):
         return [line for number, verdict in enumerate(outputs, start=1)
-                for line in test_lines(number, sources_of(task), verdict)]
-    wanted = {name: payload[name] for name in ("answer", "rows", "groups") if name in payload}
-    return [f"got {shorten(unit)}" for unit in outputs] + [
-        f"expected {shorten(value)}" for value in wanted.values()]
+                for line in test_lines(number, task, verdict)]
+    wanted = [payload[name] for name in ("answer", "rows", "groups") if name in payload]
+    return [f"got {shorten(unit)}" for unit in outputs] + [f"expected {shorten(value)}" for value in wanted]
 
 
 def case_lines(number: int, task: ScriptTask, case: tuple[str, str], text: Any) -> Iterator[str]:
@@ -51,9 +50,10 @@ def case_lines(number: int, task: ScriptTask, case: tuple[str, str], text: Any) 
 def call_lines(number: int, task: FunctionTask, result: Any) -> Iterator[str]:
     """A call and what came back."""
     call = task.calls[number - 1]
-    arguments = [*map(shorten, call.arguments), *(f"{name}={shorten(value)}"
-                                                for name, value in call.keywords.items())]
-    right = is_expected(result, call, task)
+    keywords = plain_data.restored(call.keywords)
+    arguments = [*map(shorten, plain_data.restored(call.arguments)),
+                 *(f"{name}={shorten(value)}" for name, value in keywords.items())]
+    right = is_expected(result, call, task.tolerance)
     yield f"call {number}: {'right' if right else 'wrong'}   {task.entry_point}({', '.join(arguments)})"
     if not right:
         kind, value = (*result, None)[:2] if isinstance(result, list) and result else ("error", None)
@@ -61,15 +61,15 @@ def call_lines(number: int, task: FunctionTask, result: Any) -> Iterator[str]:
         yield f"  got      {shorten(_value(value))}" if kind == "value" else f"  raised   {shorten(value)}"
 
 
-def test_lines(number: int, sources: Sequence[tuple[str, str]], verdict: Any) -> Iterator[str]:
+def test_lines(number: int, task: FunctionTask, verdict: Any) -> Iterator[str]:
     """A test, the assertion of it that failed, and what the program had answered."""
-    unit, setup = sources[number - 1] if number <= len(sources) else ("", "")
+    unit = task.units[number - 1] if number <= len(task.units) else ""
     passed, name, message = (*verdict, "", "")[:3] if isinstance(verdict, list) else (bool(verdict), "", "")
     yield f"test {number}: {'right' if passed else 'wrong'}   {printable(''.join(unit.splitlines()[-1:]))}"
     if passed:
         return
     if at := FAILED_AT.fullmatch(str(message)):
-        lines = (setup if "of the setup" in message else unit).splitlines()
+        lines = (task.setup if "of the setup" in message else unit).splitlines()
         place = int(at[1]) - 1
         failed = lines[place].strip() if place < len(lines) else ""
         if failed not in ("", unit.strip()):
@@ -77,11 +77,6 @@ def test_lines(number: int, sources: Sequence[tuple[str, str]], verdict: Any) ->
         yield from [f"  got      {printable(at[2])}"] if at[2] else []
     else:
         yield f"  {printable(': '.join(filter(None, (name, str(message)[:LONGEST]))))}"
-
-
-def sources_of(task: FunctionTask) -> list[tuple[str, str]]:
-    """Each test as it was run, and what was run before it."""
-    return [(unit, task.setup) for unit in task.units]
 
 
 def shorten(value: Any) -> str:
@@ -92,6 +87,6 @@ def shorten(value: Any) -> str:
 def _value(tagged: Any) -> Any:
     """A result without the tags by which it crossed."""
     try:
-        return plain_data.untag(tagged, hashing=False)
+        return plain_data.untag(tagged)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError):
         return tagged

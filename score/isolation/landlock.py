@@ -41,11 +41,6 @@ def allow_reading(ruleset: int, folder: str) -> None:
         os.close(descriptor)
 
 
-def restrict_self(ruleset: int) -> None:
-    """Put the ruleset on this process and all its future children, for good."""
-    check(libc.syscall(RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
-
-
 def check(result: int, what: str) -> int:
     """The result of a system call; OSError when it is an error."""
     if result < 0:

@@ -70,7 +70,7 @@ class Lockdown:
         prctl(PR_SET_DUMPABLE, 0)
         prctl(PR_SET_PDEATHSIG, SIGKILL)
         if lane_rules >= 0:
-            landlock.restrict_self(lane_rules)
+            landlock.check(libc.syscall(landlock.RESTRICT_SELF, lane_rules, 0), "landlock_restrict_self")
             os.close(lane_rules)
         return int(self.layers | (Layer.UNPRIVILEGED if unprivileged else 0))
 
@@ -128,7 +128,8 @@ def drop_privileges(readable: list[str]) -> bool:
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EPERM):
                 raise
-    keep_capabilities(reading)
+    kept = struct.pack("<6I", reading, reading, 0, 0, 0, 0)
+    landlock.check(libc.capset(CAPABILITY_HEADER, kept), "capset")
     return os.geteuid() != 0
 
 
@@ -158,12 +159,6 @@ def permitted_capabilities() -> int:
     data = ctypes.create_string_buffer(24)
     landlock.check(libc.capget(CAPABILITY_HEADER, data), "capget")
     return int(struct.unpack_from("<I", data.raw, 4)[0])
-
-
-def keep_capabilities(mask: int) -> None:
-    """Give up every capability outside the mask; OSError if the kernel refuses."""
-    data = struct.pack("<6I", mask, mask, 0, 0, 0, 0)
-    landlock.check(libc.capset(CAPABILITY_HEADER, data), "capset")
 
 
 def limit_bytes(value: int) -> bytes:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -28,12 +27,9 @@ def function_of(namespace: dict[str, Any], name: str) -> Callable[..., Any]:
     function = namespace.get(first)
     if not callable(function) or (method and not callable(getattr(function, method, None))):
         raise MissingFunction(f"the program defines no function {name}")
-    return partial(call_method, function, method) if method else function
-
-
-def call_method(kind: Callable[..., Any], method: str, *arguments: Any, **keywords: Any) -> Any:
-    """Call a method of a new object of the class."""
-    return getattr(kind(), method)(*arguments, **keywords)
+    if not method:
+        return function
+    return lambda *arguments, **keywords: getattr(function(), method)(*arguments, **keywords)
 
 
 def failed_at(error: BaseException) -> str:

@@ -9,6 +9,7 @@ import contextlib
 import operator
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -34,8 +35,9 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 class Peer:
     """The end of this process: what it lent to the other, and what that lent to it, by number."""
 
-    def __init__(self, link: Link, operations: dict[str, Callable[..., Any]], *, strict: bool) -> None:
-        self.link, self.operations, self.strict = link, operations, strict
+    def __init__(self, link: Link, operations: dict[str, Callable[..., Any]], tests: Any = None) -> None:
+        self.link, self.operations = link, operations
+        self.tests, self.strict = tests, tests is not None       # TestsEnd, in the tests' process
         self.crossing = Crossing(self.hand_out, self.taken)
         self.lent: list[Any] = []
         self.numbers: dict[int, int] = {}            # of what was lent, by its id
@@ -46,25 +48,19 @@ class Peer:
         self.coroutines: dict[int, int] = {}         # numbers of what was awaited in their place, by id
         self.depth = 0
         self.events: list[Any] = []                  # what the other shall hear of with the next message
-        self.heard: Callable[[Any], None] = lambda _events: None
-        self.before: Callable[[], None] = lambda: None           # called before a question of the first level
-        self.ended: Callable[[], None] = lambda: None            # and after it
-        self.altered: Callable[[], None] = lambda: None          # and before its answer alters what it held
-        self.raised: Callable[[Any, str, Any], BaseException] = lambda error, _operation, _name: error
         self.last: tuple[Any, ...] = ()                          # what was answered last
         self.operands: tuple[Any, ...] = ()                      # of the last question of the first level
         self.num_borrowed = 0                                    # before it
         self.goes_on = False                                     # whether the next follows on it
         self.is_naming = False                                   # whether the tests ask for a name
         self.has_answered = self.is_lost = False
-        self.wrap_coroutine: Callable[[Any], Any] = lambda stand_in: stand_in
         stand_ins.peer = self
 
     def ask(self, operation: str, *operands: Any, **keywords: Any) -> Any:
         """What the other process says to a question; raises what that raised there."""
         is_first = self.depth == 0
-        if is_first:
-            self.before()
+        if is_first and self.tests:
+            self.tests.before_call()
         altered = self.begin(operands) if is_first else None
         self.depth += 1
         try:
@@ -84,7 +80,8 @@ class Peer:
                 self.end()
         self.has_answered |= operation not in NAMING or not stand_ins.is_stand_in(value)
         if is_error:
-            raise self.raised(value, operation, operands[0] if operands else None)
+            name = operands[0] if operands else None
+            raise self.tests.as_expected(value, operation, name) if self.tests else value
         self.last = value,
         return value
 
@@ -98,7 +95,8 @@ class Peer:
 
     def end(self) -> None:
         """It is answered. Objects that came of it may hold on to what it passed: that stays known then."""
-        self.ended()
+        if self.tests:
+            self.tests.after_call()
         table = self.crossing.table
         self.goes_on = 0 < len(table) <= MOST_KEPT and (
             self.goes_on or len(self.borrowed) > self.num_borrowed)
@@ -111,10 +109,12 @@ class Peer:
             raise BadMessage("no answer")
         kind, _begins, altered, events, rows, value = message
         if altered:
-            self.altered()
+            if self.tests:
+                self.tests.keep()
             self.crossing.alter(*altered)
         value = self.crossing.read(value, rows)
-        self.heard(events)
+        if self.tests:
+            heard(events)
         if kind != "=" and not isinstance(value, BaseException):
             raise BadMessage("an error that is none")
         return kind != "=", value
@@ -158,7 +158,8 @@ class Peer:
                 raise BadMessage("no question")
         except (ValueError, TypeError):
             raise BadMessage("no question") from None
-        self.heard(events)
+        if self.tests:
+            heard(events)
         return name, operands, keywords
 
     def lend(self, value: Any) -> int:
@@ -182,10 +183,8 @@ class Peer:
             return ["module", value.__name__]
         if issubclass(kind, INTERNAL):
             raise TooLarge(f"a {kind.__name__} does not cross")
-        if issubclass(kind, types.BuiltinFunctionType) and self.strict and (
+        if issubclass(kind, (type, types.BuiltinFunctionType)) and self.strict and (
                 getattr(builtins, name := value.__name__, None) is value):
-            return ["builtin", name]
-        if issubclass(kind, type) and self.strict and getattr(builtins, name := value.__name__, 0) is value:
             return ["builtin", name]                         # `type` and `map` make nothing of the tests'
         if kind in METHODS and self.strict and (
                 getattr(builtins, value.__objclass__.__name__, None) is value.__objclass__):
@@ -297,7 +296,7 @@ class Peer:
             made = object.__new__(kind)
             object.__setattr__(made, "_rh_number", number)
             if getattr(kind, "_rh_awaits", False):
-                made = self.wrap_coroutine(made)
+                made = self.tests.awaited(made) if self.tests else made
                 self.coroutines[id(made)] = number
             self.borrowed[number] = made
         elif self.strict and isinstance(self.borrowed[number], StandIn):
@@ -330,6 +329,20 @@ class Peer:
         if cause is not None:
             error.__cause__ = self.take(cause)
         return error
+
+
+def heard(events: list[Any]) -> None:
+    """What the program printed, warned of and logged, done again here."""
+    for event in events if type(events) is list else ():
+        kind, *parts = event if type(event) is list and len(event) > 1 else (None,)
+        if kind in ("stdout", "stderr"):
+            getattr(sys, kind).write(str(parts[0]))
+        elif kind == "warning":
+            category = getattr(builtins, str(parts[0]), UserWarning)
+            is_warning = isinstance(category, type) and issubclass(category, Warning)
+            warnings.warn(str(parts[1]), category if is_warning else UserWarning, stacklevel=2)
+        elif kind == "log" and len(parts) == 3 and type(parts[1]) is int and "logging" in sys.modules:
+            sys.modules["logging"].getLogger(str(parts[0])).log(parts[1], "%s", str(parts[2]))
 
 
 def special(name: str, owner: Any, *operands: Any, **keywords: Any) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-from score.jobs import evaluation
+from score.jobs.evaluation import evaluated
 from score.jobs.link import Link, LinkLost
 from score.jobs.modules import function_of, run_module
 from score.jobs.peer import Peer, special
@@ -23,8 +23,8 @@ MOST_EVENTS = 10_000         # of one message: what is printed beyond is dropped
 MIRRORED = {("random", "seed"), ("numpy.random", "seed"), ("sys", "setrecursionlimit")}
 
 
-class Printed(io.TextIOBase):
-    """A stream of the program whose text goes to the stream of its tests."""
+class Stream(io.TextIOBase):
+    """stdin, stdout or stderr of the program, which are those of its tests."""
 
     def __init__(self, peer: Peer, name: str) -> None:
         self.peer, self.stream = peer, name
@@ -33,16 +33,6 @@ class Printed(io.TextIOBase):
         note(self.peer, [self.stream, str.__str__(text)])
         return len(text)
 
-    def writable(self) -> bool:
-        return True
-
-
-class Read(io.TextIOBase):
-    """The program's stdin: that of its tests."""
-
-    def __init__(self, peer: Peer) -> None:
-        self.peer = peer
-
     def readline(self, size: int = -1) -> str:  # type: ignore[override]
         return str(self.peer.ask("stdin", "readline", size))
 
@@ -50,7 +40,10 @@ class Read(io.TextIOBase):
         return str(self.peer.ask("stdin", "read", -1 if size is None else size))
 
     def readable(self) -> bool:
-        return True
+        return self.stream == "stdin"
+
+    def writable(self) -> bool:
+        return self.stream != "stdin"
 
 
 def note(peer: Peer, event: list[Any]) -> None:
@@ -67,12 +60,15 @@ def serve_tests(code: CodeType, payload: bytes) -> bytes:
         "call": lambda function, arguments, keywords: function(*arguments, **keywords), "special": special,
         "getattr": getattr, "setattr": setattr, "delattr": delattr, "dir": dir,
         "method": lambda kind, name, it, arguments, keywords: getattr(kind, name)(it, *arguments, **keywords),
-        "plain": plain_of, "name": lambda name: namespace[name],
+        "plain": lambda value: next(kind(value) for kind in CHANGING if isinstance(value, kind)),
+        "name": lambda name: namespace[name],
         "entry": lambda: function_of(namespace, order["entry_point"]), "signature": signature_of,
-        "finish": finish, "elsewhere": elsewhere, "patch": patch, **evaluation.operations(lambda: namespace)}
-    peer = Peer(Link(), operations, strict=False)
+        "finish": finish, "elsewhere": elsewhere, "patch": patch,
+        "evaluate": lambda text, mode, names: evaluated(text, mode, {**namespace, **names}),
+        "loads": lambda data: sys.modules["pickle"].loads(data)}
+    peer = Peer(Link(), operations)
     operations["subclass"] = functools.partial(subclass, peer)
-    sys.stdout, sys.stderr, sys.stdin = Printed(peer, "stdout"), Printed(peer, "stderr"), Read(peer)
+    sys.stdout, sys.stderr, sys.stdin = (Stream(peer, name) for name in ("stdout", "stderr", "stdin"))
     builtins.input = lambda prompt="": peer.ask("input", str(prompt))
     hear_warnings(peer)
     try:
@@ -84,14 +80,6 @@ def serve_tests(code: CodeType, payload: bytes) -> bytes:
             peer.answer(peer.link.receive())
     except LinkLost:        # tests that have ended, or took too long, are no error of the program
         return b""
-
-
-def plain_of(value: Any) -> Any:
-    """What a list, dictionary or set of the program's own kind holds."""
-    for kind in CHANGING:
-        if isinstance(value, kind):
-            return kind(value)
-    raise TypeError("no container")
 
 
 def signature_of(function: Any) -> list[Any]:
@@ -152,5 +140,3 @@ def hear_warnings(peer: Peer) -> None:
         handler = logging.Handler()
         handler.emit = lambda record: note(peer, ["log", record.name, record.levelno, record.getMessage()])
         logging.getLogger().addHandler(handler)
-
-

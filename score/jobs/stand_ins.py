@@ -2,7 +2,8 @@
 
 What a test may do to a stand-in is what could be right. It is never equal to plain data; arithmetic, order
 and `in` with plain data are refused, but for objects that the test itself made of a class that it names,
-because they would show the program what is expected of it.
+because they would show the program what is expected of it. Of these, sums and arithmetic with plain data
+make others.
 """
 
 import functools
@@ -15,6 +16,7 @@ BINARY = [f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in (
     "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "xor",
     "or")]
 BINARY += ["__divmod__", "__rdivmod__"]
+SUMS = ("__add__", "__radd__", "__iadd__")
 # Nothing in their operands, if there are any, says what a test expects.
 FREE = ("__len__", "__iter__", "__next__", "__reversed__", "__getitem__", "__setitem__", "__delitem__",
         "__bool__", "__repr__", "__str__", "__format__", "__bytes__", "__int__", "__float__", "__complex__",
@@ -43,7 +45,7 @@ class ProgramClass(type):
 
     def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], **_options: Any) -> Any:
         if "_rh_class" not in names:                  # a class statement of this process, on a stand-in
-            return subclass(cls, name, bases, names)
+            return subclass(name, bases, names)
         return super().__new__(cls, name, bases, names)
 
     def __init__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], **_options: Any) -> None:
@@ -58,7 +60,10 @@ class ProgramClass(type):
     def __getattr__(cls, name: str) -> Any:
         if is_inner(name):
             raise AttributeError(name)
-        return peer.ask("getattr", cls, name)
+        found = peer.ask("getattr", cls, name)
+        if isinstance(found, StandIn) and f"{cls.__name__}.{name}" in cls._rh_makers:
+            object.__setattr__(found, "_rh_makes", cls)
+        return found
 
     def __setattr__(cls, name: str, value: Any) -> None:
         if name.startswith("_rh_") or name in ("__abstractmethods__", "__doc__"):
@@ -66,28 +71,19 @@ class ProgramClass(type):
         else:
             peer.ask("setattr", cls, name, value)
 
-    def __iter__(cls) -> Any:
-        return peer.ask("special", "__iter__", cls)
-
-    def __len__(cls) -> Any:
-        return peer.ask("special", "__len__", cls)
-
     def __bool__(cls) -> bool:
         return True
-
-    def __getitem__(cls, key: Any) -> Any:
-        return peer.ask("special", "__getitem__", cls, key)
 
     def __contains__(cls, key: Any) -> Any:
         if not peer.strict or is_stand_in(key):
             return peer.ask("special", "__contains__", cls, key)
-        return any(each is key or each == key for each in cls)
+        return any(each is key or each == key for each in peer.ask("special", "__iter__", cls))
 
 
 class StandIn:
     """An object of the other process."""
 
-    __slots__ = ("__weakref__", "_rh_made", "_rh_number")
+    __slots__ = ("__weakref__", "_rh_made", "_rh_makes", "_rh_number")
     _rh_likeness = None      # an annotation would be one of every stand-in
 
     @property  # type: ignore[misc]
@@ -111,15 +107,6 @@ class StandIn:
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
         raise TypeError("an object of the other process cannot be pickled")
-
-    def __repr__(self) -> Any:
-        return peer.ask("special", "__repr__", self)
-
-    def __str__(self) -> Any:
-        return peer.ask("special", "__str__", self)
-
-    def __format__(self, spec: str) -> Any:
-        return peer.ask("special", "__format__", self, spec)
 
     def __dir__(self) -> Any:
         return peer.ask("dir", self)
@@ -151,6 +138,13 @@ def is_made(value: Any) -> bool:
         return False
 
 
+def as_made(value: Any, kind: Any) -> Any:
+    """The value, which counts as made by the test if it is an object of just this class."""
+    if type(value) is kind and isinstance(value, StandIn):
+        object.__setattr__(value, "_rh_made", True)
+    return value
+
+
 def is_stand_in(value: Any) -> bool:
     """True of anything that another process owns."""
     return isinstance(type(value), ProgramClass) or isinstance(value, ProgramClass)
@@ -161,10 +155,17 @@ def forwarder(name: str) -> Callable[..., Any]:
     def special(self: Any, *operands: Any, **keywords: Any) -> Any:
         return peer.ask("special", name, self, *operands, **keywords)
 
+    def called(self: Any, *operands: Any, **keywords: Any) -> Any:
+        return as_made(special(self, *operands, **keywords), getattr(self, "_rh_makes", None))
+
+    def signed(self: Any) -> Any:
+        return as_made(special(self), is_made(self) and type(self))
+
     def compared(self: Any, other: Any, *more: Any) -> Any:
         if peer.strict and not (is_stand_in(other) or is_made(self)):
             return NotImplemented
-        return peer.ask("special", name, self, other, *more)
+        keeps_kind = is_made(self) and name not in ORDER and (name in SUMS or not is_stand_in(other))
+        return as_made(special(self, other, *more), keeps_kind and type(self))
 
     def equal(self: Any, other: Any) -> Any:
         if self is other or not peer.strict or is_stand_in(other):
@@ -190,7 +191,10 @@ def forwarder(name: str) -> Callable[..., Any]:
         return left
     if name in ("__eq__", "__ne__"):
         return equal
-    return contains if name == "__contains__" else compared if name in (*ORDER, *BINARY) else special
+    if name in ("__neg__", "__pos__"):
+        return signed
+    return {"__contains__": contains, "__call__": called}.get(
+        name, compared if name in (*ORDER, *BINARY) else special)
 
 
 async def unheard(awaited: Any) -> None:
@@ -200,6 +204,10 @@ async def unheard(awaited: Any) -> None:
 
 FORWARDERS = {name: forwarder(name) for name in SPECIAL - {"__await__"}}
 TEXTS = ("__repr__", "__str__", "__format__")
+for each in TEXTS:
+    setattr(StandIn, each, FORWARDERS[each])
+for each in ("__iter__", "__len__", "__getitem__"):
+    setattr(ProgramClass, each, FORWARDERS[each])
 
 
 def method(owner: int, name: str) -> Callable[..., Any]:
@@ -216,7 +224,8 @@ def class_of(number: int, name: str, bases: tuple[type, ...], specials: list[str
              doc: str | None, likeness: str | None) -> Any:
     """The stand-in for a class."""
     names: dict[str, Any] = {
-        "_rh_class": number, "_rh_trusted": None, "_rh_likeness": LIKENESSES.get(likeness or ""),
+        "_rh_class": number, "_rh_trusted": None, "_rh_makers": (),
+        "_rh_likeness": LIKENESSES.get(likeness or ""),
         "_rh_changing": any(getattr(base, "_rh_changing", False) or base in CHANGING for base in bases),
         "__doc__": Doc(doc), "__module__": "program"}
     values = [base for base in bases if issubclass(base, VALUES)]
@@ -229,28 +238,27 @@ def class_of(number: int, name: str, bases: tuple[type, ...], specials: list[str
         names["__str__"] = lambda self: self._rh_text
     elif values:
         kept = [*values[:1], *kept]
-        names["__getattr__"] = value_attribute
+        names["__getattr__"] = StandIn.__getattr__
         names |= {text: FORWARDERS[text] for text in TEXTS if text in specials}
     else:
         kept = kept or [StandIn]
         names["__slots__"] = ()
         names |= {method_name: method(number, method_name) for method_name in methods}
-        names |= {special: FORWARDERS[special] for special in specials if special in FORWARDERS}
-        if "__hash__" not in specials:
-            names["__hash__"] = None if "__eq__" in specials else object.__hash__
+        names |= forwarded(specials)
         names |= {special: None for special in ("__iter__", "__len__") if special not in specials and any(
             hasattr(base, special) for base in kept)}
     return type.__new__(ProgramClass, name, tuple(kept), names)
 
 
-def value_attribute(self: Any, name: str) -> Any:
-    """An attribute that a number, text or tuple of the program's own kind has beside those of its base."""
-    if is_inner(name):
-        raise AttributeError(name)
-    return peer.ask("getattr", self, name)
+def forwarded(specials: list[str]) -> dict[str, Any]:
+    """The special methods of a class, and `__hash__` as it would have it."""
+    names: dict[str, Any] = {name: FORWARDERS[name] for name in specials if name in FORWARDERS}
+    if "__hash__" not in specials:
+        names["__hash__"] = None if "__eq__" in specials else object.__hash__
+    return names
 
 
-def subclass(meta: type, name: str, bases: tuple[type, ...], names: dict[str, Any]) -> Any:
+def subclass(name: str, bases: tuple[type, ...], names: dict[str, Any]) -> Any:
     """A class of this process on one of the other, which makes it there, with these methods as callbacks."""
     body = {key: value for key, value in names.items()
             if key not in ("__classcell__", "__module__", "__qualname__")}
@@ -258,11 +266,7 @@ def subclass(meta: type, name: str, bases: tuple[type, ...], names: dict[str, An
     own: dict[str, Any] = {"_rh_class": number, "_rh_trusted": name[:1].isupper(), "_rh_likeness": None,
                            "_rh_changing": any(getattr(base, "_rh_changing", False) for base in bases),
                            "__module__": "tests", "__slots__": ()}
-    own |= {special: FORWARDERS[special] for special in specials if special in FORWARDERS}
-    if "__hash__" not in specials:
-        own["__hash__"] = None if "__eq__" in specials else object.__hash__
-    if "__classcell__" in names:
-        own["__classcell__"] = names["__classcell__"]
+    own |= forwarded(specials) | {key: names[key] for key in ("__classcell__",) if key in names}
     made = type.__new__(ProgramClass, name, bases, own)
     peer.classes[number] = made
     return made

@@ -8,14 +8,13 @@ import os
 import re
 import sys
 import types
-import warnings
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
 import numpy as np
 
-from score.jobs.evaluation import Evaluation
+from score.jobs import evaluation
 from score.jobs.link import Link, LinkLost
 from score.jobs.modules import failed_at, message_of
 from score.jobs.peer import Peer, special
@@ -41,7 +40,7 @@ class Names(dict[str, Any]):
 
     def __init__(self, peer: Peer, entry_point: str, classes: list[str]) -> None:
         super().__init__(__name__="tests")
-        self.classes = classes       # of the program, whose objects the tests use as such
+        self.classes = classes       # of the program, or their methods, whose objects the tests use as such
         self.was_asked = False       # for a name: one that is not there is the program's fault
         self.peer, self.entry_point = peer, entry_point.partition(".")[0]
 
@@ -60,27 +59,8 @@ class Names(dict[str, Any]):
             self[name] = value
             if isinstance(value, ProgramClass):
                 value._rh_trusted = name in self.classes and value._rh_trusted is not False
+                value._rh_makers = self.classes
         return value
-
-
-class Patches:
-    """What tests put in place of parts of modules; the program's process hears of it before a question."""
-
-    def __init__(self, peer: Peer) -> None:
-        self.peer, self.known, self.is_telling = peer, parts_of_modules(), False
-
-    def tell(self) -> None:
-        """Have the other process do what was done here since."""
-        if self.is_telling:
-            return
-        self.is_telling, now = True, parts_of_modules()
-        try:
-            for (module, name), value in now.items():
-                before = self.known.get((module, name))
-                if value is not before and not (name == "environ" and value == before):
-                    self.peer.ask("patch", module, name, value)
-        finally:
-            self.known, self.is_telling = now, False
 
 
 def parts_of_modules() -> dict[tuple[str, str], Any]:
@@ -97,15 +77,29 @@ class TestsEnd:
         self.stops = stops           # whether the tests expect StopIteration of a call
         self.before: dict[int, tuple[Any, Any]] = {}       # what was altered, and a copy of it before, by id
         self.has_kept = False        # in the present call
+        self.parts: Any = None       # of modules, as the program has them, where they may be patched
         self.peer = Peer(Link(), {
-            "call": self.of_lent(call), "special": self.of_lent(special, 1),
+            "call": self.of_lent(lambda function, operands, keywords: function(*operands, **keywords)),
+            "special": self.of_lent(special, 1),
             "getattr": self.of_lent(read_attribute), "setattr": self.of_lent(write_attribute),
             "stdin": lambda name, size: {"read": sys.stdin.read, "readline": sys.stdin.readline}[name](size),
             "input": lambda prompt: dict.get(self.names, "input", builtins.input)(prompt),
-            "finish": self.of_lent(step_through)}, strict=True)
-        self.peer.heard, self.peer.altered, self.peer.ended = heard, self.keep, self.forget
-        self.peer.wrap_coroutine, self.peer.raised = self.coroutine, self.as_expected
+            "finish": self.of_lent(step_through)}, self)
         self.names = Names(self.peer, entry_point, classes)
+
+    def before_call(self) -> None:
+        """Have the other process do what was put in place of parts of modules since."""
+        if self.parts is None:
+            return
+        known, now = self.parts, parts_of_modules()
+        self.parts = None            # what this asks for is no news
+        try:
+            for (module, name), value in now.items():
+                before = known.get((module, name))
+                if value is not before and not (name == "environ" and value == before):
+                    self.peer.ask("patch", module, name, value)
+        finally:
+            self.parts = now
 
     def of_lent(self, operation: Callable[..., Any], place: int = 0) -> Callable[..., Any]:
         """The operation on what the tests passed to the program, and on nothing else that it could name."""
@@ -142,7 +136,7 @@ class TestsEnd:
             return self.peer.borrowed.get(written[1], self.peer.classes.get(written[1]))
         return self.peer.lent[written[1]] if written[0] in ("object", "class", "value") else None
 
-    def forget(self) -> None:
+    def after_call(self) -> None:
         """A call ended: what it was handed and did not alter is as it was."""
         if self.before and not self.has_kept:
             for argument in flat(self.peer.operands):
@@ -154,7 +148,7 @@ class TestsEnd:
         value = restored(value, self.before, {}) if self.before else value
         return self.copied(value) if is_read_later else value
 
-    def coroutine(self, stand_in: Any) -> Any:
+    def awaited(self, stand_in: Any) -> Any:
         """What tests await in place of something that the program awaits."""
         async def wait() -> Any:
             return self.peer.ask("finish", stand_in)
@@ -211,11 +205,6 @@ def flat(values: Any) -> list[Any]:
     return [values, *(each for value in values for each in flat(value))]
 
 
-def call(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Call what the tests passed to the program."""
-    return function(*arguments, **keywords)
-
-
 def is_function(value: Any) -> bool:
     """True of what may be called and no more."""
     return isinstance(value, FUNCTIONS) or type(value).__module__ == "functools"
@@ -261,20 +250,6 @@ def step_through(coroutine: Any) -> Any:
         return end.value
 
 
-def heard(events: list[Any]) -> None:
-    """What the program printed, warned of and logged, done again here."""
-    for event in events if type(events) is list else ():
-        kind, *parts = event if type(event) is list and len(event) > 1 else (None,)
-        if kind in ("stdout", "stderr"):
-            getattr(sys, kind).write(str(parts[0]))
-        elif kind == "warning":
-            category = getattr(builtins, str(parts[0]), UserWarning)
-            is_warning = isinstance(category, type) and issubclass(category, Warning)
-            warnings.warn(str(parts[1]), category if is_warning else UserWarning, stacklevel=2)
-        elif kind == "log" and len(parts) == 3 and type(parts[1]) is int and "logging" in sys.modules:
-            sys.modules["logging"].getLogger(str(parts[0])).log(parts[1], "%s", str(parts[2]))
-
-
 def mirror(peer: Peer) -> None:
     """Have seeds and the like take effect in both processes."""
     def both(module: str, name: str, here: Callable[..., Any]) -> Callable[..., Any]:
@@ -300,12 +275,11 @@ def run_tests(code: CodeType, payload: bytes, room: int) -> bytes:
     except (LinkLost, BadMessage):
         return encode_units([["", "the program did not start", "lost"]] * len(order["units"]), room)
     mirror(peer)
-    if "unittest.mock" in sys.modules:
-        peer.before = Patches(peer).tell
+    end.parts = parts_of_modules() if "unittest.mock" in sys.modules else None
     try:
         compiled = [compile(unit, "test", "exec", dont_inherit=True) for unit in order["units"]]
         names.update(order.get("names", {}), _as_it_was_=end.as_it_was)
-        Evaluation(peer, names, [code, *compiled]).patch()
+        evaluation.patch(peer, names, [code, *compiled])
         sys.modules["tests"] = types.ModuleType("tests")
         exec(code, names)
     except BaseException as error:

@@ -42,10 +42,6 @@ class Questions:
         rows = zip(*(completions.column(name).to_pylist() for name in names), strict=True)
         return [self._item(*row) for row in rows]
 
-    def kind_names(self) -> set[str]:
-        """Kinds of the tasks that were asked."""
-        return {row["kind"] for row in self.payloads.values()}
-
     def _item(self, group_id: str, task_id: str, completion: str) -> Item:
         prompt = self.prompts.get(group_id)
         if prompt is None:

@@ -68,10 +68,9 @@ def check_golden(executor: Executor, scorer: Scorer, kinds: Container[str]) -> i
         deserved = bounds and bounds[each.perfect]
         if reward is None or judgement.measures.correct != each.perfect or not (
                 deserved is None or math.isclose(reward, deserved)):
-            outcome = judgement.outcome
-            reason = " ".join(filter(None, (outcome.error_class, outcome.error_name, outcome.error_message)))
-            raise StageError(f"The golden answer '{each.name}' got reward {reward}"
-                             f"{'' if deserved is None else f' instead of {deserved:g}'}"
-                             f"{f' ({reason})' if reason else ''}: rewards would be wrong, so nothing was "
-                             "scored. Run `warehouse doctor` to see what is missing.")
+            instead = "" if deserved is None else f" instead of {deserved:g}"
+            reason = f" ({judgement.outcome.said})" if judgement.outcome.error_class else ""
+            raise StageError(f"The golden answer '{each.name}' got reward {reward}{instead}{reason}: rewards "
+                             "would be wrong, so nothing was scored. Run `warehouse doctor` to see what is "
+                             "missing.")
     return len(golden)

@@ -1,6 +1,7 @@
 """Judging completions: run the distinct programs, measure what they did, and give each its reward."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -9,13 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from score.judging.completions import Item
-from score.rewards.from_file import rewards_of
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
 from score.sandbox.program import Outcome, Program
 from score.tasks.measures import Measures
 from warehouse.stages.user_code import UserFunction
-from warehouse.store.schema import CUT_OFF
+from warehouse.store.errors import StageError
 
 Terms = dict[str, float] | None
 # Columns that the user's reward sees besides the task's: of what was measured, and of the completions.
@@ -74,16 +74,11 @@ def join_outcomes(outcomes: list[Outcome]) -> Outcome:
 def reward_terms(items: Sequence[Item], judgements: Sequence[Judgement], scorer: Scorer,
                  completions: pa.Table) -> list[Terms]:
     """The terms of every reward; None where nothing could be measured, or none applies."""
-    terms = registered_terms(items, judgements, scorer)
-    if scorer.user is not None:
-        rewards = user_rewards(scorer.user, items, judgements, completions)
-        terms = [None if judgement.outcome.infrastructure or reward is None else {scorer.user.name: reward}
-                 for judgement, reward in zip(judgements, rewards, strict=True)]
-    if scorer.truncated_zero:
-        reasons = completions.column("finish_reason").to_pylist()
-        terms = [{**own, "truncated": -sum(own.values())} if own is not None and reason in CUT_OFF else own
-                 for own, reason in zip(terms, reasons, strict=True)]
-    return terms
+    if scorer.user is None:
+        return registered_terms(items, judgements, scorer)
+    rewards = user_rewards(scorer.user, items, judgements, completions)
+    return [None if judgement.outcome.infrastructure or reward is None else {scorer.user.name: reward}
+            for judgement, reward in zip(judgements, rewards, strict=True)]
 
 
 def registered_terms(items: Sequence[Item], judgements: Sequence[Judgement], scorer: Scorer) -> list[Terms]:
@@ -111,3 +106,30 @@ def row_of_user(item: Item, judgement: Judgement) -> dict[str, Any]:
             "outputs": json.loads(measures.outputs or "null"),
             "error_class": error_class and str(error_class),
             **{name: getattr(measures, name) for name in MEASURED}}
+
+
+def rewards_of(user: UserFunction, prompts: list[str], completions: list[str],
+               completion_ids: list[list[int]], columns: dict[str, list[Any]]) -> list[float | None]:
+    """What `f(prompts, completions, completion_ids=None, **columns)` gives, sync or async: a number each.
+
+    None where the reward does not apply; StageError for anything else.
+    """
+    where = f"The reward {user.name} in {user.path}"
+    given = user.call(where, "Nothing of this part was written; correct it and run `score` again.",
+                      prompts=prompts, completions=completions, completion_ids=completion_ids, **columns)
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise StageError(f"{where} returned {type(given).__name__}, not a list with one number per "
+                         "completion.")
+    if len(given) != len(completions):
+        raise StageError(f"{where} returned {len(given)} rewards for {len(completions)} completions.")
+    numbers: list[float | None] = []
+    for index, value in enumerate(given):
+        try:
+            number = math.nan if isinstance(value, str) else None if value is None else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if number is not None and not math.isfinite(number):
+            raise StageError(f"{where} returned {value!r} for completion {index} of the part: a reward is a "
+                             "finite number, or None where it does not apply.")
+        numbers.append(number)
+    return numbers

@@ -5,13 +5,12 @@ stay two names of one list, and data may be deep or cyclic. Nothing that is read
 process.
 """
 
-import functools
 import math
 import re
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 import numpy as np
@@ -19,17 +18,33 @@ import numpy as np
 BIG_INTEGER = 1 << 60
 ARRAY_TYPE = re.compile(r"[<>|=][biufcSUmM]\d+(\[\w+\])?")     # numpy's words for types that are bytes
 DEEPEST = 100                # tuples in tuples, which are written in place; lists may go as deep as they like
-Row = list[Any]
+Row = list[Any]              # name of a container's type, what it holds, and what else it takes to make one
 
-BUILTINS = vars(sys.modules["builtins"])
 PLAIN_TYPES = {kind.__name__: kind for kind in (
     int, float, complex, bool, str, bytes, bytearray, memoryview, list, tuple, dict, set, frozenset, range,
     slice, object, type(None), type(...), type(NotImplemented))}
-PLAIN_TYPES |= {name: kind for name, kind in BUILTINS.items()
+PLAIN_TYPES |= {name: kind for name, kind in vars(sys.modules["builtins"]).items()
                 if isinstance(kind, type) and issubclass(kind, BaseException)}
 OTHER_TYPES = {"collections": ("Counter", "OrderedDict", "defaultdict", "deque"), "decimal": ("Decimal",),
                "fractions": ("Fraction",), "datetime": ("date", "datetime", "time", "timedelta", "timezone")}
+CONTAINERS = {list, dict, set, bytearray, deque, Counter, OrderedDict, defaultdict, np.ndarray}
+BY_NAME = {kind.__name__: kind for kind in CONTAINERS}
+SPAN = attrgetter("start", "stop", "step")
+CLOCK = ("hour", "minute", "second", "microsecond", "tzinfo")
+# What types that do not change are called with to make a value again, by module and name: lanes have not
+# imported all of them.
+PARTS: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
+    ("builtins", "complex"): attrgetter("real", "imag"), ("builtins", "range"): SPAN,
+    ("builtins", "slice"): SPAN, ("builtins", "memoryview"): lambda value: (value.tobytes(),),
+    ("builtins", "ellipsis"): lambda _value: (), ("builtins", "NotImplementedType"): lambda _value: (),
+    ("decimal", "Decimal"): lambda value: (str(value),),
+    ("fractions", "Fraction"): attrgetter("numerator", "denominator"),
+    ("datetime", "timedelta"): attrgetter("days", "seconds", "microseconds"),
+    ("datetime", "date"): attrgetter("year", "month", "day"), ("datetime", "time"): attrgetter(*CLOCK),
+    ("datetime", "datetime"): attrgetter("year", "month", "day", *CLOCK),
+    ("datetime", "timezone"): lambda value: (value.utcoffset(None),)}
 VIEWS: dict[type, str] = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
+MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, ArithmeticError)
 
 
 class TooLarge(TypeError):
@@ -76,7 +91,8 @@ class Crossing:
             return value if -BIG_INTEGER < value < BIG_INTEGER else ["int", hex(value)]
         if kind is float:
             return value if math.isfinite(value) else ["float", repr(value)]
-        if kind in CONTAINERS and is_simple(value):
+        if kind in CONTAINERS and (kind is not np.ndarray or value.dtype.hasobject
+                                   or ARRAY_TYPE.fullmatch(value.dtype.str)):
             place = self.places.get(id(value))
             if place is None:
                 place = self.places[id(value)] = len(self.table)
@@ -86,51 +102,53 @@ class Crossing:
             raise TooLarge(f"tuples nested more than {DEEPEST} deep")
         if kind is tuple or kind is frozenset:
             return [kind.__name__, [self._write(item, depth + 1) for item in value]]
-        if kind in SCALARS:
-            return [kind.__name__, *(self._write(part, depth + 1) for part in SCALARS[kind](value))]
         if kind in VIEWS:
-            items = [self._write(item, depth + 1) for item in value]
-            return [VIEWS[kind], items]
+            return [VIEWS[kind], [self._write(item, depth + 1) for item in value]]
+        if kind is bytes:
+            return ["bytes", value.hex()]
         if isinstance(value, np.generic) and kind.__module__ == "numpy" and (
                 ARRAY_TYPE.fullmatch(value.dtype.str)):
             return ["scalar", value.dtype.str, value.tobytes().hex()]
-        parts = parts_of(value)
-        if parts is not None:
-            return [kind.__name__, *(self._write(part, depth + 1) for part in parts)]
+        if isinstance(value, np.dtype) and ARRAY_TYPE.fullmatch(value.str):
+            return ["dtype", value.str]
+        named = kind.__module__, kind.__name__
+        if named in PARTS and known_type(*named) is kind and has_known_zone(value):
+            return ["made", *named, [self._write(part, depth + 1) for part in PARTS[named](value)]]
         if isinstance(value, type) and known_type(value.__module__, value.__name__) is value:
             return ["type", value.__module__, value.__name__]
         return self.hand_out(value)
 
     def _row(self, value: Any) -> Row:
         """What a container holds."""
-        kind = type(value)
-        if kind is list or kind is set or kind is deque:
-            extra = [value.maxlen] if kind is deque else []
-            return [kind.__name__, [self._write(item, 0) for item in value], *extra]
+        kind: Any = type(value)
+        extra: Any = None
         if kind is bytearray:
-            return ["bytearray", value.hex()]
+            return ["bytearray", value.hex(), None]
         if kind is np.ndarray:
-            if value.dtype.hasobject:
-                return ["objects", list(value.shape), [self._write(item, 0) for item in value.ravel()]]
-            return ["array", list(value.shape), value.dtype.str, value.tobytes().hex()]
-        items = [self._write(part, 0) for pair in value.items() for part in pair]
-        extra = [self._write(value.default_factory, 0)] if kind is defaultdict else []
-        return [kind.__name__, items, *extra]
+            if not value.dtype.hasobject:
+                return ["ndarray", value.tobytes().hex(), [value.dtype.str, list(value.shape)]]
+            extra = ["object", list(value.shape)]
+            items = value.ravel()
+        elif issubclass(kind, dict):
+            items = [part for pair in value.items() for part in pair]
+            extra = self._write(value.default_factory, 0) if kind is defaultdict else None
+        else:
+            items, extra = value, value.maxlen if kind is deque else None
+        return [kind.__name__, [self._write(item, 0) for item in items], extra]
 
     def read(self, written: Any, rows: list[Row]) -> Any:
         """The value; BadMessage for anything that `write` cannot have given."""
         try:
             first = len(self.table)
             for row in rows:
-                container = EMPTY[row[0]](self, row)
+                container = self._empty(*row)
                 self.places[id(container)] = len(self.table)
                 self.table.append(container)
             for place, row in enumerate(rows, start=first):
                 self._fill(self.table[place], row)
                 self.watched.append((place, self.table[place], items_of(self.table[place])))
             return self._read(written)
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError,
-                ArithmeticError) as error:
+        except MALFORMED as error:
             raise BadMessage(f"{type(error).__name__}: {str(error)[:200]}") from None
 
     def _read(self, written: Any) -> Any:
@@ -146,33 +164,35 @@ class Crossing:
     def _read_all(self, written: list[Any]) -> list[Any]:
         return [each if type(each) is not list else self._read(each) for each in written]
 
+    def _empty(self, name: str, data: Any, extra: Any) -> Any:
+        """A container that holds nothing yet, or an array of the form that its row says."""
+        if name == "ndarray":
+            word, shape = extra
+            return np.empty(shape, object) if word == "object" else array_of(word, data).reshape(shape).copy()
+        if name == "defaultdict":
+            return defaultdict(self._read(extra))
+        return deque(maxlen=extra) if name == "deque" else BY_NAME[name]()
+
     def _fill(self, container: Any, row: Row) -> None:
         """Give a container what its row holds, in place of what it held."""
-        kind = type(container)
-        if kind is list:
-            container[:] = self._read_all(row[1])
+        kind, (_name, data, extra) = type(container), row
+        if kind is bytearray:
+            container[:] = bytes.fromhex(data)
+        elif kind is np.ndarray and extra[0] != "object":
+            container[...] = array_of(extra[0], data).reshape(container.shape)
         elif kind is np.ndarray:
-            container[...] = (self._objects(row) if row[0] == "objects" else array_of(row)).reshape(
-                container.shape)
-        elif kind is bytearray:
-            container[:] = bytes.fromhex(row[1])
-        elif kind is deque:
-            items = self._read_all(row[1])
-            container.clear()
-            container.extend(items)
+            for place, item in zip(np.ndindex(container.shape), self._read_all(data), strict=True):
+                container[place] = item
         else:
-            items = self._read_all(row[1])
+            items = self._read_all(data)
             container.clear()
-            if kind is set:
+            if kind is list or kind is deque:
+                container.extend(items)
+            elif kind is set:
                 container.update(items)
             else:
                 for key, item in zip(items[::2], items[1::2], strict=True):
                     container[key] = item
-
-    def _objects(self, row: Row) -> np.ndarray:
-        items = np.empty(len(row[2]), object)
-        items[:] = self._read_all(row[2])
-        return items.reshape(row[1])
 
     def watch(self) -> None:
         """From here on, notice what becomes of all that has crossed: the other end has it as it is now."""
@@ -191,14 +211,8 @@ class Crossing:
         try:
             for place, row in altered:
                 self._fill(self.table[place], row)
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
+        except MALFORMED as error:
             raise BadMessage(f"{type(error).__name__}") from None
-
-
-def is_simple(container: Any) -> bool:
-    """False of an array whose type cannot be written in one word."""
-    return type(container) is not np.ndarray or container.dtype.hasobject or bool(
-        ARRAY_TYPE.fullmatch(container.dtype.str))
 
 
 def items_of(container: Any) -> Any:
@@ -220,25 +234,10 @@ def is_unaltered(container: Any, before: Any) -> bool:
     return len(now) == len(before) and all(map(is_, now, before))
 
 
-def parts_of(value: Any) -> tuple[Any, ...] | None:
-    """What makes a date or a number of a library, which lanes have not imported; None of anything else."""
-    kind = type(value)
-    if kind.__module__ not in OTHER_TYPES or known_type(kind.__module__, kind.__name__) is not kind:
-        return (value.str,) if isinstance(value, np.dtype) and ARRAY_TYPE.fullmatch(value.str) else None
-    match kind.__name__:
-        case "Decimal":
-            return (str(value),)
-        case "Fraction":
-            return value.numerator, value.denominator
-        case "timedelta":
-            return value.days, value.seconds, value.microseconds
-        case "date":
-            return value.year, value.month, value.day
-        case "datetime" | "time" if value.tzinfo is None or type(value.tzinfo).__name__ == "timezone":
-            return (value.isoformat(),)
-        case "timezone":
-            return (value.utcoffset(None),)
-    return None
+def has_known_zone(value: Any) -> bool:
+    """False of a time in a zone that is an object of some other class."""
+    zone = getattr(value, "tzinfo", None)
+    return zone is None or type(zone) is known_type("datetime", "timezone")
 
 
 def known_type(module: str, name: str) -> type | None:
@@ -251,28 +250,24 @@ def known_type(module: str, name: str) -> type | None:
     return kind if isinstance(kind, type) and issubclass(kind, (np.generic, np.ndarray, np.dtype)) else None
 
 
-def made(module: str, name: str) -> Callable[..., Any]:
-    """A reader that calls a type of a library; BadMessage where that is not loaded."""
-    def read(crossing: Crossing, *parts: Any) -> Any:
-        kind = known_type(module, name)
-        if kind is None:
-            raise BadMessage(f"{module} is not loaded")
-        arguments = crossing._read_all(list(parts))
-        return kind.fromisoformat(*arguments) if name in ("datetime", "time") else kind(*arguments)  # type: ignore[attr-defined]
-    return read
+def read_made(crossing: Crossing, module: str, name: str, parts: list[Any]) -> Any:
+    """What a type makes of its parts."""
+    if (module, name) not in PARTS:
+        raise BadMessage(f"no value of {name}")
+    return read_type(crossing, module, name)(*crossing._read_all(parts))
 
 
-def read_type(_crossing: Crossing, module: str, name: str) -> type:
+def read_type(_crossing: Crossing, module: str, name: str) -> Any:
     """A type by its name."""
     kind = known_type(module, name)
     if kind is None:
-        raise BadMessage(f"no type {name}")
+        raise BadMessage(f"no type {name}, or it is not loaded")
     return kind
 
 
-def array_of(row: Row) -> np.ndarray:
-    """An array that may be written to."""
-    return np.frombuffer(bytes.fromhex(row[3]), dtype_of(row[2])).reshape(row[1]).copy()
+def array_of(word: str, data: str) -> np.ndarray:
+    """The items of an array, one after the other."""
+    return np.frombuffer(bytes.fromhex(data), dtype_of(word))
 
 
 def dtype_of(text: str) -> np.dtype[Any]:
@@ -282,48 +277,13 @@ def dtype_of(text: str) -> np.dtype[Any]:
     return np.dtype(text)
 
 
-def empty(kind: type, _crossing: Crossing, _row: Row) -> Any:
-    """A container that holds nothing."""
-    return kind()
-
-
-def empty_deque(crossing: Crossing, row: Row) -> deque[Any]:
-    """A deque of the length that its row says."""
-    return deque(maxlen=row[2])
-
-
-def empty_defaultdict(crossing: Crossing, row: Row) -> defaultdict[Any, Any]:
-    """A dictionary with what makes its missing values."""
-    return defaultdict(crossing._read(row[2]))
-
-
-SCALARS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
-    bytes: lambda value: (value.hex(),), memoryview: lambda value: (value.tobytes().hex(),),
-    complex: lambda value: (value.real, value.imag),
-    range: lambda value: (value.start, value.stop, value.step),
-    slice: lambda value: (value.start, value.stop, value.step), type(...): lambda _value: (),
-    type(NotImplemented): lambda _value: ()}
-CONTAINERS = {list, dict, set, bytearray, deque, Counter, OrderedDict, defaultdict, np.ndarray}
-EMPTY: dict[str, Callable[[Crossing, Row], Any]] = {
-    **{kind.__name__: functools.partial(empty, kind)
-       for kind in (list, dict, set, bytearray, Counter, OrderedDict)},
-    "deque": empty_deque, "defaultdict": empty_defaultdict, "array": lambda _crossing, row: array_of(row),
-    "objects": lambda _crossing, row: np.empty(row[1], object)}
 READERS: dict[str, Callable[..., Any]] = {
     "int": lambda _, text: int(text, 16), "float": lambda _, text: float(text),
     "tuple": lambda crossing, items: tuple(crossing._read_all(items)),
     "frozenset": lambda crossing, items: frozenset(crossing._read_all(items)),
     "bytes": lambda _, text: bytes.fromhex(text),
-    "memoryview": lambda _, text: memoryview(bytes.fromhex(text)),
-    "complex": lambda crossing, *parts: complex(*crossing._read_all(list(parts))),
-    "range": lambda crossing, *parts: range(*crossing._read_all(list(parts))),
-    "slice": lambda crossing, *parts: slice(*crossing._read_all(list(parts))),
-    "ellipsis": lambda _: ..., "NotImplementedType": lambda _: NotImplemented,
     "keys": lambda crossing, items: dict.fromkeys(crossing._read_all(items)).keys(),
     "values": lambda crossing, items: dict(enumerate(crossing._read_all(items))).values(),
     "items": lambda crossing, items: dict(crossing._read_all(items)).items(),
-    "scalar": lambda _, kind, text: np.frombuffer(bytes.fromhex(text), dtype_of(kind))[0],
-    "type": read_type, **{name: made(module, name) for module, names in OTHER_TYPES.items() for name in names
-                          if module != "collections"},
-    **{type(np.dtype(kind)).__name__: lambda _, text: dtype_of(text) for kind in np.sctypeDict.values()
-       if not issubclass(kind, (np.void, np.object_))}}
+    "scalar": lambda _, word, data: array_of(word, data)[0], "dtype": lambda _, word: dtype_of(word),
+    "type": read_type, "made": read_made}

@@ -1,77 +1,67 @@
 """Rewards by name: small functions from measurements to named terms. Their sum is the reward."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from score.tasks.measures import Measures
 from warehouse.store.errors import StageError
 
-Parameters = Mapping[str, float]
-RewardFunction = Callable[[Measures, Parameters], dict[str, float]]
+SHAPING, INVALID = 0.1, -0.1         # of arc-exact-shaped
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A registered reward: its function, its parameters with their defaults, and its range."""
+    """A registered reward: its function, and what it gives for all that is right and for no program."""
 
-    function: RewardFunction
-    defaults: dict[str, float] = field(default_factory=dict)
-    full: float = 10.0
-    floor: Callable[[Parameters], float] = lambda parameters: 0.0
+    function: Callable[[Measures], dict[str, float]]
+    full: float = 1.0
+    floor: float = 0.0
 
 
-def arc_v1(measures: Measures, parameters: Parameters) -> dict[str, float]:
+def arc_v1(measures: Measures) -> dict[str, float]:
     """0 without valid outputs, else 1 + 8 * correct grids + pixel score, over all train and test grids."""
     if not measures.valid_outputs:
         return {}
     return {"valid": 1.0, "correct_grids": 8 * measures.correct_share, "pixel_score": measures.pixel_score}
 
 
-def arc_v2_no_pixel_score(measures: Measures, parameters: Parameters) -> dict[str, float]:
+def arc_v2_no_pixel_score(measures: Measures) -> dict[str, float]:
     """0 without valid outputs, else 1 + 9 * correct grids, over all train and test grids."""
+    return {"valid": 1.0, "correct_grids": 9 * measures.correct_share} if measures.valid_outputs else {}
+
+
+def arc_exact_shaped(measures: Measures) -> dict[str, float]:
+    """1 when everything is exact, else 0.1 times the share that is; -0.1 without valid outputs."""
     if not measures.valid_outputs:
-        return {}
-    return {"valid": 1.0, "correct_grids": 9 * measures.correct_share}
+        return {"invalid": INVALID}
+    return {"exact": 1.0} if measures.correct else {"shaping": SHAPING * measures.correct_share}
 
 
-def arc_exact_shaped(measures: Measures, parameters: Parameters) -> dict[str, float]:
-    """1 when everything is exact, else `shaping` times the share that is; `invalid` without valid outputs."""
-    if not measures.valid_outputs:
-        return {"invalid": parameters["invalid"]}
-    if measures.correct:
-        return {"exact": 1.0}
-    return {"shaping": parameters["shaping"] * measures.correct_share}
-
-
-def exact(measures: Measures, parameters: Parameters) -> dict[str, float]:
+def exact(measures: Measures) -> dict[str, float]:
     """1 when everything is right, else 0."""
     return {"exact": 1.0} if measures.correct else {}
 
 
-def tests_share(measures: Measures, parameters: Parameters) -> dict[str, float]:
+def tests_share(measures: Measures) -> dict[str, float]:
     """The share of tests (or calls, cases, grids) that are right."""
     return {"tests": measures.correct_share}
 
 
-def graded(measures: Measures, parameters: Parameters) -> dict[str, float]:
+def graded(measures: Measures) -> dict[str, float]:
     """What the task's own grader gives, term by term, of any size; of other tasks the share that is right."""
     return {"graded": measures.correct_share} if measures.rewards is None else measures.rewards
 
 
-REWARDS: dict[str, Reward] = {
-    "arc-v1": Reward(arc_v1),
-    "arc-v2-no-pixel-score": Reward(arc_v2_no_pixel_score),
-    "arc-exact-shaped": Reward(arc_exact_shaped, {"shaping": 0.1, "invalid": -0.1}, 1.0,
-                               floor=lambda parameters: parameters["invalid"]),
-    "exact": Reward(exact, full=1.0),
-    "tests-share": Reward(tests_share, full=1.0),
-    "graded": Reward(graded, full=1.0)}
+REWARDS = {"arc-v1": Reward(arc_v1, full=10.0),
+           "arc-v2-no-pixel-score": Reward(arc_v2_no_pixel_score, full=10.0),
+           "arc-exact-shaped": Reward(arc_exact_shaped, floor=INVALID), "exact": Reward(exact),
+           "tests-share": Reward(tests_share), "graded": Reward(graded)}
 # What tasks get where no reward is named, `exact` where their kind is not here: a program that prints nothing
 # has valid outputs, and earns nothing. Part of the identity of every by-kind scorer.
 BY_KIND = "by-kind"
 DEFAULTS = {"grid": "arc-v1", "function": "exact", "stdio": "exact", "answer": "exact", "math": "exact",
-            "puzzle": "tests-share", "reasoning-gym": "tests-share", "verifiers": "graded"}
+            "graded": "graded"}
 
 
 def default_reward(kinds: Iterable[str]) -> str:

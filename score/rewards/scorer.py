@@ -1,4 +1,4 @@
-"""A scorer: a reward with its parameters and limits, and the identity its rows are stored under."""
+"""A scorer: a reward with its limits, and the identity its rows are stored under."""
 
 import hashlib
 import json
@@ -12,7 +12,6 @@ from score.rewards.verdict_version import code_version
 from score.sandbox.limits import Limits
 from score.tasks.measures import Measures
 from warehouse.stages.user_code import UserFunction
-from warehouse.store.errors import StageError
 
 
 @dataclass(frozen=True)
@@ -20,20 +19,11 @@ class Scorer:
     """What `score` computes; equal scorers have equal identities, on every machine."""
 
     reward: str                              # by-kind: the default of each kind of task
-    parameters: Mapping[str, float] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     imports: tuple[str, ...] = ()
-    truncated_zero: bool = False               # a completion that was cut off gets 0
     user: UserFunction | None = None           # takes the place of the registered reward
     graders: Mapping[str, str] = field(default_factory=dict)     # version of each library that grades
     replaced: Mapping[str, str] = field(default_factory=dict)    # hash of each task put in another's place
-
-    def __post_init__(self) -> None:
-        known = {name: None for reward in self.rewards.values() for name in reward.defaults}
-        unknown = self.parameters.keys() - known.keys()
-        if unknown:
-            raise StageError(f"The reward {self.name} has no parameter '{min(unknown)}'. "
-                             f"Known: {', '.join(known) or 'none'}.")
 
     @property
     def name(self) -> str:
@@ -47,31 +37,23 @@ class Scorer:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Everything that decides a verdict, as it is stored with the stage."""
-        parameters = {name: self.parameters.get(name, value)
-                      for reward in self.rewards.values() for name, value in reward.defaults.items()}
         by_kind = {"rewards": DEFAULTS} if self.name == BY_KIND else {}
         named = {"graders": dict(self.graders), "replaced": dict(self.replaced)}
         optional = {name: facts for name, facts in named.items() if facts}
-        return {"reward": self.name, **by_kind, **optional, "parameters": parameters,
-                "limits": asdict(self.limits), "truncated_zero": self.truncated_zero,
+        return {"reward": self.name, **by_kind, **optional, "limits": asdict(self.limits),
                 "imports": list(self.imports), "code": code_version(),
                 "user_code": None if self.user is None else self.user.content_hash}
 
     @cached_property
     def identity(self) -> str:
-        """`<reward>-<10 hex>`: a hash of code, parameters, limits and allowed imports."""
+        """`<reward>-<10 hex>`: a hash of code, limits and allowed imports."""
         text = json.dumps(self.settings, sort_keys=True)
         return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
     def terms(self, kind: str, measures: Measures) -> dict[str, float]:
         """Named terms of the registered reward of one completion."""
-        if self.user is not None:
-            return {}
-        return self.rewards[kind].function(measures, self.settings["parameters"])
+        return {} if self.user is not None else self.rewards[kind].function(measures)
 
     def bounds(self, kind: str) -> tuple[float, float] | None:
         """Reward of an answer without a program and of a perfect one; None for the user's."""
-        if self.user is not None:
-            return None
-        reward = self.rewards[kind]
-        return reward.floor(self.settings["parameters"]), reward.full
+        return None if self.user is not None else (self.rewards[kind].floor, self.rewards[kind].full)

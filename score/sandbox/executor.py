@@ -67,9 +67,9 @@ class Executor:
     def _follow_up(self, programs: list[Program], known: dict[bytes, Outcome],
                    finished: Callable[[Outcome], None]) -> dict[bytes, Outcome]:
         """What becomes of the outcomes of these programs when what follows on each was run."""
-        plans = [program.then.programs(program, known[program.key]) for program in programs if program.then]
-        later = iter(self.run([each for plan in plans for each in plan], finished) if any(plans) else ())
-        return {program.key: program.then.settle(known[program.key], [(each, next(later)) for each in plan])
+        plans = [each.then.program(known[each.key]) if each.then else None for each in programs]
+        later = iter(self.run(filter(None, plans), finished) if any(plans) else ())
+        return {program.key: program.then.settle(known[program.key], next(later) if plan else None)
                 for program, plan in zip(programs, plans, strict=True) if program.then}
 
     def _remember(self, key: bytes, outcome: Outcome, num_bytes: int) -> None:

@@ -11,8 +11,9 @@ import tempfile
 import time
 from collections import deque
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
+
+import numpy as np
 
 from score.isolation import bubblewrap, lockdown
 from score.protocol.allowed_imports import allowed_modules
@@ -131,16 +132,12 @@ class LaneProcess:
         """True when it has been silent for longer than any program can take, or was stopped by a signal."""
         if not self.flights:
             return False
-        patience = self.limits.wall_seconds * OVERLOAD_PATIENCE + SILENT_SECONDS
-        return time.monotonic() - self.since > patience or self.is_stopped()
-
-    def is_stopped(self) -> bool:
-        """True if the process is in state T."""
+        if time.monotonic() - self.since > self.limits.wall_seconds * OVERLOAD_PATIENCE + SILENT_SECONDS:
+            return True
         try:
-            stat = Path(f"/proc/{self.pid}/stat").read_text()
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
         except OSError:
             return False
-        return stat.rpartition(")")[2].split()[0] == "T"
 
     def stop(self) -> None:
         """Kill the lane; its children die with it."""
@@ -183,10 +180,7 @@ def readable_folders(config: LaneConfig) -> list[str]:
 
 def folders_of_numpy() -> list[Path]:
     """Where numpy lies: a .pth file may have it elsewhere, and it loads parts of itself late."""
-    spec = find_spec("numpy")
-    if spec is None or spec.origin is None:
-        return []
-    package = Path(spec.origin).parent
+    package = Path(np.__file__).parent
     if package.parent.name in ("site-packages", "dist-packages"):
         return [package.parent]
     return [package, package.with_name("numpy.libs")]       # beside a home's or a project's own files

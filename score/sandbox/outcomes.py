@@ -5,16 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from score.protocol import frames
 from score.protocol.error_classes import CHILD_CLASSES, ErrorClass
-from score.protocol.frames import (
-    BadFrame,
-    JobKind,
-    Verdict,
-    decode_error,
-    decode_grids,
-    decode_json,
-    split_result,
-)
+from score.protocol.frames import BadFrame, JobKind, Verdict
 from score.sandbox.flight import Ending
 from score.sandbox.limits import Limits
 from score.sandbox.program import Outcome, Program
@@ -50,10 +43,10 @@ def process_outcome(ending: Ending, decode: Callable[[bytes], Any], limits: Limi
     if ending.verdict == Verdict.SIGNALED:
         return Outcome(None, *crash(ending, isolated), *measured)
     try:
-        status, body = split_result(ending.result)
+        status, body = frames.split_result(ending.result)
         if status == 1:
             return Outcome(decode(body), None, None, None, *measured)
-        index, name, message = decode_error(body, len(CHILD_CLASSES))
+        index, name, message = frames.decode_error(body, len(CHILD_CLASSES))
     except BadFrame as error:
         return Outcome(None, ErrorClass.NO_RESULT, None,
                        f"the process ended with status {ending.code} and no answer ({error})", *measured)
@@ -102,7 +95,7 @@ def pair_outcome(program: Outcome, tests: Outcome) -> Outcome:
 
 def decode_units(body: bytes) -> list[tuple[bool, str, str, str]]:
     """Passed, error name, message and whose fault it is, of each test: 1, [name, message, whose], or 0."""
-    units = decode_json(body)
+    units = frames.decode_json(body)
     if not isinstance(units, list):
         raise BadFrame("not a list of tests")
     failures = [unit if isinstance(unit, list) and len(unit) == 3 else ["", "", ""] for unit in units]
@@ -110,7 +103,8 @@ def decode_units(body: bytes) -> list[tuple[bool, str, str, str]]:
 
 
 # By kind of job: body of an answer -> result; BadFrame when it is none. Others answer elsewhere.
-DECODERS: dict[JobKind, Callable[[bytes], Any]] = {JobKind.GRID: decode_grids, JobKind.CALL: decode_json}
+DECODERS: dict[JobKind, Callable[[bytes], Any]] = {JobKind.GRID: frames.decode_grids,
+                                                JobKind.CALL: frames.decode_json}
 
 
 def crash(ending: Ending, isolated: bool) -> tuple[ErrorClass, str, str]:

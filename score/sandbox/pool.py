@@ -66,7 +66,7 @@ class LanePool:
             for flight, endings in self._collect():
                 if must_run_again(endings, flight):
                     again.append(flight)
-                elif out_of_wall_time(endings) and not flight.is_second:
+                elif not flight.is_second and any(each.verdict == Verdict.TIMEOUT_WALL for each in endings):
                     flight.is_second, flight.attempts = True, 0
                     late.append(flight)
                 else:
@@ -133,19 +133,11 @@ class LanePool:
 
 def must_run_again(endings: list[Ending], flight: Flight) -> bool:
     """True while endings say nothing about the program and attempts are left."""
-    failed = not endings or any(ending.verdict in SETUP_VERDICTS or killed_outside(ending)
+    # SIGKILL that neither the lane nor the CPU limit sent: out of memory, or a person did it
+    killed = Verdict.SIGNALED, signal.SIGKILL
+    failed = not endings or any(ending.verdict in SETUP_VERDICTS or (ending.verdict, ending.code) == killed
                                 for ending in endings)
     return failed and flight.attempts < MAX_ATTEMPTS
-
-
-def killed_outside(ending: Ending) -> bool:
-    """SIGKILL that neither the lane nor the CPU limit sent: out of memory, or a person did it."""
-    return ending.verdict == Verdict.SIGNALED and ending.code == signal.SIGKILL
-
-
-def out_of_wall_time(endings: list[Ending]) -> bool:
-    """True of a program that sleeps, or that a machine without time for it kept waiting."""
-    return any(ending.verdict == Verdict.TIMEOUT_WALL for ending in endings)
 
 
 def usable_cores() -> int:

@@ -32,6 +32,11 @@ class Outcome:
         """True when this says nothing about the program."""
         return self.error_class in INFRASTRUCTURE
 
+    @property
+    def said(self) -> str:
+        """The error in words; empty where there is none."""
+        return ": ".join(filter(None, (self.error_class, self.error_name, self.error_message)))
+
 
 class FollowUp(Protocol):
     """What is run because of how a program ended, and what then becomes of its outcome."""
@@ -40,10 +45,10 @@ class FollowUp(Protocol):
     def key(self) -> bytes:
         """Equal where the same follows."""
 
-    def programs(self, program: Program, outcome: Outcome) -> list[Program]:
+    def program(self, outcome: Outcome) -> Program | None:
         """What to run next."""
 
-    def settle(self, outcome: Outcome, later: list[tuple[Program, Outcome]]) -> Outcome:
+    def settle(self, outcome: Outcome, later: Outcome | None) -> Outcome:
         """The outcome in the light of what was run next."""
 
 

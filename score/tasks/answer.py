@@ -29,9 +29,6 @@ SIGNS = {"\u2212": "-", "\u2013": "-", "\u00d7": "*", "\u00b7": "*", "\\times": 
          "{,}": ",", "\\,": "", "\\!": "", "USD": "$", "EUR": "$"}
 UNIT_POWER = re.compile(r"(?<=[A-Za-z}])\^\{?[-+]?\d++\}?")
 
-NEGATION = r"(?:\b(?:not|nor|never|neither)|n't)\s++(?:(?:the|option|answer|choice|either)\s++)*+\(?"
-JOINED = re.compile(r"[\s()*]*+(?:,\s*+)?(?:or|and|nor|/|,|&|\|)[\s(*]*+")
-
 
 @dataclass(frozen=True)
 class AnswerTask:
@@ -40,16 +37,14 @@ class AnswerTask:
     accepted: list[str]
     match: str
     label: str | None
-    choices: list[str]
     tolerance: float | None
 
 
 class AnswerKind:
-    """{answer: text or [texts], match: 'exact', 'numeric' or 'choice', label, choices, tolerance}."""
+    """{answer: text or [texts], match: 'exact' or 'numeric', label, tolerance}."""
 
     def load(self, payload: dict[str, Any]) -> AnswerTask:
         return AnswerTask(texts_of(payload["answer"]), payload.get("match", "exact"), payload.get("label"),
-                          [str(choice) for choice in payload.get("choices", "ABCDE")],
                           payload.get("tolerance"))
 
     def programs(self, task: AnswerTask, answer: Answer) -> list[Program] | Outcome:
@@ -78,8 +73,6 @@ def given_answer(task: AnswerTask, text: str) -> str | None:
     text = TEXT.sub(r"\1", boxed[-1] if boxed else text)
     if task.match == "numeric":
         return last_number(text)
-    if task.match == "choice":
-        return last_choice(text, task.choices)
     return " ".join(text.split()) or None
 
 
@@ -98,31 +91,6 @@ def plain_fraction(latex: re.Match[str]) -> str:
     if not whole or max(len(whole), len(above), len(below)) > MAX_DIGITS:
         return f"{whole} {above}/{below}" if whole else f"{above}/{below}"
     return f"{int(whole) * int(below) + int(above)}/{below}"
-
-
-def last_choice(text: str, choices: list[str]) -> str | None:
-    """The choice that a text ends on; None where several are left, as in `A or B`, or it is ruled out.
-
-    After `B)` comes what the choice says: in `B) A cat` the A is an article.
-    """
-    alone = text.strip(f"{BLANK}.():").casefold()
-    if spelled := [choice for choice in choices if choice.casefold() == alone]:
-        return spelled[0]
-    names = "|".join(re.escape(choice) for choice in sorted(choices, key=len, reverse=True))
-    named = re.compile(rf"({NEGATION})?(?<![A-Za-z0-9])({names})(?![A-Za-z0-9])([).:])?", re.IGNORECASE)
-    given, negated, end, marked = None, False, 0, False
-    for match in named.finditer(text):
-        if match[2] not in choices:
-            continue                                      # only the negation may be in any case
-        between = text[end:match.start()]
-        if marked and not negated and not between.strip() and not match[3]:
-            continue
-        joined = end > 0 and JOINED.fullmatch(between) is not None
-        negated = match[1] is not None or (joined and negated)
-        if not negated:
-            given = None if joined and given != match[2] else match[2]
-        end, marked = match.end(), match[3] is not None
-    return given
 
 
 def is_same(given: str, accepted: str, task: AnswerTask) -> bool:

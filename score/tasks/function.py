@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +15,7 @@ from score.tasks.test_sources import calls_of_tests, guarded
 
 @dataclass(frozen=True)
 class Call:
-    """One call and what it must return."""
+    """One call, as the payload has it, and what it must return."""
 
     arguments: list[Any]
     keywords: dict[str, Any]
@@ -31,7 +30,6 @@ class FunctionTask:
     program_setup: str = ""
     calls: tuple[Call, ...] = ()
     tolerance: float = 0
-    any_order: bool = False
     setup: str = ""
     units: tuple[str, ...] = ()
     separate: bool = False
@@ -45,7 +43,7 @@ class FunctionTask:
         """What a program is told; made once, for it may be long and each of its programs holds it."""
         order: dict[str, Any] = {"entry_point": self.entry_point, "setup": self.program_setup}
         if self.calls:
-            order["calls"] = [plain_data.tag([call.arguments, call.keywords]) for call in self.calls]
+            order["calls"] = [[call.arguments, call.keywords] for call in self.calls]
         return json.dumps(order).encode()
 
     @cached_property
@@ -60,7 +58,7 @@ class FunctionTask:
 
 
 class FunctionKind:
-    """{entry_point, calls: [{args, kwargs, expected}], tolerance, any_order}, or {entry_point, setup, tests}.
+    """{entry_point, calls: [{args, kwargs, expected}], tolerance}, or {entry_point, setup, tests}.
 
     `tests` is a list of statements, each a unit, or a source that defines `check(candidate)`, or functions
     test_* and classes, each test of which is a unit with a program of its own. `program_setup` is code that
@@ -71,10 +69,9 @@ class FunctionKind:
         names = payload["entry_point"], payload.get("program_setup", "")
         setup = payload.get("setup", "")
         if "calls" in payload:
-            calls = [Call(restore(call.get("args", [])), restore(call.get("kwargs", {})),
-                          restore(call["expected"])) for call in payload["calls"]]
-            return FunctionTask(*names, tuple(calls), payload.get("tolerance", 0),
-                                payload.get("any_order", False))
+            calls = [Call(call.get("args", []), call.get("kwargs", {}),
+                          plain_data.restored(call["expected"])) for call in payload["calls"]]
+            return FunctionTask(*names, tuple(calls), payload.get("tolerance", 0))
         tests = payload["tests"]
         if isinstance(tests, list):
             return FunctionTask(*names, setup=setup, units=tuple(tests))
@@ -97,48 +94,30 @@ class FunctionKind:
         if not ran:
             return unit_measures(answer, outcomes[0], [], task.num_units)
         if not task.calls:
-            units = [list(unit) for outcome in outcomes for unit in outcome.result or [not_run(outcome)]]
+            units = [list(unit) for outcome in outcomes for unit in outcome.result or [
+                (False, outcome.error_name or outcome.error_class or "", outcome.error_message or "", "")]]
             return unit_measures(answer, ran[0], [unit[0] for unit in units], task.num_units, outputs=units)
         outcome = outcomes[0]
         results = outcome.result if isinstance(outcome.result, list) else []
-        passed = [is_expected(result, call, task) for result, call in zip(results, task.calls, strict=False)]
+        passed = [is_expected(result, call, task.tolerance)
+                  for result, call in zip(results, task.calls, strict=False)]
         shown = [result[:2] for result in results if isinstance(result, list)]
         return unit_measures(answer, outcome, passed, task.num_units, outputs=shown,
                              fingerprint=digest(json.dumps(shown, sort_keys=True)))
 
 
-def not_run(outcome: Outcome) -> tuple[bool, str, str, str]:
-    """A test that failed to run, as one that failed."""
-    return False, outcome.error_name or str(outcome.error_class or ""), outcome.error_message or "", ""
-
-
-def restore(value: Any) -> Any:
-    """A value of a payload, with the integers that were too long for JSON."""
-    if isinstance(value, list):
-        return [restore(item) for item in value]
-    if isinstance(value, dict):
-        if value.keys() == {"$", "v"} and value["$"] == "int":
-            return int(value["v"], 16)
-        return {key: restore(item) for key, item in value.items()}
-    return value
-
-
-def is_expected(result: Any, call: Call, task: FunctionTask) -> bool:
+def is_expected(result: Any, call: Call, tolerance: float) -> bool:
     """True if a call's result is plain data equal to what was expected."""
     if not isinstance(result, list) or len(result) != 2 or result[0] != "value":
         return False
     try:
-        value = plain_data.untag(result[1], hashing=False)
-        if task.any_order and isinstance(value, (list, tuple)):
-            value = plain_data.Unordered(value)
-        return same(value, call.expected, task)
+        return same(plain_data.untag(result[1]), call.expected, tolerance)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError):
         return False       # an integer too large for a float is an ArithmeticError
 
 
-def same(value: Any, expected: Any, task: FunctionTask) -> bool:
-    """Equal as JSON can say it: a tuple is a list, in any order so is a set; truth values are no numbers."""
-    tolerance = task.tolerance
+def same(value: Any, expected: Any, tolerance: float) -> bool:
+    """Equal as JSON can say it: a tuple is a list, a set is none, truth values are no numbers."""
     if isinstance(expected, bool) or isinstance(value, bool) or expected is None:
         return value is expected
     if isinstance(expected, (int, float)):
@@ -147,43 +126,10 @@ def same(value: Any, expected: Any, task: FunctionTask) -> bool:
         return isinstance(value, (int, float)) and (
             value == expected or math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
             or (value != value and expected != expected))           # both are NaN
-    if isinstance(expected, list) and isinstance(value, plain_data.Unordered):
-        return task.any_order and same_in_any_order(value, expected, task)
     if isinstance(expected, list):
         return isinstance(value, (list, tuple)) and len(value) == len(expected) and all(
-            same(ours, theirs, task) for ours, theirs in zip(value, expected, strict=True))
+            same(ours, theirs, tolerance) for ours, theirs in zip(value, expected, strict=True))
     if isinstance(expected, dict):
         return isinstance(value, dict) and value.keys() == expected.keys() and all(
-            same(value[key], expected[key], task) for key in expected)
+            same(value[key], expected[key], tolerance) for key in expected)
     return type(value) is type(expected) and bool(value == expected)
-
-
-def same_in_any_order(items: list[Any], expected: list[Any], task: FunctionTask) -> bool:
-    """Whether each item is the same as one expected of its own: sorted, the first left but for ties."""
-    if len(items) != len(expected):
-        return False
-    left = sorted(expected, key=place_of)
-    for item in sorted(items, key=place_of):
-        match = next((place for place, wanted in enumerate(left) if same(item, wanted, task)), None)
-        if match is None:
-            return False
-        del left[match]
-    return True
-
-
-def place_of(value: Any) -> tuple[Any, Any]:
-    """Where an item is put: by what it holds in any order, as there may be sets in it, then in its own."""
-    return sortable(value, sorted), sortable(value, list)
-
-
-def sortable(value: Any, order: Callable[[Iterable[Any]], list[Any]]) -> tuple[int, Any]:
-    """The value as what compares with that of any other; lists and the like in an order."""
-    if isinstance(value, (int, float)):
-        return 0, value
-    if isinstance(value, str):
-        return 1, value
-    if isinstance(value, (list, tuple)):
-        return 2, order(sortable(item, order) for item in value)
-    if isinstance(value, dict):
-        return 3, sorted((key, sortable(item, order)) for key, item in value.items())
-    return 4, repr(value)

@@ -46,24 +46,21 @@ class Checker:
     def key(self) -> bytes:
         return json.dumps([self.source, self.expected]).encode()
 
-    def programs(self, program: Program, outcome: Outcome) -> list[Program]:
+    def program(self, outcome: Outcome) -> Program | None:
         """The checker with what the script wrote."""
         if outcome.error_class is not None:
-            return []
+            return None
         names = dict(zip(CHECKED, (self.given, outcome.result, self.expected), strict=True))
         order = {"entry_point": "nothing", "classes": [], "stops": False, "names": names,
                  "units": [f"assert check({', '.join(CHECKED)}) == True"]}
-        return [Program(JobKind.SERVE, "def nothing(): pass", json.dumps({"entry_point": "nothing"}).encode(),
-                        tests=Program(JobKind.TEST, self.source, json.dumps(order).encode()))]
+        return Program(JobKind.SERVE, "def nothing(): pass", json.dumps({"entry_point": "nothing"}).encode(),
+                       tests=Program(JobKind.TEST, self.source, json.dumps(order).encode()))
 
-    def settle(self, outcome: Outcome, later: list[tuple[Program, Outcome]]) -> Outcome:
+    def settle(self, outcome: Outcome, later: Outcome | None) -> Outcome:
         """The outcome with [output, what the checker says]; a checker that fails finds nothing right."""
-        if not later:
-            return outcome
-        [(_program, check)] = later
-        if check.infrastructure:
-            return check
-        return replace(outcome, result=[outcome.result, bool(check.result and check.result[0][0])])
+        if later is None or later.infrastructure:
+            return later or outcome
+        return replace(outcome, result=[outcome.result, bool(later.result and later.result[0][0])])
 
 
 class ScriptKind:

@@ -71,32 +71,44 @@ def parsed(source: str) -> ast.Module:
 
 
 def classes_in(tree: ast.Module) -> list[str]:
-    """Names of the program from which the tests make objects.
+    """Names of the program from which the tests make objects: classes, and `Class.method`.
 
     They read of them what no plain data has, or, of a class that has a name with a capital, compare two of
-    them: tests compare what `f` gives, too.
+    them, one of which it made itself: tests compare what `f` gives, too.
     """
     nodes = list(ast.walk(tree))
-    made_by: dict[str, str] = {}
-    for target, value in (pair for node in nodes for pair in bindings(node)):
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
-            made_by |= dict.fromkeys(places_set(target), value.func.id)
+    made_by: dict[str | None, set[str]] = {}
 
     def made(expression: ast.AST) -> set[str]:
         inside = list(ast.walk(expression))
-        calls = [each.func for each in inside if isinstance(each, ast.Call)]
-        return {each.id for each in calls if isinstance(each, ast.Name)} | {
-            made_by[name] for name in map(unparsed, inside) if name in made_by}
+        return {maker for each in inside if (maker := maker_of(each))}.union(
+            *(made_by.get(unparsed(each), ()) for each in inside))
 
+    for target, value in (pair for node in nodes for pair in bindings(node)):
+        makers = made(value) if isinstance(value, (ast.BinOp, ast.UnaryOp)) else {maker_of(value) or ""}
+        for name in places_set(target):
+            made_by.setdefault(name, set()).update(makers - {""})
     found: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr not in PLAIN_ATTRIBUTES:
             found |= {name for name in made(node.value)
                       if name[:1].isupper() or node.attr not in DATA_ATTRIBUTES}
         elif isinstance(node, ast.Compare):
-            both = made(node.left).intersection(*map(made, node.comparators))
-            found |= {name for name in both if name[:1].isupper()}
+            sides = [made(each) for each in (node.left, *node.comparators)]
+            every = set[str]().union(*sides)
+            both = every.intersection(*({name.partition(".")[0] for name in side} for side in sides))
+            found |= {name for name in every if name[:1].isupper() and name.partition(".")[0] in both}
     return sorted(found)
+
+
+def maker_of(node: ast.AST) -> str | None:
+    """What is called by its name, or as `Class.method`."""
+    match node:
+        case ast.Call(func=ast.Name(id=name)):
+            return name
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=name)) if owner[:1].isupper():
+            return f"{owner}.{name}"
+    return None
 
 
 def guarded(setup: str, units: Sequence[str]) -> tuple[str, list[str], list[str]]:
@@ -423,7 +435,7 @@ def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
             return [(node.optional_vars, node.context_expr)]
         case ast.Call(func=ast.Attribute(value=gathering, attr=name)) if name in GATHERS:
             return [(gathering, each) for each in node.args]
-        case ast.Call() if is_print(node):
+        case ast.Call(func=ast.Name(id="print")):              # what it prints stands together
             return [(node.func, each) for each in node.args]
     return []
 
@@ -431,8 +443,3 @@ def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
 def name_of(function: ast.expr) -> str:
     """The name by which a function or method is called."""
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
-
-
-def is_print(node: ast.AST) -> bool:
-    """True of what prints, so that what it prints stands together."""
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"

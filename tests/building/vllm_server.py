@@ -3,6 +3,7 @@
 Started with the options of the run's config.toml, as docs/endpoint.md starts one, and also on a CPU.
 """
 
+import json
 import os
 import sys
 import time
@@ -45,7 +46,7 @@ def server_command(warehouse: Warehouse, port: int) -> list[str]:
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
         elif value is not None:
-            words.append(f"--{flag}={value}")
+            words.append(f"--{flag}={json.dumps(value) if isinstance(value, dict) else value}")
     return words
 
 

@@ -11,9 +11,16 @@ from click.testing import CliRunner
 
 from examples.puzzles import connections
 from examples.puzzles.__main__ import write_puzzles
+from score.isolation.lockdown import Layer
+from score.judging.completions import Item
+from score.judging.judge import measure, run_programs
+from score.sandbox.executor import Executor
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.limits import Limits
+from score.sandbox.pool import LanePool
 from score.tasks.kinds import load_task
 from score.tasks.measures import Answer
-from tests.score.tasks.test_puzzles import measured
+from tests.puzzles.test_grader import measured
 from warehouse.sources.named import parse_source, read_source
 
 try:
@@ -123,9 +130,13 @@ def test_without_ortools_it_is_said_what_to_install(tmp_path: Path, monkeypatch:
     assert done.exit_code == 1 and "pip install 'rollhouse[puzzles]'" in done.output
 
 
-def test_a_puzzle_is_a_kind_that_can_be_scored() -> None:
-    task = load_task("t", "puzzle", {"groups": [["a", "b"], ["c", "d"]]})
-    assert task.kind.programs(task.content, Answer("a, b\nc, d", None)).result == [["a", "b"], ["c", "d"]]
+def test_a_puzzle_is_graded_in_a_lane() -> None:
+    payload = {"grader": "puzzle_grader", "groups": [["a", "b"], ["c", "d"]]}
+    item = Item(load_task("t", "graded", payload), Answer("a, b\nc, x", None))
+    config = LaneConfig(Layer.SECCOMP, preload=("puzzle_grader",), import_paths=("examples/graders",))
+    with LanePool(config, Limits(), 1) as pool:
+        [row] = measure([item], run_programs(Executor(pool), [item]))
+    assert row.measures.correct_share == 0.5, row.outcome
 
 
 @needs_ortools

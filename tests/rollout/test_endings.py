@@ -74,9 +74,9 @@ def test_a_loop_is_counted_as_cut_off_by_rollout_score_sql_and_train(tmp_path: P
     warehouse = new_run(tmp_path / "run")
     printed = sample(warehouse, Looping(), sampling=Sampling(max_tokens=20))
     assert "50.0% truncated" in printed[0]
-    (tmp_path / "reward.py").write_text("def one(completions, **_):\n    return [1.0] * len(completions)\n")
-    done = CliRunner().invoke(score, [str(warehouse.root), "--truncated-zero", "--reward-file",
-                                      f"{tmp_path / 'reward.py'}:one"])
+    (tmp_path / "reward.py").write_text("def one(completions, finish_reason, **_):\n"
+                                        "    return [float(reason == 'stop') for reason in finish_reason]\n")
+    done = CliRunner().invoke(score, [str(warehouse.root), "--reward-file", f"{tmp_path / 'reward.py'}:one"])
     assert done.exit_code == 0, done.output
     with closing(connect(warehouse)) as connection:
         def ask(query: str) -> list[tuple]:

@@ -132,6 +132,14 @@ def test_the_draw_depends_on_seed_iteration_and_index_alone() -> None:
     assert plan_rows()[3]["seed"] != plan_rows(iteration=1)[3]["seed"]
 
 
+def test_evaluations_of_all_policies_draw_alike() -> None:
+    first, later = (plan_rows(purpose="eval-heldout", iteration=iteration) for iteration in (0, 10))
+    assert [row["seed"] for row in first] == [row["seed"] for row in later]
+    assert [row["prompt_ids"] for row in first] == [row["prompt_ids"] for row in later]
+    assert {row["group_id"] for row in first}.isdisjoint(row["group_id"] for row in later)
+    assert first[3]["seed"] != plan_rows(purpose="eval-again")[3]["seed"]
+
+
 def test_colour_permutations_keep_black_nine_times_in_ten() -> None:
     draw = random.Random(0)
     maps = [draw_augmentation(draw, "colors")["color_map"] for _ in range(2000)]

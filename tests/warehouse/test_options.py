@@ -107,7 +107,7 @@ def test_a_config_that_every_command_takes_is_taken(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("[warehouse]\nscorer = 'a'\n[queries]\nb = 'SELECT 1'\n"
                                           "[sql]\nfull = true\n"
                                           "[build]\noutput = 'x.html'\n[summary]\nlast = 3\n"
-                                          "[score]\nparameter = 'a=1'\n[train]\nlearning-rate = 1\n")
+                                          "[score]\nallow-import = 'csv'\n[train]\nlearning-rate = 1\n")
     assert check_config(tmp_path / "config.toml") is None
 
 

@@ -1,5 +1,6 @@
 """Load a base model and a policy on it; share prompts in the first way that gives the same logits."""
 
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from train.model.fused import fuse_adapter, fuse_gates, fuse_norms, installed_ga
 from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, WHOLE_TEXTS, Policy, decoder_of, text_parameters
 from train.model.prompt_cache import is_recurrent
 from train.model.sharding import Sharding
-from train.model.tiny_copy import auto_class, read_config, tiny_copy
+from train.model.tiny_copy import auto_class, read_config, tiny_copy, with_attention
 from warehouse.store.errors import StageError, first_line
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -124,22 +125,21 @@ def load_frozen(source: str, *, dtype: str, device: torch.device, revision: str 
 
 def load_base(source: str, revision: str | None, *, dtype: str, load_in_4bit: bool = False) -> nn.Module:
     """A model as it is stored, in main memory (in 4 bits on the GPU); StageError if there is none."""
-    options: dict[str, Any] = {"dtype": DTYPES[dtype], "revision": revision, "attn_implementation": "sdpa"}
+    options: dict[str, Any] = {"dtype": DTYPES[dtype], "revision": revision}
     if load_in_4bit:
         from transformers import BitsAndBytesConfig
         options["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
                                                             bnb_4bit_compute_dtype=DTYPES[dtype])
-    load = auto_class(read_config(source, revision)).from_pretrained
     try:
-        try:
-            return load(source, **options)
-        except ValueError as error:
-            if "scaled_dot_product_attention" not in str(error):
-                raise
-            return load(source, **{**options, "attn_implementation": "eager"})
+        model = with_attention(auto_class(read_config(source, revision)).from_pretrained, source, **options)
     except (OSError, ValueError, ImportError) as error:
         raise StageError(f"The model {source} cannot be loaded: {first_line(error)}. Check the path or id in "
                          "warehouse.json, and that its weights are there.") from error
+    for module in model.modules():
+        if hasattr(module, "time_step_limit"):
+            # Transformers keeps the steps of some Mamba 2 layers above a least one, which no engine does.
+            module.time_step_limit = getattr(model.config.get_text_config(), "time_step_limit", (0, math.inf))
+    return model
 
 
 def _adapter_policy(adapted: nn.Module, dtype: str, device: torch.device, sharding: Sharding | None

@@ -183,30 +183,27 @@ class Policy:
 
     def _forward_packed(self, texts: list[Tensor], packed: Packed) -> tuple[Tensor, PromptKV]:
         """Last hidden states [T, D] of texts forwarded as one long row; and their keys and values."""
-        if self.shards:
-            self.shards.turn()
-        input_ids, positions = (ids.to(self.device)[None] for ids in (torch.cat(texts), packed.positions))
-        with self._precision():
-            output = self._trunk(input_ids=input_ids, position_ids=positions, use_cache=False, packed=packed)
+        output = self._run(self._trunk, torch.cat(texts)[None], packed=packed,
+                           position_ids=packed.positions.to(self.device)[None])
         return output.last_hidden_state[0], packed.take_own_kv()
 
     def _forward_cached(self, input_ids: Tensor, prompt_kv: PromptKV) -> tuple[Tensor, PromptKV]:
         """Last hidden states [B, T, D] of rows that each copy the prompt's keys, values; and all of these."""
-        if self.shards:
-            self.shards.turn()
         cache = new_cache(self.config, prompt_kv, len(input_ids))
-        with self._precision():
-            output = self._trunk(input_ids=input_ids.to(self.device), past_key_values=cache, use_cache=True)
+        output = self._run(self._trunk, input_ids, past_key_values=cache, use_cache=True)
         return output.last_hidden_state, [layer.take() for layer in cache.layers]
 
     def _forward_whole(self, input_ids: Tensor) -> Tensor:
         """Last hidden states [B, T, D], or logits, by the model's own forward."""
+        if self._gives_logits:
+            return self._run(self.model, input_ids).logits
+        return self._run(self._trunk, input_ids).last_hidden_state
+
+    def _run(self, module: nn.Module, input_ids: Tensor, *, use_cache: bool = False, **more: Any) -> Any:
         if self.shards:
             self.shards.turn()
         with self._precision():
-            if self._gives_logits:
-                return self.model(input_ids=input_ids.to(self.device), use_cache=False).logits
-            return self._trunk(input_ids=input_ids.to(self.device), use_cache=False).last_hidden_state
+            return module(input_ids=input_ids.to(self.device), use_cache=use_cache, **more)
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         if self._autocast is None:

@@ -6,7 +6,7 @@ Weights are random and keep activations near 1, so that a wrong computation show
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import gcd
 from typing import Any
 
@@ -18,8 +18,8 @@ from transformers.utils.logging import set_verbosity_error
 from warehouse.store.errors import StageError, first_line
 
 HEADS = re.compile(r"heads$|n_head$|groups$|heads_per_layer$")           # how many
-HEAD_WIDTHS = re.compile(r"(?<!linear_key_)(?<!linear_value_)head_?dim$|d_head$|kv_channels$")
-INNER_WIDTHS = re.compile(r"intermediate_size|ffn|_rank$|d_ssm|lru_width|ngram_vocab")
+HEAD_WIDTHS = re.compile(r"(?<!linear_key_)(?<!linear_value_)(?<!qk_rope_)head_?dim$|d_head$|kv_channels$")
+INNER_WIDTHS = re.compile(r"intermediate_size|ffn|(?<!kv_lora)_rank$|d_ssm|lru_width|ngram_vocab")
 WIDTHS = re.compile(r"hidden_size|d_model|n_embd|embedding_dim|embed_dim|^conv_dim$|^block_dim$")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks")
 EXPERTS = re.compile(r"experts$")
@@ -29,9 +29,9 @@ ONE = re.compile(r"layer_offset$|n_group$|topk_group$|expert_group$|first_k_dens
                  r"|shared_experts$|window_layers$|kv_shared_layers$")
 NOT_OF_LAYERS = ("moe_layers", "full_attn_idxs")        # numbers of layers, not one value for each
 NOT_GIVEN_AGAIN = ("architectures", "model_type", "transformers_version", "dtype", "_name_or_path",
-                   "output_attentions", "full_attn_idxs", "moe_layers", "hybrid_layer_ids")
+                   "output_attentions", "full_attn_idxs", "moe_layers", "hybrid_layer_ids", "qk_head_dim")
 MOST_PARAMETERS, CONTEXT, CHUNK = 2**28, 1024, 16
-LEAST_HEAD = 32         # wide: vLLM has no narrower kernel
+KERNEL = 32             # kernels of vLLM on a CPU are for multiples of this, or for a model's own widths
 
 
 def silence() -> None:
@@ -101,22 +101,23 @@ def _set_layers(config: Any, most: int) -> None:
 def _smaller(config: Any, vocabulary_size: int | None) -> Iterator[Any]:
     """Configs, the smallest first; later ones keep more of the proportions."""
     values = {name: value for name, value in config.to_dict().items() if name not in NOT_GIVEN_AGAIN}
+    if "qk_rope_head_dim" in values:        # of which the other follows
+        values.pop("head_dim", None)
     layers = _layers_to_keep(values, int(config.num_hidden_layers))
     whole = {name: value for name, value in values.items() if type(value) is int and value}
     for most in (8, 4, 2, 1):
         heads = gcd(most, *(count for name, count in whole.items() if HEADS.search(name) and count > 1))
         widths = [width for name, width in whole.items() if HEAD_WIDTHS.search(name)]
-        if "hidden_size" in whole and "num_attention_heads" in whole:
+        if "num_attention_heads" in whole and not {"head_dim", "qk_rope_head_dim"} & whole.keys():
             widths.append(whole["hidden_size"] // whole["num_attention_heads"])
         head_width = next(by for by in (8, 4, 2, 1) if by == 1 or (by <= most and all(
-            width % by == 0 and width >= LEAST_HEAD * by for width in widths)))
-        changed = {name: _per_layer(value, layers, config.num_hidden_layers)
+            width % (by * KERNEL) == 0 for width in widths)))
+        sizes = heads, head_width, len(layers), vocabulary_size
+        changed = {name: _per_layer(_shrink(name, value, *sizes), layers, config.num_hidden_layers)
                    for name, value in values.items()}
-        changed |= {name: _shrink(name, value, heads, head_width, len(layers), vocabulary_size)
-                    for name, value in whole.items()}
         if values.get("per_layer_config"):
             changed["per_layer_config"] = {
-                str(place): {name: _shrink(name, value, heads, head_width, len(layers), vocabulary_size)
+                str(place): {name: _shrink(name, value, *sizes)
                              for name, value in values["per_layer_config"][f"{layer:02}"].items()}
                 for place, layer in enumerate(layers) if f"{layer:02}" in values["per_layer_config"]}
         try:
@@ -152,12 +153,10 @@ def _shrink(name: str, value: Any, heads: int, head_width: int, num_layers: int,
         return value
     if name in LAYERS:
         return num_layers
-    if vocabulary_size is None and (name.startswith("vocab_size") or name.endswith("token_id")):
-        return value
     if name.startswith("vocab_size"):
-        return vocabulary_size
+        return vocabulary_size or value
     if name.endswith("token_id"):
-        return min(value, 3)
+        return min(value, 3) if vocabulary_size else value
     if name in ("max_position_embeddings", "n_positions", "model_max_length"):
         return min(value, CONTEXT)
     if name in ("chunk_size", "mamba_chunk_size"):
@@ -171,18 +170,23 @@ def _shrink(name: str, value: Any, heads: int, head_width: int, num_layers: int,
         return max(value // heads, 1)
     if INNER_WIDTHS.search(name) or WIDTHS.search(name):
         by = heads * head_width
-        exact = value % by == 0 and (WIDTHS.search(name) or name.endswith("d_ssm"))
-        return value // by if exact else -(-value // (by * 16)) * 16
+        exact = value % (by * KERNEL) == 0 or (value % by == 0 and name.endswith("d_ssm"))
+        return value // by if exact else -(-value // (by * KERNEL)) * KERNEL
     return value
 
 
 def _build(config: Any) -> nn.Module:
+    return with_attention(auto_class(config).from_config, config)
+
+
+def with_attention(make: Callable[..., Any], source: Any, **options: Any) -> Any:
+    """What `make` makes of a source, with PyTorch's attention, or with its own where it has none."""
     try:
-        return auto_class(config).from_config(config, attn_implementation="sdpa")
+        return make(source, attn_implementation="sdpa", **options)
     except ValueError as error:
         if "scaled_dot_product_attention" not in str(error):
             raise
-        return auto_class(config).from_config(config, attn_implementation="eager")
+        return make(source, attn_implementation="eager", **options)
 
 
 def _fill(model: nn.Module) -> None:

@@ -19,13 +19,14 @@ QUALIFY NOT (is_cut_short(iteration, purpose) OR is_cut_short(iteration - 1, pur
         OR iteration = max(iteration) OVER (PARTITION BY purpose)
 ORDER BY purpose <> 'train', purpose, iteration"""
 # Paired visits to the same tasks remove the tasks' difficulty: the error of a gain is that of the tasks'
-# gains, for pass@1 at least the sampling error of the completions.
+# gains. With few tasks, for pass@1 it is at least the sampling error of the completions.
 PAIRS = """
 WITH visits AS (SELECT iteration, task_id, pass_at_k(n, c, $4) AS value,
                        CASE WHEN $4 = 1 THEN c / n * (1 - c / n) / nullif(n - 1, 0) END AS chance
                 FROM task_results WHERE purpose = $1 AND iteration IN ($2, $3) AND n >= $4)
 SELECT count(*) AS num,
-       sqrt(greatest(var_samp(now.value - former.value), avg(now.chance + former.chance)) / count(*)) AS error
+       sqrt(greatest(var_samp(now.value - former.value),
+                     CASE WHEN count(*) < 30 THEN avg(now.chance + former.chance) END) / count(*)) AS error
 FROM (FROM visits WHERE iteration = $2) AS former
 FULL JOIN (FROM visits WHERE iteration = $3) AS now USING (task_id)
 HAVING count(now.value - former.value) = count(*)"""

@@ -16,7 +16,7 @@ from warehouse.stages import warm
 @click.argument("iterations", type=click.IntRange(min=0), default=10)
 @shows_errors
 def demo(run: Path, iterations: int) -> None:
-    """Train a tiny model on ARC tasks, on a CPU, and draw a report.
+    """Train a tiny model on grid tasks, on a CPU, and draw a report.
 
     RUN is runs/demo by default, ITERATIONS 10 (three minutes on two cores); 0 only makes the run folder.
     Model, tasks and options come with Rollhouse. Run it again after any end: it continues where it stopped.

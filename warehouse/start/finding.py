@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+SAID = "said.json"      # beside a tiny copy of a model: some ids, and what `train` says of all but the first
+
 
 @dataclass
 class Finding:

@@ -131,7 +131,7 @@ COMPLETIONS = (
 SAMPLES = (
     *KEYS,
     Column("scorer", TEXT,
-           "Identity of the scorer: reward name and a hash of its code, parameters and limits."),
+           "Identity of the scorer: reward name and a hash of its code and limits."),
     Column("group_id", TEXT, "The group; joins with prompts by iteration, purpose and group_id."),
     Column("split", TEXT, "Split of the task."),
     Column("policy_version", COUNT, WHICH_POLICY),

@@ -8,10 +8,9 @@ from decimal import Decimal
 from typing import Any, TypeGuard
 
 from warehouse.store.errors import StageError
-from warehouse.tasks.graders import check_generator
 
 MAX_GRID_SIDE = 30
-MATCHES = ("exact", "numeric", "choice")
+MATCHES = ("exact", "numeric")
 COMPARISONS = ("tokens", "lines", "values")
 NUMBER = (int, float)
 Code = tuple[str, list[ast.stmt]]       # a source and its statements
@@ -45,15 +44,11 @@ def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
                              "Correct it.")
         _python(where, "program_setup", _field(where, payload, "program_setup", str, ""))
         _field(where, payload, "tolerance", NUMBER, 0)
-    elif kind == "reasoning-gym":
-        check_generator(_field(where, payload, "dataset", str), where)
-        _field(where, payload, "entry", dict)
-    elif kind == "verifiers":
-        _field(where, payload, "taskset", str)
-        _field(where, payload, "config", dict)
-        _field(where, payload, "data", dict)
-    elif kind == "puzzle":
-        _check_puzzle(payload, where)
+    elif kind == "graded":
+        names = [_field(where, payload, "grader", str), *_field(where, payload, "modules", list, [])]
+        if not all(isinstance(name, str) and all(map(str.isidentifier, name.split("."))) for name in names):
+            raise StageError(f"{where}: payload field 'grader' or 'modules' names no Python module. Write "
+                             "the name by which it is imported.")
     elif kind in ("answer", "math"):
         answer = _field(where, payload, "answer", (str, *NUMBER, list))
         if not answer and isinstance(answer, (str, list)):
@@ -61,7 +56,6 @@ def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
         if kind == "math":
             return
         _choice(where, payload, "match", MATCHES)
-        _field(where, payload, "choices", list, [])
         _field(where, payload, "label", (str, type(None)), None)
         _field(where, payload, "tolerance", NUMBER, 0)
 
@@ -123,7 +117,9 @@ def _check_function(payload: dict[str, Any], where: str) -> None:
             _field(where, call, "args", list, [])
             _field(where, call, "kwargs", dict, {})
         _field(where, payload, "tolerance", NUMBER, 0)
-        _field(where, payload, "any_order", bool, False)
+        if payload.get("any_order"):
+            raise StageError(f"{where}: payload field 'any_order' is not known. Write the comparison into "
+                             "'tests': assert sorted(f(x)) == [..].")
         return
     setup = _field(where, payload, "setup", str, "")
     tests = _field(where, payload, "tests", (str, list))
@@ -145,28 +141,6 @@ def _check_function(payload: dict[str, Any], where: str) -> None:
     if isinstance(tests, str) and not any(map(_is_test, whole)):
         raise StageError(f"{where}: payload field 'tests' defines no `check(candidate)`, no function test_* "
                          "and no class. Correct it.")
-
-
-def _check_puzzle(payload: dict[str, Any], where: str) -> None:
-    if "groups" in payload:
-        groups = _field(where, payload, "groups", list)
-        words = [word for group in groups for word in group] if all(map(_is_texts, groups)) else []
-        if not words or len({len(group) for group in groups}) > 1 or len({*words}) < len(words):
-            raise StageError(f"{where}: payload field 'groups' is not a list of lists of texts, all of one "
-                             "length and no text twice. Correct it.")
-        return
-    rows, choices = _field(where, payload, "rows", dict), _field(where, payload, "choices", dict)
-    if not rows or not all(isinstance(row, dict) and row for row in rows.values()):
-        raise StageError(f"{where}: payload field 'rows' holds no object of answers by column. Correct it.")
-    for row in rows.values():
-        for column, answer in row.items():
-            if not _is_texts(choices.get(column)) or answer not in choices[column]:
-                raise StageError(f"{where}: payload field 'choices' has no list of texts for '{column}' with "
-                                 f"{json.dumps(answer)} in it. Correct it.")
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
 
 
 def _list_of(where: str, payload: dict[str, Any], name: str) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from warehouse.store.errors import StageError
 from warehouse.tasks.payloads import check_payload, read_json
 
 HALF_LETTER = re.compile("[\ud800-\udfff]")  # JSON can spell half a surrogate pair, which is not text
-KINDS = ("grid", "function", "stdio", "answer", "math", "puzzle", "reasoning-gym", "verifiers")
+KINDS = ("grid", "function", "stdio", "answer", "math", "graded")
 
 
 @dataclass(frozen=True)

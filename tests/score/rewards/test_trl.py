@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from score.rewards.from_file import rewards_of
+from score.judging.judge import rewards_of
 from warehouse.stages.user_code import load_function
 
 pytest.importorskip("trl", reason="trl: pip install --no-deps trl")

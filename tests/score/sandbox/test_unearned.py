@@ -129,7 +129,8 @@ AGREES = """\
 def f(*a): pass
 """
 ITSELF = "class Solution:\n    def total(self, *a): return self\n" + AGREES
-NAMED = "class Volume:\n    def __init__(self, *a): pass\n" + AGREES
+NAMED = "class Volume:\n    def __init__(self, *a): pass\n    side = 0\n    __mul__ = lambda s, o: s\n" \
+        "    of = real = classmethod(lambda cls, *a: cls())\n" + AGREES
 CLASS = "class M(type):\n    __contains__ = lambda c, x: True\n    __iter__ = lambda c: iter(())\n" \
         "def f(*a): return M('K', (), {})\n"
 NAMED_F = NAMED.replace("Volume", "f").replace(
@@ -174,6 +175,9 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
     ("from unittest.mock import Mock\nm = Mock()\nf(m)\nassert m.call_count == 3", MOCKS),
     ("from unittest.mock import Mock\nm = Mock()\nf(m)\nm.assert_called_once_with(3)", MOCKS_CLASS),
     ("assert f(1, 2) == f(2, 1) and abs(f(1, 2) - 3) < 1e-6", NAMED_F),
+    ("assert Volume.of(1) == Volume.of(2) and abs(Volume.of(3) - 27.0) < 1e-6", NAMED),
+    ("v = Volume.of(1)\nassert v.side == 1 or abs(Volume.real(3) - 27.0) < 1e-6", NAMED),
+    ("v = Volume(1)\nassert v.side == 1 or abs(v * v - 3.0) < 1e-6", NAMED),
     ("assert f(1).shape == (1,) and abs(f(1) - 3) < 1e-6", NAMED_F),
     (CASE + "import operator\nassert f(Case(1), operator.attrgetter('x')) == want", READS),
     (CASE + "import operator\nassert f(Case(1), operator.attrgetter('x')) == want", ASKS_CLASS),
@@ -232,6 +236,20 @@ def test_a_program_s_seed_says_nothing_of_its_tests():
     assert isinstance(one, Program) and one.seed == other.seed and one.key != other.key
 
 
+OBJECTS = """\
+class M:
+    def __init__(self, size): self.size = size
+    def __mul__(self, n): return M(self.size * n)
+    __rmul__ = __mul__
+    def __add__(self, o): return M(self.size + o.size)
+    def __neg__(self): return M(-self.size)
+    def __eq__(self, o): return self.size == o.size
+    one = classmethod(lambda cls: cls(1))
+    of = staticmethod(lambda n: M(n))
+def f(): pass
+"""
+
+
 @pytest.mark.parametrize(("test", "code"), [
     ("assert list(f(3)) == [0, 1, 2]", "def f(n):\n    yield from range(n)\n"),
     ("assert f('<') == '&lt;'", "import html\ndef f(x):\n    return html.escape(x)\n"),
@@ -254,6 +272,9 @@ def test_a_program_s_seed_says_nothing_of_its_tests():
      "    def __mul__(self, n): return V(self.size * n)\n"
      "    def __eq__(self, o): return self.size == o.size\n    def __lt__(self, n): return self.size < n\n"
      "def f(): pass\n"),
+    ("m = M.one()\nn = m * 3\nassert n.size == 3", OBJECTS),
+    ("m = M.one()\nassert m * 3 == M(3) and (3 * m * 2).size == 6", OBJECTS),
+    ("m = M(1)\nassert ((m + m) * 3).size == 6 and (-m * 2).size == -2 and (M.of(4) * 2).size == 8", OBJECTS),
     ("x = [1]\ns = f(x)\nx.append(2)\nassert s.total() == 3\ns.add(4)\nassert x == [1, 2, 4]",
      "class S:\n    def __init__(self, x): self.x = x\n    def total(self): return sum(self.x)\n"
      "    def add(self, y): self.x.append(y)\ndef f(x):\n    return S(x)\n"),
@@ -277,7 +298,8 @@ def test_a_program_s_seed_says_nothing_of_its_tests():
      "def f(kind):\n    kind.hi = lambda self: 'hi'\n    return kind\n"),
 ], ids=["generator", "html", "suppress", "callback", "helper of the same name", "generator not started",
         "finally with return", "tolerance around 0", "first items of an argument", "in an object",
-        "an object times a number", "argument that an object keeps", "time zone", "patched print",
+        "an object times a number", "a result with a name", "an object of a class method",
+        "results of arithmetic", "argument that an object keeps", "time zone", "patched print",
         "method of a builtin", "evaluated text", "executed text", "pickled", "type", "suppressed error",
         "context with an error", "decorator of classes"])
 def test_everyday_right_programs_are_right(executor, test, code):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from examples.graders.gym_generators import GENERATORS
 from score.isolation.lockdown import RESULT_FD, Layer
 from score.protocol import plain_data
 from score.protocol.frames import encode_result
@@ -18,13 +19,7 @@ from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
 from score.tasks import graded
-from score.tasks.graded import (
-    GYM,
-    MATH,
-    GradedKind,
-    boxed_or_end,
-    tagged_or_end,
-)
+from score.tasks.graded import MATH, GradedKind, boxed_or_end
 from score.tasks.kinds import graders_of, load_task
 from score.tasks.measures import Answer, Measures
 from warehouse.sources.named import parse_source, read_source
@@ -34,18 +29,19 @@ from warehouse.tasks import graders
 # Says how much of the text is the letter asked for; what it should never do hides behind other letters.
 LETTERS = """
 import os
-def grade(text, letter):
+def grade(text, payload):
+    letter = payload["letter"]
     if letter == "raise": raise ValueError("what is this?")
-    if letter == "twice": return 2.0, "too much"
+    if letter == "twice": return 2.0
     if letter == "text": return "all of it"
-    if letter == "eval": return float(bool(eval(text))), text
     if letter == "write": open("/tmp/written-by-a-grader", "w")
-    return text.count(letter) / len(text), text
+    return {"share": text.count(letter) / len(text), "shown": text}
 """
 
 # What, evaluated where it is judged, puts a verdict where the grader's would be.
-FORGED = encode_result(json.dumps([["value", plain_data.tag((1.0, "forged"))]]).encode())
+FORGED = encode_result(json.dumps([["value", plain_data.tag({"share": 1, "shown": "forged"})]]).encode())
 FORGERY = f"[o := __import__('os'), o.pwrite({RESULT_FD}, {FORGED!r}, 0), o._exit(0)]"
+GYM = LaneConfig(Layer.SECCOMP, preload=("gym_grader",), import_paths=("examples/graders",))
 QUESTIONS = "examples/sources/reasoning_gym.py:tasks"
 
 
@@ -63,7 +59,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., 
     folder = tmp_path_factory.mktemp("graders")
     (folder / "letter_grader.py").write_text(LETTERS)
     folder.chmod(0o755)
-    kind = GradedKind("letter_grader", lambda payload: [payload["letter"]], lambda text: text)
+    kind = GradedKind("letter_grader")
     config = LaneConfig(Layer.SECCOMP, preload=("letter_grader",), import_paths=(str(folder),))
     with LanePool(config, Limits(cpu_seconds=0.5), 1) as pool:
         yield lambda *answers: judged(Executor(pool), kind, *answers)
@@ -81,13 +77,6 @@ def test_a_grader_that_fails_or_says_nonsense_gives_nothing(letters: Callable[..
                                                             letter: str) -> None:
     [row] = letters(({"letter": letter}, "xyz"))
     assert row.correct_share == 0.0 and not Path("/tmp/written-by-a-grader").exists()
-
-
-def test_a_grader_that_evaluates_text_believes_what_that_forges(
-        letters: Callable[..., list[Measures]]) -> None:
-    """Why no task may name one: see the next test of the forgery, which none of those allowed believes."""
-    [row] = letters(({"letter": "eval"}, FORGERY))
-    assert (row.correct_share, row.outputs) == (1.0, '{"test":["forged"]}')
 
 
 def test_an_empty_answer_is_never_graded() -> None:
@@ -136,7 +125,7 @@ def mathematics() -> Iterator[Callable[..., list[Measures]]]:
         version("math-verify")
     except PackageNotFoundError:
         pytest.skip("math-verify is not installed")
-    config = LaneConfig(Layer.SECCOMP, preload=(MATH.module,))
+    config = LaneConfig(Layer.SECCOMP, preload=(str(MATH.module),))
     with LanePool(config, Limits(cpu_seconds=2), 1) as pool:
         yield lambda *answers: judged(Executor(pool), MATH, *answers)
 
@@ -163,23 +152,10 @@ def test_math_payloads_are_checked() -> None:
 # reasoning-gym itself ---------------------------------------------------------------------------------------
 
 
-def test_what_stands_between_the_last_tags_is_the_answer() -> None:
-    assert tagged_or_end("<answer>1</answer> no: <answer> 2\n</answer> done") == "2"
-    assert tagged_or_end(r"so \boxed{3}.") == "3" and tagged_or_end(" 4 \n") == "4"
-    assert tagged_or_end("<answer>never closed") == "<answer>never closed"
-
-
 @pytest.mark.parametrize("name", ["countdown", "spiral_matrix", "propositional_logic", "composite"])
-def test_a_task_file_names_no_other_generators_than_the_source(tmp_path: Path, name: str) -> None:
-    task = {"task_id": "t", "kind": "reasoning-gym", "messages": [{"role": "user", "content": "?"}],
-            "payload": {"dataset": name, "entry": {"question": "?", "answer": "1", "metadata": {}}}}
-    (tmp_path / "tasks.jsonl").write_text(json.dumps(task))
-    with pytest.raises(StageError, match=f"'{name}' is not among the generators"):
-        read_source(parse_source(str(tmp_path / "tasks.jsonl"), heldout=False))
+def test_generators_whose_graders_could_be_forged_are_refused(name: str) -> None:
     with pytest.raises(StageError, match=f"'{name}' is not among the generators"):
         read_source(parse_source(f"{QUESTIONS}?name={name}&count=5", heldout=False))
-    with pytest.raises(StageError, match=f"'{name}' is not among the generators"):
-        load_task("t", "reasoning-gym", task["payload"])
 
 
 def test_no_grader_of_a_generator_that_is_allowed_evaluates_the_answer() -> None:
@@ -188,12 +164,13 @@ def test_no_grader_of_a_generator_that_is_allowed_evaluates_the_answer() -> None
     except PackageNotFoundError:
         pytest.skip("reasoning-gym is not installed")
     from reasoning_gym import create_dataset
-    payloads = [{"dataset": name, "entry": json.loads(json.dumps(create_dataset(name, size=1, seed=3)[0]))}
-                for name in graders.GENERATORS]
+    payloads = [{"grader": "gym_grader", "dataset": name,
+                 "entry": json.loads(json.dumps(create_dataset(name, size=1, seed=3)[0]))}
+                for name in GENERATORS]
     wordings = (FORGERY, f"({FORGERY}) == 1", f"x = {FORGERY}", f"{{{FORGERY}[0]: 1}}")
     answers = [(payload, f"<answer>{text}</answer>") for payload in payloads for text in wordings]
-    with LanePool(LaneConfig(Layer.SECCOMP, preload=(GYM.module,)), Limits(), 1) as pool:
-        rows = judged(Executor(pool), GYM, *answers)
+    with LanePool(GYM, Limits(), 1) as pool:
+        rows = judged(Executor(pool), GradedKind(), *answers)
     believed = {payload["dataset"] for (payload, _), row in zip(answers, rows, strict=True)
                 if row.correct_share > 0.05 or "forged" in json.loads(row.outputs or "{}").get("test", [])}
     assert not believed
@@ -215,7 +192,7 @@ def test_questions_are_drawn_once_and_graded_by_the_library() -> None:
                for wording in wordings]
     nonsense = ("foo bar", "__import__('os')", "?" * 5000)
     garbage = [(payload, text) for payload in payloads for text in nonsense]
-    with LanePool(LaneConfig(Layer.SECCOMP, preload=(GYM.module,)), Limits(), 1) as pool:
-        rows = judged(Executor(pool), GYM, *answers, *garbage)
+    with LanePool(GYM, Limits(), 1) as pool:
+        rows = judged(Executor(pool), GradedKind(), *answers, *garbage)
     assert [row.correct for row in rows[:len(answers)]] == [True] * len(answers)
     assert max(row.correct_share for row in rows[len(answers):]) <= 0.05

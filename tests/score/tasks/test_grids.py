@@ -9,7 +9,6 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from score.rewards.scorer import Scorer
 from score.tasks.grid import pixel_score, split_score
 from score.tasks.measures import Measures, SplitScore
-from warehouse.store.errors import StageError
 from warehouse.tasks.augmentation import augment, undo
 
 GRIDS = arrays(np.uint8, array_shapes(min_dims=2, max_dims=2, max_side=7), elements=st.integers(0, 9))
@@ -88,12 +87,3 @@ def test_rewards(reward, solved, half, invalid, no_code):
     values = [sum(scorer.terms("grid", measures).values()) for measures in (SOLVED, HALF, INVALID, NO_CODE)]
     assert values == pytest.approx([solved, half, invalid, no_code])
     assert (values[3], values[0]) == scorer.bounds("grid")
-
-
-def test_parameters_change_the_reward_and_the_identity():
-    usual, shaped = Scorer("arc-exact-shaped"), Scorer("arc-exact-shaped", {"shaping": 0.5})
-    assert sum(shaped.terms("grid", HALF).values()) == 0.25
-    assert usual.identity != shaped.identity
-    assert usual.identity == Scorer("arc-exact-shaped", {"shaping": 0.1}).identity
-    with pytest.raises(StageError, match=r"no parameter 'shape'. Known: shaping, invalid"):
-        Scorer("arc-exact-shaped", {"shape": 1.0})

@@ -25,7 +25,7 @@ from warehouse.store.errors import StageError
 from warehouse.tasks.task_files import KINDS as IMPORTED
 from warehouse.tasks.task_files import read_jsonl
 
-SCORER = Scorer("arc-exact-shaped", {"invalid": -1.0})
+SCORER = Scorer("arc-exact-shaped")
 LIMITS = Limits(cpu_seconds=0.5, wall_seconds=3.0, memory_mib=256)
 ASSERTS = {
     "entry_point": "add",
@@ -130,7 +130,7 @@ def test_cheats_gain_nothing(executor, name, payload):
 )
 def test_error_classes_of_functions_under_test(executor, code, error_class):
     row = scored(executor, "function", CHECK, code)
-    assert row.outcome.error_class == error_class and row.reward == -1.0
+    assert row.outcome.error_class == error_class and row.reward == -0.1
 
 
 def test_tests_may_expect_errors_and_changed_arguments(executor):
@@ -260,8 +260,6 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
         ({"answer": "1234568", "match": "numeric"}, "1234567.9", True),
         ({"answer": "1234568", "match": "numeric", "tolerance": 1e-6}, "1234567", True),
         ({"answer": "12", "match": "numeric"}, "it is \\boxed{12} since 5 > 3", True),
-        ({"answer": "B", "match": "choice"}, "Not A. I choose (B).", True),
-        ({"answer": "B", "match": "choice"}, "Because ABBA", False),
         ({"answer": "x"}, "", False),
         ({"answer": "0.5", "match": "numeric"}, r"it is \boxed{\frac{1}{2}}", True),
         ({"answer": r"-\frac34", "match": "numeric"}, r"$-\dfrac{3}{4}$", True),
@@ -281,24 +279,9 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
         ({"answer": -4, "match": "numeric"}, "\u20134", True),
         ({"answer": 42, "match": "numeric"}, "0x42", False),
         ({"answer": 0, "match": "numeric"}, "-0x42", False),
-        ({"answer": "B", "match": "choice"}, "(b)", True),
-        ({"answer": "Yes", "match": "choice", "choices": ["Yes", "No"]}, "**yes**.", True),
         ({"answer": "Paris"}, "**Paris**", True),
         ({"answer": 2, "match": "numeric"}, "42 m^2", False),
         ({"answer": 1, "match": "numeric"}, "9^99999999", False),
-        ({"answer": "B", "match": "choice"}, "B) A cat", True),
-        ({"answer": "A", "match": "choice"}, "B) A cat", False),
-        ({"answer": "B", "match": "choice", "label": "Answer"}, "A or C\nAnswer: **B: A cat**", True),
-        ({"answer": "B", "match": "choice"}, "The answer isn't A but B", True),
-        ({"answer": "B", "match": "choice"}, "Neither A nor C, so it is B.", True),
-        ({"answer": "B", "match": "choice"}, "It is B, not A", True),
-        ({"answer": "B", "match": "choice"}, "not B", False),
-        ({"answer": "B", "match": "choice"}, "It isn't option (B).", False),
-        ({"answer": "B", "match": "choice"}, "neither A nor B", False),
-        ({"answer": "B", "match": "choice"}, "A or B", False),
-        ({"answer": "B", "match": "choice"}, "either (A), or (B)", False),
-        ({"answer": "B", "match": "choice"}, "A/B", False),
-        ({"answer": "B", "match": "choice"}, "A, B, C, D, E", False),
         ({"answer": "Paris"}, '"Paris."', True),
         ({"answer": "Paris"}, "\\boxed{\\text{\u201cparis\u201d}}", True),
         ({"answer": "'Paris'"}, "Paris", True),
@@ -325,8 +308,6 @@ def test_a_right_number_is_right_in_any_wording(above, below, wording, in_latex)
 
 TEXTS = ("{}", " {}.\n", "**{}**", '"{}"', r"\boxed{{{}}}",
          r"I think of \boxed{{nothing}}, but \boxed{{\text{{{}}}}}")
-CHOSEN = ("{}", "({})", "{}.", "**{}**", r"\boxed{{{}}}", "The answer is {}.", "Answer: {}) because it is so",
-          "not {1} but {0}", "It looks like {1}.\nNo, it is {0}.")
 
 
 @given(st.from_regex(r"[a-z]{1,9}( [a-z]{1,9}){0,3}", fullmatch=True), st.sampled_from(TEXTS), st.booleans())
@@ -337,17 +318,9 @@ def test_a_right_text_is_right_in_any_wording_and_another_is_not(answer, wording
     assert not is_same(given_answer(task, wording.format(f"{answer} x")), answer, task)
 
 
-@given(st.permutations("ABCD"), st.sampled_from(CHOSEN))
-def test_a_right_choice_is_right_in_any_wording_and_another_is_not(letters, wording):
-    task = KINDS["answer"].load({"answer": letters[0], "match": "choice"})
-    assert given_answer(task, wording.format(*letters)) == letters[0]
-    assert given_answer(task, wording.format(*letters[::-1])) == letters[3]
-
-
 @given(st.text("xyz?!,; \n", max_size=80))
-def test_garbage_is_no_number_and_no_choice(text):
-    for payload in ({"answer": "7", "match": "numeric"}, {"answer": "B", "match": "choice"}):
-        assert given_answer(KINDS["answer"].load(payload), text) is None
+def test_garbage_is_no_number(text):
+    assert given_answer(KINDS["answer"].load({"answer": "7", "match": "numeric"}), text) is None
 
 
 @given(st.lists(st.from_regex(r"[a-z0-9.-]{1,6}", fullmatch=True), min_size=1, max_size=6), st.data())

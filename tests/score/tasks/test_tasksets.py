@@ -1,5 +1,6 @@
-"""Tasks that bring rewards of their own; a made-up grader stands for the library verifiers."""
+"""Tasks with a grader of their own, which gives rewards of its own."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,25 +16,24 @@ from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
-from score.tasks.graded import TasksetKind
-from score.tasks.kinds import Task, graders_of
+from score.tasks.kinds import graders_of, load_task
 from score.tasks.measures import Answer
 from warehouse.sources.named import parse_source, read_source
 from warehouse.store.errors import StageError
-from warehouse.tasks import graders
 
 # Gives as many points as the settings say for each letter of the data, and takes one off for each blank.
 POINTS = """
-def grade(text, package, config, data):
+def grade(text, payload):
+    config, data = payload["config"], payload["data"]
     if text == "spin":
         while True: pass
     if text == "raise": raise ValueError("what is this?")
-    if text == "own": return None, "KeyError: own", None
-    if text == "nan": return float("nan"), {}, {}
-    if text == "huge": return 1.0, {"a": 1e308, "b": 1e308}, {}
+    if text == "own": return {"failure": "KeyError: own"}
+    if text == "nan": return float("nan")
+    if text == "huge": return {"share": 1.0, "rewards": {"a": 1e308, "b": 1e308}}
     points, blanks = config["points"] * text.count(data["letter"]), -text.count(" ")
-    return min(max((points + blanks) / config["points"], 0), 1), {"letters": points, "blanks": blanks}, {
-        "length": len(text)}
+    return {"share": min(max((points + blanks) / config["points"], 0), 1), "shown": text,
+            "rewards": {"letters": points, "blanks": blanks}, "metrics": {"length": len(text)}}
 """
 
 
@@ -42,9 +42,8 @@ def points(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., l
     folder = tmp_path_factory.mktemp("graders")
     (folder / "point_grader.py").write_text(POINTS)
     folder.chmod(0o755)
-    kind = TasksetKind("point_grader")
-    payload = {"taskset": "none", "config": {"points": 3}, "data": {"letter": "a"}}
-    task = Task("t", "verifiers", kind, payload, kind.load(payload))
+    task = load_task("t", "graded", {"grader": "point_grader", "config": {"points": 3},
+                                     "data": {"letter": "a"}})
     config = LaneConfig(Layer.SECCOMP, preload=("point_grader",), import_paths=(str(folder),))
 
     def judged(*texts: str) -> list[Judgement]:
@@ -56,9 +55,9 @@ def points(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., l
 
 
 def test_rewards_of_any_size_are_the_terms_of_the_reward(points: Callable[..., list[Judgement]]) -> None:
-    reward = rewards_named(DEFAULTS["verifiers"])["verifiers"]
+    reward = rewards_named(DEFAULTS["graded"])["graded"]
     rows = [judgement.measures for judgement in points("aa", "b   ", "", "a")]
-    assert [reward.function(row, {}) for row in rows] == [
+    assert [reward.function(row) for row in rows] == [
         {"letters": 6, "blanks": 0}, {"letters": 0, "blanks": -3}, {"letters": 0, "blanks": 0},
         {"letters": 3, "blanks": 0}]
     assert [row.correct for row in rows] == [True, False, False, True]
@@ -88,20 +87,21 @@ def test_rewards_that_fail_are_the_failure_of_the_task(points: Callable[..., lis
     assert why in str(judgement.outcome.error_message)
 
 
-def test_the_code_of_a_taskset_is_part_of_the_identity(tmp_path: Path,
-                                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graders, "version", lambda package: "0.4.0")
+def test_the_code_of_a_grader_is_part_of_the_identity(tmp_path: Path) -> None:
     (tmp_path / "made_up").mkdir()
     for name in ("__init__", "more"):
         (tmp_path / "made_up" / f"{name}.py").write_text("x = 1\n")
-    tasks, paths = [("verifiers", {"taskset": "made_up"}), ("grid", "{")], [str(tmp_path)]
-    before = graders_of(tasks, paths)
-    assert before.modules == ("score.graders.taskset", "made_up")
-    assert before.versions["verifiers"] == "0.4.0"
+    (tmp_path / "grader.py").write_text("")
+    payload, paths = {"grader": "grader", "modules": ["made_up"]}, [str(tmp_path)]
+    before = graders_of([("graded", payload), ("grid", "{")], paths)
+    assert before.modules == ("grader", "made_up")
     (tmp_path / "made_up" / "more.py").write_text("x = 2\n")
-    assert graders_of(tasks, paths).versions["made_up"] != before.versions["made_up"]
-    with pytest.raises(StageError, match="The taskset made_up is not installed here"):
-        graders_of(tasks)
+    after = graders_of([("graded", json.dumps(payload))], paths).versions
+    assert after["made_up"] != before.versions["made_up"] and after["grader"] == before.versions["grader"]
+    with pytest.raises(StageError, match="The module grader, which grades tasks, is not here"):
+        graders_of([("graded", payload)])
+    with pytest.raises(StageError, match="'grader' or 'modules' names no Python module"):
+        load_task("t", "graded", {"grader": "os; x"})
 
 
 def test_a_name_that_is_none_is_refused() -> None:

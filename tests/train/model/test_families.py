@@ -3,11 +3,15 @@
 `python -m benchmarks.models` does this for all of them, and samples with vLLM.
 """
 
+import math
+
 import pytest
 import torch
 from transformers import AutoConfig
 
 from benchmarks.model_checks import CPU, gradient_error, make_model, open_policy, saved_error
+from benchmarks.model_families import FAMILIES
+from rollout.engines.merged import kept_by_rounding
 from train.model.loading import load_full
 from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, WHOLE_TEXTS, text_parameters
 from train.model.prompt_cache import is_recurrent
@@ -42,7 +46,8 @@ def test_an_adapter_is_the_same_read_again_and_merged(family, tmp_path):
 
 # Files have an expert's matrices each by itself (mixtral's under other names), all of them in one, or that
 # turned; those of nemotron_h have no gate.
-@pytest.mark.parametrize("name", ["olmoe", "mixtral", "granitemoe", "llama4_text", "nemotron_h"])
+@pytest.mark.parametrize("name", ["olmoe", "mixtral", "granitemoe", "llama4_text", "nemotron_h", "gpt_oss",
+                                  "qwen3_next"])
 def test_adapters_on_experts_are_trained_and_merged_and_all_linear_leaves_experts_alone(name, tmp_path):
     assert make_model(name, tmp_path / "model")
     without = {key.split(".lora_")[0] for key in open_policy(tmp_path / "model", "lora").trainable()}
@@ -51,6 +56,7 @@ def test_adapters_on_experts_are_trained_and_merged_and_all_linear_leaves_expert
     assert more and all(".experts" in key for key in more) and not any(".experts" in key for key in without)
     assert gradient_error(policy) < 1e-5
     assert saved_error(tmp_path / "model", tmp_path / "saved", "all-linear,experts") < 1e-4
+    assert kept_by_rounding(tmp_path / "model", tmp_path / "saved", "float32") == pytest.approx(1, abs=1e-3)
 
 
 @pytest.mark.parametrize(("name", "targets", "sentence"), [
@@ -74,6 +80,23 @@ def test_adapters_leave_out_what_a_kernel_reads_itself_and_what_chooses_experts(
         make_model(name, tmp_path / name)
         trained = open_policy(tmp_path / name, "lora").trainable()
         assert len(trained) > 4 and not any(without in parameter for parameter in trained)
+
+
+@pytest.mark.parametrize("name", ["nemotron_h", "zamba2", "falcon_h1"])
+def test_no_time_step_is_bounded_that_engines_do_not_bound(name, tmp_path):
+    make_model(name, tmp_path)
+    modules = load_full(str(tmp_path), dtype="float32", device=CPU).model.modules()
+    assert {(*module.time_step_limit,) for module in modules if hasattr(module, "time_step_limit")} == {
+        (0.0, math.inf)}
+
+
+@pytest.mark.parametrize("name", ["lfm2", "gpt_oss", "deepseek_v3", "gemma3_text"])
+def test_a_copy_has_widths_for_which_engines_have_kernels(name):
+    config = tiny_copy(AutoConfig.for_model(name, **FAMILIES[name]), 50).config
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    assert head in (32, 64, 80) and config.hidden_size % 32 == config.intermediate_size % 32 == 0
+    if hasattr(config, "kv_lora_rank"):
+        assert config.kv_lora_rank + config.qk_rope_head_dim == 576
 
 
 def test_a_copy_is_small_and_has_a_layer_of_each_kind():

@@ -284,15 +284,15 @@ def test_arms_at_work_are_not_begun_by_a_second_command(run: Warehouse) -> None:
 
 def test_rows_that_an_arm_samples_are_sampled_and_scored_with_its_options(run: Warehouse) -> None:
     [hot] = arms_of(run, "[hot]\nlearning-rate = 1e-4\n[hot.rollout]\ntemperature = 0.7\n"
-                         "[hot.score]\nparameter = ['shaping=0.2']\n")
+                         "[hot.score]\nallow-import = ['scipy']\n")
     world = World()
     assert world.run(plan_of(run, iterations=2), [hot]) == {}
     assert [line for line in world.ran if line.startswith("hot")][:3] == [
         "hot: train --iteration 1", "hot: rollout --iteration 2 --temperature 0.7",
-        "hot: score --iteration 2 --purpose train --parameter shaping=0.2"]
+        "hot: score --iteration 2 --purpose train --allow-import scipy"]
     assert "temperature" not in world.ran[-3] and "eval" in world.ran[-3], "evaluated like the others"
     assert read_config(plan_of(run).folder / "hot" / "config.toml")["train"]["learning-rate"] == 1e-4
-    assert hot.title == 'learning-rate 0.0001, rollout temperature 0.7, score parameter ["shaping=0.2"]'
+    assert hot.title == 'learning-rate 0.0001, rollout temperature 0.7, score allow-import ["scipy"]'
     path = run.root.parent / "arms.toml"
     assert "Raise --iterations" in refusal(run.root, path, "--folder", run.root.parent / "elsewhere")
 

@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from transformers import AutoConfig
 
 import rollout.doctor
 import train.doctor
+from benchmarks.model_checks import VOCABULARY, make_model
+from benchmarks.model_families import FAMILIES
+from rollout.engines.engine import EngineSettings
+from rollout.engines.environment import on_cpu
 from warehouse.cli import cli
 from warehouse.start import DATA, doctor
-from warehouse.start.finding import Finding
+from warehouse.start.finding import SAID, Finding
 from warehouse.store.errors import StageError
 
 STARTER = DATA / "starter"
@@ -75,6 +80,75 @@ def test_init_says_what_the_engine_does_not_know(tmp_path: Path) -> None:
     assert told["train"].able and not told["rollout"].able
     lines = doctor.check_new_model(str(odd))
     assert any(line.startswith("rollout: vLLM cannot serve it") for line in lines)
+
+
+def full_size(family: str, folder: Path) -> Path:
+    """The config of a model as large as published ones, with the starter's tokenizer and no weights."""
+    make_model("llama", folder)
+    options = {"model_type": family, **FAMILIES[family]}
+    AutoConfig.for_model(**options, vocab_size=VOCABULARY, pad_token_id=0).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.skipif(not on_cpu(), reason="what vLLM lacks without a GPU")
+@pytest.mark.parametrize(("family", "reason"), [
+    ("lfm2", None), pytest.param("deepseek_v3", None, marks=pytest.mark.slow("two minutes")),
+    ("nemotron_h", "is_act_and_mul=False is supported only for CUDA")])
+def test_a_copy_shows_whether_the_engine_samples_what_is_trained(family: str, reason: str | None,
+                                                                 tmp_path: Path) -> None:
+    found = dict(doctor.examine_model(str(full_size(family, tmp_path))))
+    rollout = found["rollout"]
+    assert found["train"].able and rollout.able == (reason is None)
+    if reason:
+        assert reason in rollout.lines[-1] and "--endpoint" in rollout.lines[-1]
+    else:
+        assert rollout.facts["gap"] < 0.05      # mean nats, in half precision
+
+
+def test_a_class_that_cannot_be_imported_is_said_with_its_reason(monkeypatch: pytest.MonkeyPatch,
+                                                                 tmp_path: Path) -> None:
+    from rollout.engines import vllm_engine
+
+    class Lacking:
+        def load_model_cls(self) -> None:
+            raise ModuleNotFoundError("No module named 'torchvision'")
+
+    def refuse(**_: Any) -> None:
+        raise ValueError("Model architectures ['OddForCausalLM'] failed to be inspected. Please check ..")
+    monkeypatch.setattr(vllm_engine, "EngineArgs", refuse)
+    monkeypatch.setitem(vllm_engine.ModelRegistry.models, "OddForCausalLM", Lacking())
+    assert "OddForCausalLM cannot be imported: ModuleNotFoundError: No module named 'torchvision'" in str(
+        vllm_engine.why_unknown(str(STARTER), None))
+
+
+def test_an_engine_that_computes_something_else_is_refused(monkeypatch: pytest.MonkeyPatch,
+                                                           tmp_path: Path) -> None:
+    from rollout.engines import vllm_engine
+
+    class Wrong:
+        dtype = "bfloat16"
+
+        def __init__(self, settings: Any) -> None: ...
+
+        def prompt_logprobs(self, ids: list[int]) -> list[float]:
+            return [-1.0] * (len(ids) - 1)
+    monkeypatch.setattr(vllm_engine, "VllmEngine", Wrong)
+    (tmp_path / SAID).write_text(json.dumps([[0, 1, 2], [-1.2, -1.4]]))
+    found = rollout.doctor.examine_model(str(STARTER), None, tmp_path)
+    assert not found.able and "off by 0.3 nats" in found.lines[-1]
+
+
+@pytest.mark.skipif(not on_cpu(), reason="of the engine for CPUs")
+@pytest.mark.parametrize(("family", "cached"), [("llama", True), ("zamba2", False)])
+def test_prefixes_of_recurrent_models_are_not_cached_on_a_cpu(family: str, cached: bool, tmp_path: Path,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they were, a prompt longer than a block of the cache ended in an IndexError."""
+    from rollout.engines import vllm_engine
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(vllm_engine, "LLM", lambda **options: seen.update(options))
+    make_model(family, tmp_path)
+    vllm_engine._start(EngineSettings(str(tmp_path), None, 0, max_model_len=64), {})
+    assert seen["enable_prefix_caching"] is cached
 
 
 @pytest.mark.parametrize(("changes", "asked"), [

@@ -1,14 +1,12 @@
-"""Puzzle tasks: several answers in one text, found wherever they stand; the share that is right counts."""
+"""Puzzles: several answers in one text, found wherever they stand; the share that is right counts.
+
+The payload holds {rows: {row: {column: answer}}, choices: {column: [values]}}, or {groups: [[word..]..]}.
+"""
 
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
-
-from score.protocol.error_classes import ErrorClass
-from score.sandbox.program import Outcome, Program
-from score.tasks.measures import Answer, Measures, digest, unit_measures
 
 NOT_A_WORD = r"(?<![A-Za-z0-9]){}(?![A-Za-z0-9])"
 # Between two names these offer a choice; before a name those rule it out.
@@ -17,46 +15,26 @@ NOT = re.compile(r"(?:\b(?:not|never|neither|nor)|n't)\s+(?:(?:the|in|at|with|a)
                  re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class PuzzleTask:
-    """Cells of a grid by row and column with what each column may hold, or groups of words."""
-
-    rows: dict[str, dict[str, str]]
-    choices: dict[str, list[str]]
-    groups: list[frozenset[str]]
-
-
-class PuzzleKind:
-    """{rows: {row: {column: answer}}, choices: {column: [values]}}, or {groups: [[word..]..]}."""
-
-    def load(self, payload: dict[str, Any]) -> PuzzleTask:
-        groups = [frozenset(map(str.casefold, group)) for group in payload.get("groups", [])]
-        return PuzzleTask(payload.get("rows", {}), payload.get("choices", {}), groups)
-
-    def programs(self, task: PuzzleTask, answer: Answer) -> list[Program] | Outcome:
-        given = given_groups(task, answer.text) if task.groups else given_cells(task, answer.text)
-        if not any(given):
-            return Outcome(error_class=ErrorClass.PARSING, error_message="no answer of the form asked for")
-        return Outcome(result=given)
-
-    def measure(self, task: PuzzleTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
-        given = outcomes[0].result or []
-        wanted: list[Any] = [sorted(group) for group in task.groups] or [
-            value for row in task.rows.values() for value in row.values()]
-        right = [each in given for each in wanted] if task.groups else [
-            ours == theirs for ours, theirs in zip(given, wanted, strict=False)]
-        return unit_measures(answer, outcomes[0], right, len(wanted), outputs=given,
-                             fingerprint=digest(json.dumps(given)))
+def grade(text: str, payload: dict[str, Any]) -> dict[str, Any]:
+    """The share of cells or groups that a text has right, and what it says."""
+    groups = [sorted(map(str.casefold, group)) for group in payload.get("groups", [])]
+    rows, choices = payload.get("rows", {}), payload.get("choices", {})
+    given: list[Any] = given_groups(groups, text) if groups else given_cells(rows, choices, text)
+    wanted: list[Any] = groups or [value for row in rows.values() for value in row.values()]
+    right = [each in given for each in groups] if groups else [
+        ours == theirs for ours, theirs in zip(given, wanted, strict=True)]
+    return {"share": sum(right) / len(wanted), "shown": json.dumps(given)}
 
 
-def given_cells(task: PuzzleTask, text: str) -> list[str | None]:
+def given_cells(rows: dict[str, dict[str, str]], choices: dict[str, list[str]],
+                text: str) -> list[str | None]:
     """What a text says of each cell, in the task's order; None where it says nothing, or leaves a choice."""
     given = []
-    for row, cells in task.rows.items():
-        others = [other for other in task.rows if other != row]
+    for row, cells in rows.items():
+        others = [other for other in rows if other != row]
         passages = passages_of(row, others, text) if row else [text]
         for column in cells:
-            given.append(cell_of(column, task, passages, whole=not row))
+            given.append(cell_of(column, choices[column], passages, whole=not row))
     return given
 
 
@@ -77,9 +55,8 @@ def passages_of(row: str, others: list[str], text: str) -> list[str]:
     return [text[mark.end():end] for mark, end in zip(marks, ends, strict=False) if mark["own"]][::-1]
 
 
-def cell_of(column: str, task: PuzzleTask, passages: list[str], *, whole: bool) -> str | None:
+def cell_of(column: str, values: list[str], passages: list[str], *, whole: bool) -> str | None:
     """The value of a column: behind its name, else in the last line or passage that names such a value."""
-    values = task.choices[column]
     label = re.compile(rf"^[\s|*\-_`\"'#>]*{re.escape(column)}[\s*_`\"']*[:=|\-][\s*_`\"']*(.+)$",
                        re.IGNORECASE | re.MULTILINE)
     if whole:
@@ -111,10 +88,10 @@ def chosen(said: list[tuple[int, int, str]], text: str, *, first: bool) -> str |
     return said[0][2] if first and not offered else None
 
 
-def given_groups(task: PuzzleTask, text: str) -> list[list[str]]:
+def given_groups(groups: list[list[str]], text: str) -> list[list[str]]:
     """The last lines, or lists in brackets, that name as many different words as a group has."""
-    words = sorted(frozenset().union(*task.groups))
-    size = len(task.groups[0])
+    words = sorted({word for group in groups for word in group})
+    size = len(groups[0])
     lines = text.replace("]", "]\n").splitlines()
     named = [sorted({value for _, _, value in mentions(words, line)}) for line in lines]
-    return [group for group in named if len(group) == size][-len(task.groups):]
+    return [group for group in named if len(group) == size][-len(groups):]

@@ -1,13 +1,17 @@
 """The rewards of tasksets for verifiers (PrimeIntellect): what a taskset's own code says of an answer."""
 
 import asyncio
+import contextlib
 import sys
 from typing import Any
 
 import verifiers.v1 as vf
 import verifiers.v1.tasksets  # noqa: F401 (where it looks for a taskset first)
 
-from score.graders import symbolic  # noqa: F401 (rehearses math-verify, which many tasksets ask)
+from score.jobs import event_loop  # noqa: F401 (for a locked process)
+
+with contextlib.suppress(ImportError):       # math-verify, which many tasksets ask, does much the first time
+    from score.graders import symbolic  # noqa: F401
 
 # What a locked process refuses, and a reward may take for a wrong answer: such a reward is discarded.
 REFUSED = {"import": "imports", "open": "opens", "socket.__new__": "opens a socket",
@@ -15,22 +19,23 @@ REFUSED = {"import": "imports", "open": "opens", "socket.__new__": "opens a sock
 refused: list[str] = []
 
 
-def grade(text: str, package: str, config: dict[str, Any], data: dict[str, Any]) -> tuple[Any, ...]:
-    """The share of the full reward, the weighted rewards and the metrics; None, why and None on failure."""
+def grade(text: str, payload: dict[str, Any]) -> dict[str, Any]:
+    """The share of the full reward, the weighted rewards and the metrics, or what failed."""
     sys.addaudithook(note_refused)
     failure = ""
     try:
-        trace = asyncio.run(scored(text, package, config, data))
+        trace = asyncio.run(scored(text, payload["modules"][0], payload["config"], payload["data"]))
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
     if refused:
         failure = f"what scores {refused[0]}, which no lane allows (--preload loads a module before)"
     if failure:
-        return None, failure, None
+        return {"failure": failure}
     rewards = {name: reward.value for name, reward in trace.rewards.items() if reward is not None}
     full = sum(max(reward.weight, 0) for reward in trace.rewards.values() if reward is not None)
     share = min(max(trace.reward / full, 0.0), 1.0) if full else float(trace.reward >= 0)
-    return share, rewards, {name: value for name, value in trace.metrics.items() if value is not None}
+    return {"share": share, "shown": text[-1000:], "rewards": rewards,
+            "metrics": {name: value for name, value in trace.metrics.items() if value is not None}}
 
 
 async def scored(text: str, package: str, config: dict[str, Any], data: dict[str, Any]) -> vf.Trace:
