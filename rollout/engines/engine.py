@@ -81,7 +81,7 @@ def vllm_options(settings: EngineSettings, on_cpu: bool) -> dict[str, Any]:
         options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
     if on_cpu:
         # On a CPU a seeded request cannot be prefilled in chunks, so a step must hold every prompt whole.
-        # Its rotary kernel there reads queries of [tokens, heads, width], which some models give, wrongly.
+        # There its rotary kernel misreads queries of [tokens, heads, width], which some models pass.
         options |= {"enforce_eager": True, "compilation_config": {"custom_ops": ["-rotary_embedding"]},
                     "max_num_batched_tokens": settings.max_num_seqs * settings.max_model_len}
     else:

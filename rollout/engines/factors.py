@@ -95,7 +95,7 @@ class Factors:
                 change = self.scale * (up.reshape(len(up), self.rank, -1).permute(2, 0, 1)
                                        @ down.reshape(shape[0], self.rank, -1))[:rows]
                 if sizes[0] == sizes[1] and module not in self._turned:
-                    raise StageError(f"{self.adapter} changes {module}.{part}, whose shape does not tell "
+                    raise StageError(f"{self.adapter} changes {module}.{part}, but its shape does not tell "
                                      "rows from columns. Sample with --serve adapter.")
                 turned = self._turned[module] if sizes[0] == sizes[1] else sizes != [*shape[1:]]
                 return change.transpose(1, 2) if turned else change
@@ -103,7 +103,7 @@ class Factors:
 
     @cached_property
     def _turned(self) -> dict[str, bool]:
-        """Whether files have experts' matrices as [E, in, out], by module: those that are not square tell."""
+        """Whether files store experts' matrices as [E, in, out], by module, judged by those that are not square."""
         from safetensors import safe_open
         turned = {}
         for source in self.files:

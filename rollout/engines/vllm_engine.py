@@ -227,10 +227,10 @@ def _first_line(error: Exception) -> str:
     if isinstance(error, ValidationError):         # its first line only counts the errors
         error = ValueError(error.errors()[0]["msg"].removeprefix("Value error, "))
     line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".") + "."
-    if "failed to be inspected" in line:        # the reason is in the logs alone
+    if "failed to be inspected" in line:        # the reason is only in the logs
         name = line.split("'")[1]
         try:
             ModelRegistry.models[name].load_model_cls()
-        except Exception as cause:      # a module fails in its own way
+        except Exception as cause:      # a module may raise anything
             return f"its {name} cannot be imported: {first_line(cause)}."
     return line

@@ -137,7 +137,7 @@ def load_base(source: str, revision: str | None, *, dtype: str, load_in_4bit: bo
                          "warehouse.json, and that its weights are there.") from error
     for module in model.modules():
         if hasattr(module, "time_step_limit"):
-            # Transformers keeps the steps of some Mamba 2 layers above a least one, which no engine does.
+            # Transformers clamps the steps of some Mamba 2 layers from below; engines do not.
             module.time_step_limit = getattr(model.config.get_text_config(), "time_step_limit", (0, math.inf))
     return model
 

@@ -31,7 +31,7 @@ NOT_OF_LAYERS = ("moe_layers", "full_attn_idxs")        # numbers of layers, not
 NOT_GIVEN_AGAIN = ("architectures", "model_type", "transformers_version", "dtype", "_name_or_path",
                    "output_attentions", "full_attn_idxs", "moe_layers", "hybrid_layer_ids", "qk_head_dim")
 MOST_PARAMETERS, CONTEXT, CHUNK = 2**28, 1024, 16
-KERNEL = 32             # kernels of vLLM on a CPU are for multiples of this, or for a model's own widths
+KERNEL = 32             # vLLM's CPU kernels support multiples of this, or a model's own widths
 
 
 def silence() -> None:
@@ -101,7 +101,7 @@ def _set_layers(config: Any, most: int) -> None:
 def _smaller(config: Any, vocabulary_size: int | None) -> Iterator[Any]:
     """Configs, the smallest first; later ones keep more of the proportions."""
     values = {name: value for name, value in config.to_dict().items() if name not in NOT_GIVEN_AGAIN}
-    if "qk_rope_head_dim" in values:        # of which the other follows
+    if "qk_rope_head_dim" in values:        # the other follows from it
         values.pop("head_dim", None)
     layers = _layers_to_keep(values, int(config.num_hidden_layers))
     whole = {name: value for name, value in values.items() if type(value) is int and value}
@@ -180,7 +180,7 @@ def _build(config: Any) -> nn.Module:
 
 
 def with_attention(make: Callable[..., Any], source: Any, **options: Any) -> Any:
-    """What `make` makes of a source, with PyTorch's attention, or with its own where it has none."""
+    """The model that `make` loads from a source, with PyTorch's attention if it supports this, else its own."""
     try:
         return make(source, attn_implementation="sdpa", **options)
     except ValueError as error:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-SAID = "said.json"      # beside a tiny copy of a model: some ids, and what `train` says of all but the first
+SAID = "said.json"      # next to a tiny copy of a model: some ids, and the logprobs of all but the first by `train`
 
 
 @dataclass
