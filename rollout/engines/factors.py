@@ -103,7 +103,7 @@ class Factors:
 
     @cached_property
     def _turned(self) -> dict[str, bool]:
-        """Whether files store experts' matrices as [E, in, out], by module, judged by those that are not square."""
+        """Whether files store experts' matrices as [E, in, out], by module; square ones do not tell."""
         from safetensors import safe_open
         turned = {}
         for source in self.files:

@@ -61,7 +61,7 @@ def seed_of(*keys: int | str) -> int:
 
 
 def prompt_seed(seed: int, iteration: int, purpose: str, task_id: str, index: int) -> int:
-    """Seed of a prompt's random choices; equal for evaluations of all iterations, so that gains are paired."""
+    """Seed of a prompt's random choices; equal in all evaluations of a task, so that gains are paired."""
     return seed_of(seed, 0 if purpose.startswith("eval") else iteration, purpose, task_id, index)
 
 

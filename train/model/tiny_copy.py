@@ -180,7 +180,7 @@ def _build(config: Any) -> nn.Module:
 
 
 def with_attention(make: Callable[..., Any], source: Any, **options: Any) -> Any:
-    """The model that `make` loads from a source, with PyTorch's attention if it supports this, else its own."""
+    """The model that `make` loads from a source, with PyTorch's attention if it has that, else its own."""
     try:
         return make(source, attn_implementation="sdpa", **options)
     except ValueError as error:

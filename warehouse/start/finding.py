@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-SAID = "said.json"      # next to a tiny copy of a model: some ids, and the logprobs of all but the first by `train`
+SAID = "said.json"      # next to a tiny copy of a model: ids, and `train`'s logprobs of all but the first
 
 
 @dataclass
