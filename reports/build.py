@@ -29,8 +29,8 @@ STATS_SQL = """\
 SELECT iteration, purpose, policy_version, num_tasks, num_completions, pass_at_1, max_k, pass_at_max_k,
        reward_mean, truncated_share, tokens_mean, zero_variance_share, mismatch_kl
 FROM iteration_stats ORDER BY purpose <> 'train', iteration, purpose"""
-# Where signals fired for the first time, and after a rollback again, all of an iteration together, and where
-# the run went back.
+# Where signals fired for the first time (again after a rollback), one event per iteration, and where the
+# run went back.
 EVENTS_SQL = """\
 SELECT iteration, 'fired' AS kind, 'fired at iteration ' || iteration || ': '
        || string_agg(signal || CASE purpose WHEN 'train' THEN '' ELSE ' of ' || purpose END, ', '
@@ -48,13 +48,13 @@ EVENTS_KEY = ('<p class="quiet">On every picture: <b class="fired">▼</b> a sig
 
 
 def build_report(run: Path, output: Path | None = None) -> Path:
-    """Write the report of `run`, RUN/report.html by default; the path comes back."""
+    """Write the report of `run`, by default RUN/report.html; return its path."""
     from tqdm import tqdm
     warehouse = open_warehouse(run)
     path = output or warehouse.root / "report.html"
     connection = connect(warehouse, inventory=keep_rolled_up(warehouse))
     with explain_errors():
-        connection.execute("CREATE TEMP TABLE signals AS FROM signals")     # many ask, and it takes a while
+        connection.execute("CREATE TEMP TABLE signals AS FROM signals")  # many figures read it; it is slow
     events = rows_of(connection, EVENTS_SQL)
     charts = {figure.name: draw_figure(connection, figure, events)
               for figure in tqdm(FIGURES, desc="figures", unit="figure", leave=False, disable=None)}
@@ -75,18 +75,18 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     data = {"figures": {name: chart.hover for name, chart in charts.items() if chart}}
     subtitle = f"base {warehouse.base_name} · run {warehouse.run_id[:8]} · {warehouse.root}"
     text = page(warehouse.root.name, subtitle, "\n".join(body), data)
-    replace_bytes(path, text.encode())      # at once, so that a reader never sees half of it
+    replace_bytes(path, text.encode())      # atomically, so that a reader never sees half of it
     return path
 
 
 def draw_figure(connection: Connection, figure: Figure, events: Rows) -> Chart | None:
-    """The figure's chart with what happened to the run; None where its query has no rows."""
+    """The figure's chart with the run's events; None if its query has no rows."""
     rows = rows_of(connection, figure.sql)
     return with_events(figure.draw(rows), events) if rows else None
 
 
 def headline(connection: Connection, stats: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """The few numbers that a person asks for first."""
+    """The most important numbers."""
     train = [row for row in stats if row["purpose"] == "train"]
     seconds, completions, tokens = connection.execute(
         "SELECT sum(seconds), sum(num_completions) FILTER (stage = 'rollout'), "
@@ -113,7 +113,7 @@ def _policies(stats: Sequence[dict[str, Any]]) -> str:
 
 
 def change(stats: Sequence[dict[str, Any]], name: str) -> str:
-    """A share in the first row and in the last, if there are two, with the digits of a summary line."""
+    """A share in the first row and in the last, if there are two, formatted as in a summary line."""
     shares = [row[name] for row in (stats[:1] if len(stats) == 1 else (stats[0], stats[-1]))]
     return " → ".join("-" if share is None else f"{share:.2f}" for share in shares)
 

@@ -74,7 +74,7 @@ def figure(run: Path, name: str | None, output: Path | None) -> None:
               "opens, as shown at the foot of every page.")
 @shows_errors
 def serve(runs: tuple[str, ...], port: int, at: str) -> None:
-    """Show each RUN in the browser, on this machine alone, until Ctrl-C.
+    """Show each RUN in the browser, on this machine only, until Ctrl-C.
 
     Needs the extra `viewer`: pip install 'rollhouse[viewer]'.
     """

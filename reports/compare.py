@@ -1,4 +1,4 @@
-"""Runs side by side: settings that differ, curves in one picture each, tasks in pairs with the first's."""
+"""Runs side by side: different settings, curves in one picture each, tasks paired with the first run's."""
 
 from collections.abc import Sequence
 from html import escape
@@ -16,8 +16,8 @@ from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
-MOST_RUNS = 6  # colours that can be told apart
-MOST_TASKS = 12  # listed of each pair of runs
+MOST_RUNS = 6  # distinguishable colours
+MOST_TASKS = 12  # listed per pair of runs
 WIDEST = 60     # characters of a setting
 CURVES = (
     ("pass_at_1", "pass@1", True, False),
@@ -30,22 +30,22 @@ CURVES = (
     ("mismatch_kl_fresh", "Mismatch of engine and trainer, k3", False, True),
     ("mismatch_kl", "KL of the sampling policies, k3", False, True),
 )
-PER_TOKEN = ("tokens_mean", "nll_sampled")   # of other tokenizers no two can be held against each other
-OTHER_TOKENIZERS = "The runs have other tokenizers: what is counted per token has no curve here."
+PER_TOKEN = ("tokens_mean", "nll_sampled")   # not comparable between tokenizers
+OTHER_TOKENIZERS = "The runs have different tokenizers, so numbers per token have no curve here."
 STATS_SQL = ("SELECT run, iteration, " + ", ".join(name for name, *_ in CURVES) + """
 FROM iteration_stats
 LEFT JOIN (SELECT run, iteration, purpose, pass_at_k
            FROM pass_curve JOIN iteration_stats USING (run, iteration, purpose) WHERE k = {k} AND k <= max_k)
     AS reached USING (run, iteration, purpose)
 WHERE purpose = 'train' ORDER BY iteration""")
-# The largest k that every run has: pass@8 of one beside pass@16 of another would say nothing.
+# The largest k that every run has: pass@8 of one run cannot be compared with pass@16 of another.
 SMALLEST_K_SQL = """\
 SELECT min(k) AS k FROM (SELECT top_k(quantile_disc(n, -0.9)) AS k FROM task_results
                          WHERE n > 0 AND purpose = 'train' GROUP BY run)"""
 
 
 class Comparison(NamedTuple):
-    """Runs side by side: the pieces of a page."""
+    """Runs side by side: the parts of a page."""
 
     title: str
     subtitle: str
@@ -54,7 +54,7 @@ class Comparison(NamedTuple):
 
 
 def comparison_facts(paths: Sequence[Path]) -> dict[str, Any]:
-    """The same for programs; docs/reading.md has the keys."""
+    """The same for programs; docs/reading.md lists the keys."""
     runs = open_comparable(paths)
     connection = connect_runs(runs)
     first, *others = names = run_names([run.root for run in runs])
@@ -71,14 +71,14 @@ def compare_runs(paths: Sequence[Path], output: Path) -> Path:
 
 
 def open_comparable(paths: Sequence[Path]) -> list[Warehouse]:
-    """The runs; StageError for more runs than colours, and for one that is there twice."""
+    """The runs; StageError for more runs than colours, and for a run given twice."""
     if len(paths) > MOST_RUNS:
         raise StageError(f"{len(paths)} runs are too many for one picture. Compare at most {MOST_RUNS}.")
     return open_runs(paths)
 
 
 def comparison(runs: Sequence[Warehouse]) -> Comparison:
-    """What differs in settings and beyond chance, curves together, tasks in pairs with those of the first."""
+    """Differences in settings and beyond chance, curves together, tasks paired with the first run's."""
     connection = connect_runs(runs)
     first, *others = names = run_names([run.root for run in runs])
     pairings = [pairing for other in others for pairing in find_pairings(connection, first, other)]
@@ -96,7 +96,7 @@ def comparison(runs: Sequence[Warehouse]) -> Comparison:
                   f"<div>{_largest(pairing, rows)}</div></div>")
     sentences = [pairing.sentence for pairing in pairings]
     if len(sentences) > 1:
-        sentences.append(f"Each of these {len(sentences)} is judged by itself at 95%: where nothing differs, "
+        sentences.append(f"Each of these {len(sentences)} is tested alone at 95%: without any difference, "
                          "one of twenty is beyond chance.")
     chance = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
     differ = _settings_notice(connection, runs, names)
@@ -127,7 +127,7 @@ def _curves(connection: Connection, names: Sequence[str],
 
 
 def overlay(stats: list[Rows], name: str) -> Rows:
-    """A column of several runs as rows of {iteration, "0", "1", ..}; none where no run has it."""
+    """A column of several runs as rows of {iteration, "0", "1", ..}; empty if no run has it."""
     curves = [{row["iteration"]: row[name] for row in rows} for rows in stats]
     if all(value is None for curve in curves for value in curve.values()):
         return []
@@ -136,7 +136,7 @@ def overlay(stats: list[Rows], name: str) -> Rows:
 
 
 def _settings_notice(connection: Connection, runs: Sequence[Warehouse], names: Sequence[str]) -> str:
-    """A table of what differs, a column per run: base model, tokenizer, tasks, settings."""
+    """A table of the differences, a column per run: base model, tokenizer, tasks, settings."""
     facts = {"base model": [run.base_name for run in runs],
              "tokenizer": [str(run.facts.get("tokenizer_sha256"))[:12] for run in runs],
              "tasks": [str(run.state.tasks_sha256)[:12] for run in runs]}
@@ -148,7 +148,7 @@ def _settings_notice(connection: Connection, runs: Sequence[Warehouse], names: S
 
 
 def _setting_rows(different: Sequence[dict[str, Any]], names: Sequence[str]) -> list[list[str]]:
-    """A row per setting: stage, purposes where it is so, name, and what each run has."""
+    """A row per setting: stage, purposes, name, and the value in each run."""
     cells: dict[tuple[str, str, str | None], dict[str, list[dict[str, Any]]]] = {}
     for row in different:
         place = row["stage"], row["key"], row["purpose"]
@@ -161,7 +161,7 @@ def _setting_rows(different: Sequence[dict[str, Any]], names: Sequence[str]) -> 
 
 
 def _values(rows: Sequence[dict[str, Any]]) -> str:
-    """The values of a run, each with its iterations where there are several."""
+    """The values of a run, each with its iterations if there are several."""
     if not rows:
         return ""
     shown = ["none" if row["value"] is None else _short(row["value"]) for row in rows]
@@ -181,7 +181,7 @@ def _quiet(remark: str) -> str:
 
 
 def _paired_figure(pairing: Pairing) -> Figure:
-    """A spot per task."""
+    """A dot per task."""
     other = pairing.names[1]
     caption = f"Share of right completions; above the line {other} is better. {pairing.remark}".strip()
     name = f"paired-{pairing.row['purpose']}-{other.replace('/', '-')}"
@@ -191,7 +191,7 @@ def _paired_figure(pairing: Pairing) -> Figure:
 
 
 def scatter(xs: Sequence[float], ys: Sequence[float], labels: Sequence[str], names: Sequence[str]) -> Chart:
-    """A dot per label at two shares, with the line of equality; dots on the same place grow."""
+    """A dot per label at two shares, with the line of equality; dots at the same place grow."""
     across, up = Scale(0, 1, LEFT + 8, WIDTH - RIGHT - 8), Scale(0, 1, HEIGHT - BOTTOM, TOP)
     marks = [*rulers(up), f'<path class="grid" d="M{across(0)} {up(0)}L{across(1)} {up(1)}"/>']
     marks += [text_at(across(value), HEIGHT - 8, f"{value:g}") for value in scale_ticks(up)]
@@ -212,7 +212,7 @@ def _headline(pairing: Pairing) -> list[tuple[str, str]]:
     row, (first, other) = pairing.row, pairing.names
     return [("tasks in common", str(row["num_tasks"])), (f"pass@1, {first}", number(row["rate_a"])),
             (f"pass@1, {other}", number(row["rate_b"])), ("difference", f"{row['gain']:+.3f}"),
-            ("its 95% interval over tasks", pairing.interval or "none of one task"),
+            ("its 95% interval over tasks", pairing.interval or "none for one task"),
             ("tasks better, worse", f"{row['better']}, {row['worse']}")]
 
 

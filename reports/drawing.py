@@ -1,4 +1,4 @@
-"""Charts as SVG text: lines with bands, stacked bars, heat maps; coloured by classes alone."""
+"""Charts as SVG text: lines with bands, stacked bars, heat maps; colours come from classes only."""
 
 from collections.abc import Sequence
 from html import escape
@@ -12,7 +12,7 @@ LONGEST_LABEL = 32
 
 
 class Series(NamedTuple):
-    """A line or layer: a value for every x, None where there is none; `low` and `high` make a band."""
+    """A line or layer: a value or None for every x; `low` and `high` make a band."""
 
     name: str
     values: Sequence[float | None]
@@ -23,7 +23,7 @@ class Series(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """A drawn chart: its SVG, its legend, and what the hover readout shows."""
+    """A drawn chart: its SVG, its legend, and the content of the hover readout."""
 
     svg: str
     legend: list[tuple[int, str]]
@@ -59,7 +59,7 @@ def line_chart(xs: Sequence[int], series: Sequence[Series], *, share: bool = Fal
 
 def stacked_bars(xs: Sequence[int], layers: Sequence[Series], *, whole: bool = False,
                  share: bool = False) -> Chart:
-    """Layers on top of each other for every x; parts of 1 where `whole`."""
+    """Layers on top of each other for every x; shares of 1 if `whole`."""
     across = _across(xs, inset=True)
     totals = [sum(layer.values[i] or 0 for layer in layers) for i in range(len(xs))]
     up = value_scale([1.0] if whole else totals, HEIGHT - BOTTOM, TOP, share=share or whole)
@@ -83,7 +83,7 @@ def heat_map(xs: Sequence[int], rows: dict[str, list[float | None]], *, low: flo
              row_height: float = 11, kind: str = "heat", empty: str = "") -> Chart:
     """A cell per label and x, darker for higher values between `low` and `high`; gaps stay empty.
 
-    With `empty`, what a gap means, a scale stands above.
+    `empty` explains a gap and adds a scale above.
     """
     names = {label: label if len(label) <= LONGEST_LABEL else label[:LONGEST_LABEL - 1] + "…"
              for label in rows}
@@ -103,7 +103,7 @@ def heat_map(xs: Sequence[int], rows: dict[str, list[float | None]], *, low: flo
                 step = round(min(max(strength, 0.0), 1.0) * 10)
                 marks.append(f'<rect class="{kind} h{step}" x="{columns[x] - wide / 2:.1f}" y="{y:.1f}" '
                              f'width="{max(wide - 0.6, 0.5):.1f}" height="{row_height - 1:.1f}"/>')
-    # A column may be a stretch of iterations: a number stands below the one that it lies in.
+    # A column may stand for several iterations: a number is placed below the one that contains it.
     marks += _iteration_labels(xs, lambda x: columns[max(first for first in xs if first <= x)], left, tall)
     hover = {"x": list(xs), "px": list(columns.values()), "rows": list(rows), "top": above, "row": row_height,
              "cells": [[None if value is None else number(value) for value in values]
@@ -112,7 +112,7 @@ def heat_map(xs: Sequence[int], rows: dict[str, list[float | None]], *, low: flo
 
 
 def with_events(chart: Chart, events: Sequence[dict[str, Any]]) -> Chart:
-    """The chart with a line at every event (iteration, title, kind: a class of styles) in its iterations."""
+    """The chart with a line at every event (iteration, title, kind: a CSS class) within its iterations."""
     places = dict(zip(chart.hover["x"], chart.hover["px"], strict=True))
     height = float(chart.svg.split('viewBox="0 0 ')[1].split('"')[0].split()[1])
     top = chart.hover.get("top", TOP) - 9        # below the scale of a heat map
@@ -129,7 +129,7 @@ def with_events(chart: Chart, events: Sequence[dict[str, Any]]) -> Chart:
 
 
 def _heat_scale(low: float, high: float, empty: str) -> list[str]:
-    """What an empty cell, the palest and the darkest mean."""
+    """The scale: an empty cell, the palest and the darkest."""
     start, marks = WIDTH - RIGHT - 150.0, []
     marks.append(f'<rect class="gap" x="{start - 12:.1f}" y="5" width="10" height="9"/>')
     marks.append(text_at(start - 18, 13, empty, anchor="end"))
@@ -154,13 +154,13 @@ def rulers(up: Scale) -> list[str]:
 
 
 def _iteration_labels(xs: Sequence[int], across: Any, left: float, height: float) -> list[str]:
-    """The numbers of iterations below a chart, and what they are."""
+    """The iteration numbers below a chart, and their axis label."""
     labels = [text_at(across(x), height - 8, str(x)) for x in whole_ticks(xs)]
     return [text_at(left - 10, height - 8, "iteration", kind="tick small", anchor="end"), *labels]
 
 
 def text_at(x: float, y: float, text: str, *, kind: str = "tick", anchor: str = "middle") -> str:
-    """Words at a place, of a class of the style sheet."""
+    """Text at a position, with a class of the style sheet."""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 

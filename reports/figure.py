@@ -1,4 +1,4 @@
-"""What a figure is: a question, the SQL that answers it, and how its rows are drawn."""
+"""A figure: a question, the SQL that answers it, and how its rows are drawn."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -9,11 +9,11 @@ from warehouse.inspect.render import mean, stretches
 Rows = list[dict[str, Any]]
 Draw = Callable[[Rows], Chart]
 MOST_POINTS = 400
-MOST_CELLS = 120  # for pictures with a bar or a cell per iteration
+MOST_CELLS = 120  # limit for pictures with a bar or a cell per iteration
 
 
 class Figure(NamedTuple):
-    """A picture of a run. `draw` gets the rows of `sql`; without rows `missing` is said instead."""
+    """A picture of a run. `draw` gets the rows of `sql`; without rows `missing` is shown instead."""
 
     name: str
     title: str
@@ -35,7 +35,7 @@ def lines(*, share: bool = False, log: bool = False, levels: Sequence[tuple[floa
         rows = thin_out(rows)
         chart = line_chart(column(rows, "iteration"), series(rows, labels, positive=log), share=share,
                            log=log, levels=levels)
-        return chart if len(labels) > 1 else chart._replace(legend=[])      # its title says it
+        return chart if len(labels) > 1 else chart._replace(legend=[])      # the title names it
     return draw
 
 
@@ -48,7 +48,7 @@ def bars(*, whole: bool = False, tones: Sequence[int] = (), **labels: str) -> Dr
 
 
 def cells(key: str, value: str, **options: Any) -> Draw:
-    """Draw rows of (iteration, key, value) as a heat map of all iterations, long runs in stretches."""
+    """Draw rows of (iteration, key, value) as a heat map of all iterations, averaged if there are many."""
     def draw(rows: Rows) -> Chart:
         known, table = pivot(rows, key, value)
         xs = range(known[0], known[-1] + 1)
@@ -60,9 +60,9 @@ def cells(key: str, value: str, **options: Any) -> Draw:
 
 def series(rows: Rows, labels: dict[str, str], *, positive: bool = False,
            tones: Sequence[int] = ()) -> list[Series]:
-    """A series per column that holds any value, each in its colour whichever others there are.
+    """A series per column with any value; each keeps its colour whichever others are present.
 
-    `positive` leaves out zeros, for logarithms.
+    `positive` drops zeros, for logarithms.
     """
     return [Series(label, [row[name] or None if positive else row[name] for row in rows], tone=tone)
             for (name, label), tone in zip(labels.items(), tones or range(1, len(labels) + 1), strict=True)
@@ -85,13 +85,13 @@ def pivot(rows: Rows, key: str, value: str) -> tuple[list[int], dict[Any, list[A
 
 
 def thin_out(rows: Rows, most: int = MOST_POINTS) -> Rows:
-    """At most `most` rows: stretches of neighbours as their means, named by their first iteration."""
+    """At most `most` rows: means over neighbours, labelled with their first iteration."""
     return [_mean_row(rows[first:end]) for first, end in stretches(len(rows), most)]
 
 
 def thin_columns(xs: Sequence[int], columns: dict[str, list[float | None]],
                  most: int = MOST_CELLS) -> tuple[list[int], dict[str, list[float | None]]]:
-    """The same of an x axis and a list of values per key."""
+    """The same for an x axis and a list of values per key."""
     parts = stretches(len(xs), most)
     return [xs[first] for first, _ in parts], {
         key: [mean(values[first:end]) for first, end in parts] for key, values in columns.items()}

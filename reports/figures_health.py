@@ -1,4 +1,4 @@
-"""Figures of how the text behaves: lengths, entropy, repetition, errors."""
+"""Figures of the text: lengths, entropy, repetition, errors."""
 
 from reports.drawing import Chart, Series, line_chart, stacked_bars
 from reports.figure import Figure, Rows, cells, column, lines, pivot, stats_sql, thin_columns, thin_out
@@ -28,9 +28,9 @@ def draw_lengths(rows: Rows) -> Chart:
 
 
 def draw_errors(rows: Rows) -> Chart:
-    """Failures by kind, as shares of all completions; what is beyond the five most frequent together."""
+    """Failures by kind, as shares of all completions; all but the five most frequent are combined."""
     xs, table = pivot(rows, "error_class", "share")
-    table.pop(None, None)       # of iterations in which nothing failed
+    table.pop(None, None)       # iterations in which nothing failed
     heaviest = sorted(table, key=lambda kind: -sum(value or 0 for value in table[kind]))
     layers = {str(kind): [value or 0 for value in table[kind]] for kind in heaviest[:5]}
     if heaviest[5:]:

@@ -25,7 +25,7 @@ FROM visits GROUP BY iteration ORDER BY iteration"""
 
 
 def draw_passes(rows: Rows) -> Chart:
-    """A measure of training, and of every evaluation as rings, each with its bootstrap interval."""
+    """A measure of training as a line, and of every evaluation as rings, with bootstrap intervals."""
     xs = sorted(set(column(rows, "iteration")))
     places, series = xs, []
     for purpose in sorted({row["purpose"] for row in rows}, key=lambda name: (name != "train", name)):

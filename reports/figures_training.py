@@ -1,4 +1,4 @@
-"""Figures of the training itself: mismatch of engine and trainer, steps, time and tokens."""
+"""Figures of training: mismatch of engine and trainer, steps, time and tokens."""
 
 from collections.abc import Sequence
 from html import escape
@@ -31,7 +31,7 @@ SELECT signals.iteration, signals.signal || CASE purpose WHEN 'train' THEN '' EL
 FROM signals JOIN shown USING (signal, purpose)
 LEFT JOIN raised_signals USING (iteration, signal, purpose)
 ORDER BY NOT fires, since, name, iteration"""
-# When each stage did its work: manifests say when it was over, and how long the phases took that come last.
+# When each stage worked: manifests record its end, and the duration of its last phases.
 TIMELINE_SQL = """\
 WITH spans AS (
     SELECT stage, iteration, epoch(finished_at) AS over,
@@ -43,13 +43,13 @@ WITH spans AS (
 SELECT stage, iteration, over - seconds[2] - seconds[1] AS start, seconds[1] AS busy
 FROM spans WHERE seconds[1] > 0 ORDER BY stage, iteration"""
 NOT_TRAINED = "Nothing is trained yet."
-NO_MISMATCH = "Nothing is trained yet that a policy of the run has sampled."
-# A stretch of a ribbon: its first place and length, its class, how opaque it is, and what it is.
+NO_MISMATCH = "No rows sampled by a policy of the run are trained yet."
+# A segment of a ribbon: its start and length, class, opacity, and meaning.
 Segment = tuple[float, float, str, float, str]
 
 
 def draw_timeline(rows: Rows) -> Chart:
-    """A lane per stage: when it did its work, iteration after iteration."""
+    """A lane per stage: when it worked, iteration after iteration."""
     began = min(row["start"] for row in rows)
     whole = max(row["start"] + row["busy"] for row in rows) - began
     lanes = []

@@ -1,17 +1,17 @@
-"""ARC grids as SVG: one path per colour, each different grid defined once and used by reference."""
+"""ARC grids as SVG: one path per colour; each distinct grid is defined once and referenced."""
 
 from collections.abc import Sequence
 
 from warehouse.inspect.show import is_grid
 
 Grid = Sequence[Sequence[int]]
-# The colours that everybody's ARC viewers use, 0 to 9.
+# The usual colours of ARC viewers, 0 to 9.
 COLORS = ("#000000", "#0074d9", "#ff4136", "#2ecc40", "#ffdc00", "#aaaaaa", "#f012be", "#ff851b", "#7fdbff",
           "#870c25")
 
 
 class GridSheet:
-    """Grids met so far, each under an id; `symbols()` defines them, `draw` refers to them."""
+    """Grids drawn so far, each with an id; `symbols()` defines them, `draw` refers to them."""
 
     def __init__(self) -> None:
         self._ids: dict[tuple[tuple[int, ...], ...], str] = {}
@@ -58,7 +58,7 @@ def cell_paths(cells: Grid) -> str:
 
 
 def difference_marks(cells: Grid, expected: Grid) -> str:
-    """A cross on every cell that differs, where the shapes agree."""
+    """A cross on every different cell, if the shapes agree."""
     if len(cells) != len(expected) or len(cells[0]) != len(expected[0]):
         return ""
     marks = "".join(f"M{x + .3:g} {y + .3:g}l.4 .4m0 -.4l-.4 .4" for y, row in enumerate(cells)

@@ -1,4 +1,4 @@
-"""HTML out of figures; every piece of model text passes through `escape`."""
+"""HTML from figures; all model text passes through `escape`."""
 
 import base64
 import hashlib
@@ -19,7 +19,7 @@ Link = Callable[[Alarm, str, int], str]
 
 
 def page(title: str, subtitle: str, body: str, data: dict[str, Any]) -> str:
-    """A whole page in one file: no external request is possible, and only our own script may run."""
+    """A whole page in one file: external requests are impossible, and only our own script may run."""
     style = page_style()
     script = "".join(files("reports").joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS)
     policy, island = content_policy(style, script), data_island(data)
@@ -29,23 +29,23 @@ def page(title: str, subtitle: str, body: str, data: dict[str, Any]) -> str:
 
 
 def content_policy(style: str, script: str) -> str:
-    """Nothing but this style and this script may run or load."""
+    """A content policy that allows only this style and this script."""
     return (f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
             "base-uri 'none'; form-action 'none'")
 
 
 def data_island(data: object) -> str:
-    """Data as JSON that may stand in a page."""
+    """Data as JSON, safe inside a page."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def page_style() -> str:
-    """The style sheet of every page, which also holds the colours of single pictures."""
+    """The style sheet of every page; it also defines the colours of single pictures."""
     return files("reports").joinpath("page.css").read_text(encoding="utf-8")
 
 
 def figure_block(figure: Figure, chart: Chart | None) -> str:
-    """One figure with its caption, legend and the SQL that made it; without chart, what is missing."""
+    """A figure with its caption, legend and SQL; without a chart, what is missing."""
     legend = ""
     if chart and chart.legend:
         entries = "".join(
@@ -63,9 +63,9 @@ def figure_block(figure: Figure, chart: Chart | None) -> str:
 
 def alarm_notice(alarms: Sequence[Alarm], advice: Sequence[str], judged: Sequence[str],
                  back: Sequence[str] = (), link: Link = lambda alarm, task, index: "") -> str:
-    """What fired since when, with the completions that show it; rollbacks; what to do.
+    """What fired since when, with completions as examples; rollbacks; what to do.
 
-    `link` gives the address of an alarm's completion, '' where the page has none.
+    `link` returns the address of an alarm's completion, '' if the page has none.
     """
     firing = [alarm for alarm in alarms if alarm.fired]
     lists = "".join(f"<b>{title}</b><ul>{''.join(_alarm_item(alarm, link) for alarm in group)}</ul>"
@@ -91,14 +91,14 @@ def _alarm_item(alarm: Alarm, link: Link) -> str:
 
 
 def tiles(facts: Sequence[tuple[str, str]]) -> str:
-    """A row of numbers with what they are."""
+    """A row of numbers with labels."""
     cells = "".join(f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span></div>'
                     for name, value in facts)
     return f'<div class="tiles">{cells}</div>'
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A plain table that scrolls sideways where it must."""
+    """A plain table that scrolls sideways if needed."""
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'

@@ -1,4 +1,4 @@
-"""Tasks that two runs have both, in pairs: which rows are paired, and what they say."""
+"""Tasks that two runs share, in pairs: which rows are paired, and the result."""
 
 from typing import Any, NamedTuple
 
@@ -6,9 +6,8 @@ from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import StageError, counted
 
 MOST_NAMED = 5  # tasks
-# Of training the latest iteration that both have, of evaluations all of the latest. Only rows of one
-# iteration and purpose are paired: those of other policies or of another evaluation would differ for that
-# alone.
+# For training the latest common iteration, for evaluations all of the latest. Only rows of one iteration and
+# purpose are paired: rows of other policies or evaluations would differ for that reason alone.
 PAIRED_SQL = """\
 SELECT DISTINCT iteration, purpose FROM compare_runs($1, $2) WHERE turn_of(purpose) = 1
 QUALIFY iteration = max(iteration) OVER (PARTITION BY purpose = 'train')
@@ -27,7 +26,7 @@ VERDICTS = {True: "beyond chance", False: "within chance", None: "too little to 
 
 
 class Pairing(NamedTuple):
-    """What two runs did on the same tasks at one iteration, for one purpose: a row of gains_of_runs."""
+    """The results of two runs on the same tasks at one iteration, for one purpose: a row of gains_of_runs."""
 
     names: tuple[str, str]
     row: dict[str, Any]
@@ -42,22 +41,22 @@ class Pairing(NamedTuple):
 
     @property
     def remark(self) -> str:
-        """What a reader must know before believing the numbers; empty where there is nothing."""
+        """A caveat about the numbers; empty if there is none."""
         if self.row["iteration"] >= self.latest:
             return ""
         if self.row["purpose"] == "train":
-            return f"The latest iteration that both runs have scored; one goes on to {self.latest}."
+            return f"The latest iteration that both runs have scored; one continues to {self.latest}."
         return (f"Older than the latest training iteration, {self.latest}: it says nothing of what was "
                 "learnt since.")
 
     @property
     def interval(self) -> str:
-        """The 95% interval of the gain over tasks; of one task there is none."""
+        """The 95% interval of the gain over tasks; none for a single task."""
         return "" if self.row["low"] is None else f"{self.row['low']:+.3f} .. {self.row['high']:+.3f}"
 
     @property
     def sentence(self) -> str:
-        """What a run gains over the first on tasks in pairs, and whether that is beyond chance."""
+        """The gain of a run over the first on paired tasks, and whether it is beyond chance."""
         first, other = self.names
         interval = f" [{self.interval}]" if self.interval else ""
         return (f"{other} against {first}, {self.title}: pass@1 {self.row['gain']:+.3f}{interval} over "
@@ -71,7 +70,7 @@ class Pairing(NamedTuple):
 
 
 def find_pairings(connection: Connection, first: str, other: str) -> list[Pairing]:
-    """The latest training and the latest evaluations that both runs have on common tasks, the newer first."""
+    """The latest training and evaluations that both runs have on common tasks, newest first."""
     [row] = rows_of(connection, LATEST_SQL, [first, other])
     pairings = [Pairing((first, other), gain, row["latest"])
                 for each in rows_of(connection, PAIRED_SQL, [first, other])
@@ -85,7 +84,7 @@ def find_pairings(connection: Connection, first: str, other: str) -> list[Pairin
 
 
 def other_tasks(connection: Connection, first: str, other: str) -> str:
-    """Which tasks of a run are not those of the first, though they have their names."""
+    """Tasks with the same id but other content than in the first run."""
     others = [row["task_id"] for row in rows_of(connection, OTHERS_SQL, [first, other])]
     shown = ", ".join(others[:MOST_NAMED]) + (" .." if len(others) > MOST_NAMED else "")
     return (f"{counted(len(others), 'task')} with the same name in {first} and {other} but other contents, "

@@ -35,7 +35,7 @@ def value_scale(values: Sequence[float], start: float, end: float, *, share: boo
         return Scale(low, high if high > low else low * 10, start, end, log=True)
     low, high = min([0.0, *known]), max([0.0, *known])
     if share and low >= 0:
-        # Shares keep 0 .. 1 unless all of them are small, so that pictures of a run compare.
+        # Shares keep 0 .. 1 unless all are small, so that pictures of a run are comparable.
         return Scale(0.0, 1.0 if high > 0.5 else ticks(0, max(high, 0.05) * 1.1)[-1], start, end)
     steps = ticks(low, high if high > low else low + 1)
     return Scale(min(low, steps[0]), max(high, steps[-1]), start, end)
@@ -67,14 +67,14 @@ def whole_ticks(values: Sequence[int]) -> list[int]:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: 48 s, 12 min, 3.4 h."""
+    """Seconds in readable form: 48 s, 12 min, 3.4 h."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def number(value: float | None) -> str:
-    """A number as people write it: 0.31, 14.2, 1.2e-06, 12k, 3.4M."""
+    """A number in readable form: 0.31, 14.2, 1.2e-06, 12k, 3.4M."""
     if value is None or not math.isfinite(value):
         return NO_VALUE
     size = abs(value)

@@ -1,4 +1,4 @@
-"""Completions that go on in the next iteration: when a rollout ends early, what it leaves, who takes it."""
+"""Completions that continue in the next iteration: when a rollout ends early, and what it leaves to whom."""
 
 import math
 import time
@@ -16,14 +16,14 @@ from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
 Row = dict[str, Any]
-SAME = (*(field.name for field in fields(Sampling)), "quantization")     # for the whole of a group
+SAME = (*(field.name for field in fields(Sampling)), "quantization")     # constant within a group
 
 
 class Ending:
-    """Whether a rollout, or a worker's share of it, should end although completions are under way.
+    """Whether a rollout, or a worker's share of it, should end although completions are in flight.
 
-    Never before a group is whole: an iteration without one has nothing to train on. `closed` are the groups
-    of the parts that an earlier run of the command wrote, each as often as it has completions.
+    It never ends before one group is complete: without one, there is nothing to train on. `closed` are the
+    group ids of the parts from earlier calls, repeated for each completion.
     """
 
     def __init__(self, rule: CarryOver, closed: Sequence[str], num_workers: int) -> None:
@@ -33,10 +33,10 @@ class Ending:
 
     def begin(self, members: Sequence[str], missing: Sequence[str], num_before: int,
               settled: Collection[str] = ()) -> None:
-        """Sampling begins: groups of the completions of open parts, of those that are not finished.
+        """Start counting: group ids of all completions in open parts, and of the unfinished ones.
 
-        `num_before` were finished by earlier iterations, and do not belong to this one. Groups that are
-        `settled` have to become whole: what their parts carry over is written.
+        `num_before` completions were finished by earlier iterations and do not count for this one. `settled`
+        groups must be completed: the list of what their parts carry over is already written.
         """
         self.settled = settled
         self.began, self.left = time.perf_counter(), Counter(missing)
@@ -44,7 +44,7 @@ class Ending:
         self.num_whole += len(set(members) - self.left.keys())
 
     def note(self, group_id: str) -> None:
-        """A completion of a group is finished."""
+        """Count a finished completion of a group."""
         self.left[group_id] -= 1
         self.num_whole += not self.left[group_id]
 
@@ -62,9 +62,9 @@ class Ending:
 
 def find_waiting(warehouse: Warehouse, options: RolloutOptions, iteration: int,
                  purpose: str) -> tuple[list[Row], int]:
-    """What earlier iterations carried over: rows of their plans, and how many completions are unfinished.
+    """What earlier iterations carried over: rows of their plans, and the number of unfinished completions.
 
-    StageError where this rollout would sample them otherwise than before.
+    StageError if this rollout would sample them with other settings.
     """
     prompts, num_unfinished = [], 0
     for earlier, groups in (warehouse.state.waiting_groups(iteration) if purpose == TRAIN else {}).items():
@@ -82,13 +82,13 @@ def _check_same(settings: dict[str, Any], options: RolloutOptions, earlier: int)
     for name in SAME:
         if settings.get(name) != now[name]:
             flag = f"--{name.replace('_', '-')}"
-            raise StageError(f"Iteration {earlier} carried completions over that were begun with {flag} "
+            raise StageError(f"Iteration {earlier} carried over completions that were begun with {flag} "
                              f"{settings.get(name)}, now it is {now[name]}: a group is sampled in one way. "
                              f"Give the former value, with --carry-over 1 if it is to change after that.")
 
 
 def place_behind(fresh: list[Row], waiting: list[Row], iteration: int) -> list[Row]:
-    """Rows of the plan for groups that wait, their samples numbered behind the task's fresh groups."""
+    """Plan rows for waiting groups; their samples are numbered behind the task's fresh groups."""
     ends: dict[str, int] = {}
     for row in fresh:
         ends[row["task_id"]] = max(ends.get(row["task_id"], 0), (row["group_index"] + 1) * row["group_size"])
@@ -101,10 +101,10 @@ def place_behind(fresh: list[Row], waiting: list[Row], iteration: int) -> list[R
 
 
 def begun_rows(warehouse: Warehouse, plan: list[Row], iteration: int, purpose: str) -> dict[Key, Row]:
-    """What earlier iterations drew of the groups of a plan, under the keys that they have in it.
+    """Tokens that earlier iterations sampled for groups of a plan, by the keys in this plan.
 
-    What was pruned is begun again: a plan that is sampled once more, after a repair, comes so late.
-    StageError for a plan that was given up, where another iteration has since taken what it had taken.
+    Pruned ones are started again: this happens only if a plan is sampled once more after a repair.
+    StageError for a discarded plan if another iteration has since taken its completions.
     """
     if purpose == TRAIN:
         warehouse.state.check_not_given_up(iteration, [row["group_id"] for row in plan])
@@ -123,7 +123,7 @@ def begun_rows(warehouse: Warehouse, plan: list[Row], iteration: int, purpose: s
 
 
 def check_engine(begun: dict[Key, Row], engine: Engine) -> None:
-    """StageError where the engine computes in another precision than the engine that began the groups."""
+    """StageError if the engine computes in another precision than the engine that began the groups."""
     for dtype in {row["dtype"] for row in begun.values()} - {engine.dtype or None}:
         raise StageError(f"Completions were carried over that an engine in {dtype} began, this one runs in "
                          f"{engine.dtype}: a group is sampled in one way. Give --dtype {dtype}, with "
@@ -131,7 +131,7 @@ def check_engine(begun: dict[Key, Row], engine: Engine) -> None:
 
 
 def segments_by_version(row: Row | None, num_tokens: int, policy_version: int | None) -> list[Row] | None:
-    """The column `version_segments` once a policy has drawn on to so many tokens; None where it drew all."""
+    """The column `version_segments` after sampling up to `num_tokens`; None if one policy sampled all."""
     if row is None or not row["completion_ids"]:
         return None
     drawn = len(row["completion_ids"])

@@ -1,4 +1,4 @@
-"""Whether this machine can sample, and whether the engine knows a model and computes it as `train` does."""
+"""Whether this machine can sample, and whether the engine supports a model and computes it like `train`."""
 
 import json
 import os
@@ -13,12 +13,12 @@ from warehouse.store.errors import StageError, first_line, shell_quote
 
 WITHOUT_GPU = f"pip install --no-deps -r {shell_quote(CPU_SET)}"
 WITH_GPU = "pip install 'rollhouse[gpu]'"
-ENDPOINT = "Without an engine here, `rollout --endpoint URL` asks a vLLM server"
+ENDPOINT = "Without an engine here, `rollout --endpoint URL` samples from a vLLM server"
 SHORT = 64                      # tokens of a text for the tiny copy
 
 
 def examine() -> Finding:
-    """The engine that is installed, and what it samples on."""
+    """The installed engine, and its device."""
     has_gpu = os.path.exists("/dev/nvidiactl")
     command = WITH_GPU if has_gpu else WITHOUT_GPU
     try:
@@ -27,7 +27,7 @@ def examine() -> Finding:
         return Finding(lines=[ENDPOINT]).refuse("vLLM is not installed", command)
     found = Finding(lines=[name], facts={"engine": name})
     if has_gpu and on_cpu():
-        return found.refuse("there is a GPU, and this vLLM is the build for CPUs", WITH_GPU)
+        return found.refuse("there is a GPU, but this vLLM is the CPU build", WITH_GPU)
     from rollout.start import check_semaphores
     prepare_environment()
     try:
@@ -37,17 +37,17 @@ def examine() -> Finding:
         vllm_engine.check_compiler()
     except StageError as error:
         return found.refuse(str(error))
-    except Exception as error:      # a library for another machine fails in its own way
+    except Exception as error:      # a library built for another machine may raise anything
         return found.refuse(f"vLLM cannot be imported: {first_line(error)}", command)
     if not found.facts["device"]:
-        return found.refuse("this vLLM is the build for GPUs, and it sees none",
+        return found.refuse("this vLLM is the GPU build, but it sees no GPU",
                             None if has_gpu else WITHOUT_GPU)
     found.lines.append(f"on {found.facts['device']}")
     return found
 
 
 def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
-    """Whether vLLM has the architecture, and starts with the tiny copy of it that is in `copy`."""
+    """Whether vLLM has the architecture, and starts with the tiny copy of the model in `copy`."""
     found = examine()
     if not found.able:
         return found
@@ -62,15 +62,15 @@ def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
                                                        max_model_len=SHORT, max_num_seqs=1,
                                                        gpu_memory_utilization=0.2))
         off = sum(abs(one - other) for one, other in zip(engine.prompt_logprobs(ids), said, strict=True))
-    except Exception as error:      # an architecture fails in its own way
+    except Exception as error:      # an architecture may raise anything
         reason = f"vLLM does not start with a tiny random copy of it: {first_line(error)}"
         if found.facts["device"] == "cpu":
             return found.refuse(f"{reason}. {ENDPOINT}.")
-        found.lines.append(f"{reason}. The model itself may: some kernels are for wide layers alone")
+        found.lines.append(f"{reason}. The model itself may: some kernels need wide layers")
         return found
     found.facts["gap"] = off = off / len(said)
     if not off < FURTHEST[engine.dtype]:
-        return found.refuse(f"vLLM computes something else than `train`: its logprobs of a tiny random copy "
+        return found.refuse(f"vLLM and `train` disagree: the logprobs of a tiny random copy "
                             f"are off by {off:.2g} nats. {ENDPOINT}.")
     found.lines.append(f"a tiny random copy of it is sampled in {engine.dtype}, {off:.1g} nats from `train`")
     return found

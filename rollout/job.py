@@ -1,4 +1,4 @@
-"""Which rollout this is: iteration, purpose and policy, and what of it is missing."""
+"""Which rollout this is: iteration, purpose and policy, and which parts are missing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from warehouse.store.names import turn_purpose
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
-NO_POLICY = {"policy_version": None, "sha256": None, "kind": "foreign"}  # of a model behind an API
+NO_POLICY = {"policy_version": None, "sha256": None, "kind": "foreign"}  # a model behind an API
 
 
 @dataclass(frozen=True)
 class Job:
-    """Which rollout this is: the iteration, its purpose, and the policy that is sampled."""
+    """Which rollout this is: the iteration, its purpose, and the sampling policy."""
 
     warehouse: Warehouse
     options: RolloutOptions
@@ -33,7 +33,7 @@ class Job:
     purpose: str
     policy: dict[str, Any]
     trained: int | None = None  # the begin entry of the training that wrote the policy
-    decided: str | None = None  # how servers serve the policy, where that is theirs to say
+    decided: str | None = None  # how servers serve the policy, if they decide it
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class Job:
 
     @property
     def serve(self) -> str | None:
-        """How the adapter is served, 'adapter' or 'merged'; None where the policy is none."""
+        """How the adapter is served, 'adapter' or 'merged'; None if the policy has none."""
         return self.decided or self.settings["serve"]
 
     @property
@@ -69,7 +69,7 @@ class Job:
 
     @property
     def probe(self) -> Path | None:
-        """What the trainer saw the policy say; policies of version 0.2.0 and the base have none."""
+        """The trainer's logprobs of the policy; policies of version 0.2.0 and the base have none."""
         if self.policy is NO_POLICY:
             return None
         path = self.warehouse.policy_dir(self.policy["policy_version"]) / "probe.json"
@@ -80,9 +80,9 @@ class Job:
         return self.warehouse.folder("prompts", **self.keys) / "plan.json"
 
     def check(self) -> None:
-        """StageError if it was begun with other settings, or base or policy are not what they were.
+        """StageError if it was begun with other settings, or if base or policy have changed.
 
-        Settings name the user's own files, which are read for them: before an engine loads.
+        Settings include the user's own files, so these are read here, before an engine loads.
         """
         if self.settings and self.stage.settings():
             self.settle()
@@ -92,14 +92,14 @@ class Job:
         sweep(self.warehouse)
 
     def settle(self, *accepted: str, plan: Sequence[dict[str, Any]] = ()) -> None:
-        """Begin the rollout of a plan, or check that its settings are those that it was begun with."""
+        """Begin the rollout of a plan, or check its settings against those it was begun with."""
         taken = list(dict.fromkeys(row["group_id"] for row in plan
                                    if not row["group_id"].startswith(f"{self.iteration}/")))
         self.stage.settle(self.settings, (*self.options.accept_change, *accepted), MAY_CHANGE,
                           reads=self.reads(plan, taken), taken=taken)
 
     def reads(self, plan: Sequence[dict[str, Any]], taken: Sequence[str]) -> list[int]:
-        """Begin entries of what it stands on: a training, rollouts that it answers or goes on with."""
+        """Begin entries that it depends on: a training, and rollouts that it answers or continues."""
         state = self.warehouse.state
         before = {(row["parent_iteration"], row["parent_purpose"]) for row in plan
                   if row.get("parent_iteration") is not None}
@@ -108,7 +108,7 @@ class Job:
         return [*([] if self.trained is None else [self.trained]), *(life.begun for life in lives if life)]
 
     def has_rows(self) -> bool:
-        """Whether anything is sampled of it."""
+        """Whether any of its rows are sampled."""
         return bool(self.warehouse.parts("completions", **self.keys) or self.stage.written())
 
     def missing(self, prompts: list[dict[str, Any]], shard: Shard) -> list[Part]:
@@ -117,11 +117,11 @@ class Job:
 
 
 def find_jobs(warehouse: Warehouse, options: RolloutOptions) -> list[Job]:
-    """The rollouts that the options name: one, but of an evaluation without a label one for each split.
+    """The rollouts that the options select: one, or one per split for an evaluation without a label.
 
-    The purpose is `eval` for the run's first held-out split, if it got no other with it, and `eval-SPLIT` for
-    the others. What was begun goes on: as one `eval` of several splits, as earlier versions had it, or
-    although --tasks-sql, asked again, names other tasks by now.
+    The purpose is `eval` for the run's first held-out split, unless it was evaluated under another, and
+    `eval-SPLIT` for the others. A begun evaluation continues as it is: an `eval` of several splits from an
+    earlier version, or one whose --tasks-sql now returns other tasks.
     """
     if not options.evaluate or options.label:
         return [find_job(warehouse, options)]
@@ -147,7 +147,7 @@ def find_jobs(warehouse: Warehouse, options: RolloutOptions) -> list[Job]:
 
 
 def _is_begun(warehouse: Warehouse, options: RolloutOptions) -> bool:
-    """Whether there is an evaluation of just these splits and this query; of later turns it is not asked."""
+    """Whether an evaluation of exactly these splits and this query was begun; never for later turns."""
     settings = (None if options.turn > 1 else find_job(warehouse, options).stage.settings()) or {}
     return (settings.get("splits"), settings.get("tasks_sql")) == (list(options.splits), options.tasks_sql)
 
@@ -172,7 +172,7 @@ def find_job(warehouse: Warehouse, options: RolloutOptions) -> Job:
     if options.model:
         return Job(warehouse, options, iteration, purpose, NO_POLICY)
     version = options.policy_version
-    if version is None:                 # a rollout that was begun goes on as it was begun
+    if version is None:                 # a begun rollout keeps its policy
         begun = warehouse.stage("rollout", iteration=iteration, purpose=purpose).settings() or {}
         version = begun.get("policy_version")
     version = iteration if version is None else version
@@ -186,5 +186,5 @@ def find_job(warehouse: Warehouse, options: RolloutOptions) -> Job:
 
 
 def read_prompts(job: Job) -> list[dict[str, Any]]:
-    """Rows of the plan that is stored; empty before there is one."""
+    """Rows of the stored plan; empty if there is none."""
     return job.warehouse.read("prompts", **job.keys).to_pylist()

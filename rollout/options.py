@@ -1,4 +1,4 @@
-"""The options of `rollout`: what each is, for the command line, config.toml and what a rollout is tied to."""
+"""The options of `rollout`, for the command line, config.toml and the settings recorded with a rollout."""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ FORMS = re.compile(r"(\d*\.?\d+)(groups|s)?")  # of --carry-over
 
 @dataclass(frozen=True)
 class CarryOver:
-    """When a rollout ends: at a share of its completions, a number of whole groups, or after seconds."""
+    """When a rollout ends: at a share of its completions, a number of complete groups, or after seconds."""
 
     amount: float
     unit: str       # '', 'groups' or 's'
@@ -32,13 +32,13 @@ class CarryOver:
 
 
 def split_addresses(text: str | None) -> tuple[str, ...]:
-    """The addresses that --endpoint names."""
+    """The addresses in --endpoint."""
     return tuple(url.rstrip("/") for url in (text or "").split(",") if url)
 
 
 @dataclass(frozen=True)
 class RolloutOptions:
-    """Every option of `rollout` and its run; a rollout is tied to those that are stored."""
+    """Every option of `rollout`; a rollout records those that are stored."""
 
     run: Path
     num_tasks: int | None = option(
@@ -63,7 +63,7 @@ class RolloutOptions:
     policy_version: int | None = option(
         None, "Policy to sample with; the iteration's own when left out.", "--policy", "--policy-version",
         stored=False)
-    seed: int = option(0, "Seed of everything that is drawn.")
+    seed: int = option(0, "Seed of prompts, augmentation and sampling.")
 
     format_options: tuple[str, ...] = option(
         (), "Option of the prompt format, as encoder=digits, or of the model's chat template, as "
@@ -76,16 +76,16 @@ class RolloutOptions:
         None, "Leave out longer prompts. [default: what the model holds less --max-tokens]", least=1)
 
     turn: int = option(
-        1, "Turn of the conversations; from 2 on, completions of the turn before are answered.", least=1,
+        1, "Turn of the conversations; from 2 on, it answers completions of the turn before.", least=1,
         group="Later turns")
     parents_sql: str | None = option(
-        None, "Answer the completions that this query over the warehouse gives: task_id, sample_index. "
+        None, "Answer the completions that this query over the warehouse returns: task_id, sample_index. "
         "[default: the wrong ones of the turn before, best first]", "--from", metavar="QUERY")
     parents_per_task: int | None = option(
         None, "Completions of a task to answer, each by a group. [default: 1; with --from all it gives]",
         least=1)
     feedback: str = option(
-        "tests", "What an answer says: tests (train pairs, or the first failing test), error (no test), or a "
+        "tests", "Feedback: tests (train pairs, or the first failing test), error (no test), or a "
         "function of your own.", metavar="NAME|FILE.py:NAME", guarded="")
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -95,7 +95,7 @@ class RolloutOptions:
     dtype: str = option("auto", "Weights and activations.",
                         choices=("auto", "float32", "bfloat16", "float16"), group="Engine")
     max_num_seqs: int = option(128, "Completions sampled at a time.", least=1, stored=False)
-    gpu_memory_utilization: float = option(0.9, "Share of the GPU's memory the engine takes.", least=0,
+    gpu_memory_utilization: float = option(0.9, "Share of the GPU's memory for the engine.", least=0,
                                            most=1, above=True, stored=False)
     tensor_parallel_size: int = option(1, "GPUs the engine spans.", least=1, stored=False)
     quantization: str | None = option(None, "vLLM's quantization, for example fp8 or bitsandbytes.")
@@ -104,35 +104,35 @@ class RolloutOptions:
         "CPU, otherwise apart.", choices=("auto", "adapter", "merged"))
 
     endpoint: tuple[str, ...] = option(
-        (), "Sample from these running vLLM servers instead of starting an engine. The variable "
-        "ROLLOUT_ENDPOINT says it too.", parse=split_addresses, metavar="URL[,URL..]",
+        (), "Sample from these running vLLM servers instead of starting an engine. Also set by the variable "
+        "ROLLOUT_ENDPOINT.", parse=split_addresses, metavar="URL[,URL..]",
         envvar="ROLLOUT_ENDPOINT", stored=False, group="Running servers, and models behind an API")
     model: str | None = option(
-        None, "Ask this model through the OpenAI-compatible API at --endpoint; needs --eval or --distil.",
+        None, "Sample this model through the OpenAI-compatible API at --endpoint; needs --eval or --distil.",
         "--api-model", "--model", metavar="NAME", guarded="")
     distil: bool = option(
-        False, "Gather what --api-model says to the training tasks, for `train --loss nll`.", stored=False)
+        False, "Sample the training tasks with --api-model, for `train --loss nll`.", stored=False)
     api_key_variable: str = option("OPENAI_API_KEY", "Environment variable that holds the API's key.",
                                    metavar="NAME", guarded="", stored=False)
 
     carry_over: str | None = option(
         None, "End when this share of the completions (0.9), so many groups (24groups) or seconds (600s) are "
-        "done; the next iteration goes on with the others.", metavar="SHARE|Ngroups|SECONDSs",
+        "done; the next iteration continues the others.", metavar="SHARE|Ngroups|SECONDSs",
         group="Run, stop and resume")
     shard: Shard = option(Shard(), "Sample this share of the parts, as one of several workers.",
                           parse=Shard.parse, metavar="INDEX/COUNT", stored=False)
     part_size: int = option(2048, "Completions per part.", least=1)
-    spill_seconds: float = option(60.0, "Save what is finished of unfinished parts this often.", least=0,
+    spill_seconds: float = option(60.0, "Seconds between saves of finished completions.", least=0,
                                   stored=False)
-    time_limit: float | None = option(None, "Seconds after which to stop and exit with 75, to be run again.",
+    time_limit: float | None = option(None, "Stop after this many seconds and exit with 75, to be run again.",
                                       least=0, stored=False)
     grace: float = option(
-        0.0, "Seconds to go on sampling after SIGTERM or SIGINT before stopping with 75.", least=0,
+        0.0, "Continue sampling this many seconds after SIGTERM or SIGINT, then stop with 75.", least=0,
         stored=False)
     accept_change: tuple[str, ...] = option(
-        (), "Go on although this setting differs from the earlier run's; recorded. May be repeated.",
+        (), "Continue although this setting differs from the earlier run's, and record it. May be repeated.",
         metavar="SETTING", stored=False)
 
     def replace(self, **changes: Any) -> Self:
-        """The same with other values."""
+        """A copy with other values."""
         return replace(self, **changes)

@@ -1,4 +1,4 @@
-"""Parts of a rollout: which completions each holds, which are missing, what is in all of them."""
+"""Parts of a rollout: the completions of each, which are missing, and counts over all."""
 
 import math
 from collections.abc import Collection
@@ -17,21 +17,21 @@ Member = tuple[dict[str, Any], int]  # (row of prompts, sample_index)
 
 @dataclass(frozen=True)
 class Part:
-    """One part to sample: its number, which completions it holds, whether what it carries over is settled."""
+    """One part to sample: its number, its completions, and whether its carried-over groups are settled."""
 
     number: int
     members: list[Member]
     decided: bool = False
 
     def without(self, groups: Collection[str]) -> Self:
-        """The same without the completions of some groups."""
+        """The same part without the completions of some groups."""
         return replace(self, members=[member for member in self.members
                                       if member[0]["group_id"] not in groups])
 
 
 def missing_parts(warehouse: Warehouse, prompts: list[dict[str, Any]], part_size: int, shard: Shard,
                   **keys: Any) -> list[Part]:
-    """Parts of this worker's share that do not exist yet, without groups that were carried over already."""
+    """Parts of this worker's share that do not exist yet, without groups already carried over."""
     present = {part_number(path) for path in warehouse.parts("completions", **keys)}
     later = warehouse.state.taken_groups(keys["iteration"]) if keys["purpose"] == TRAIN else {}
     decided = {part_number(path) for path in warehouse.parts("carried", **keys)}
@@ -46,8 +46,8 @@ def missing_parts(warehouse: Warehouse, prompts: list[dict[str, Any]], part_size
 def split_parts(prompts: list[dict[str, Any]], part_size: int, shard: Shard) -> list[Part]:
     """All parts of a worker's share.
 
-    Which completions a part holds depends on the plan alone, never on which finished first, so that those
-    that survive a kill are not the short ones.
+    The plan alone decides which part a completion belongs to, never the order of arrival, so a kill does not
+    keep only the short ones.
     """
     per_part = _prompts_per_part(prompts, part_size)
     return [Part(number, [(prompt, prompt["group_index"] * prompt["group_size"] + sample)
@@ -57,14 +57,14 @@ def split_parts(prompts: list[dict[str, Any]], part_size: int, shard: Shard) -> 
 
 
 def carried_in_part(warehouse: Warehouse, number: int, **keys: Any) -> set[str]:
-    """Groups of a part that the rollout has left to the next iteration."""
+    """Groups of a part that the rollout left to the next iteration."""
     paths = [path for path in warehouse.parts("carried", **keys) if part_number(path) == number]
     ensure_local(paths)
     return set(read_parts(paths, "carried", ["group_id"])["group_id"].to_pylist())
 
 
 def num_parts(prompts: list[dict[str, Any]], part_size: int) -> int:
-    """How many parts the whole rollout has."""
+    """The number of parts of the whole rollout."""
     return math.ceil(len(prompts) / _prompts_per_part(prompts, part_size))
 
 
@@ -85,7 +85,7 @@ def rollout_facts(warehouse: Warehouse, **keys: Any) -> dict[str, Any]:
 
 
 def _carried_facts(warehouse: Warehouse, **keys: Any) -> dict[str, Any]:
-    """What is left to the next iteration: groups, their unfinished completions and the tokens of all."""
+    """What is left to the next iteration: groups, their unfinished completions and all their tokens."""
     rows = warehouse.read("carried", ["group_id", "finish_reason", "num_completion_tokens"], **keys)
     if not rows.num_rows:
         return {}

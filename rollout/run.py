@@ -39,19 +39,19 @@ from warehouse.tasks.graders import grader_versions
 def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None,
                 load_encoder: LoadEncoder | None = None,
                 say: Callable[[str], None] = lambda _line: None) -> Iterator[str]:
-    """Complete a rollout, of an evaluation one for each split, or this worker's share; the lines to print.
+    """Complete a rollout (of an evaluation one per split) or this worker's share; yields the lines to print.
 
-    It goes on as they are read: those of a split are there before the next is sampled. Only what is missing
-    is sampled. Raises StageStopped when a signal or the time limit ended it early. `start_engine` and
-    `load_encoder` default to vLLM's; tests give scripted ones. `say` hears what is under way before there is
-    anything to count.
+    It runs while the lines are read: a split's lines come before the next split is sampled. Only missing rows
+    are sampled. Raises StageStopped if a signal or the time limit ended it early. `start_engine` and
+    `load_encoder` default to vLLM's; tests pass scripted ones. `say` gets messages before there is anything
+    to count.
     """
     clock = Clock()
-    user_format.cache_clear()           # of the rollout before in this process: the file may be edited
+    user_format.cache_clear()           # a previous rollout in this process may have filled it
     check_options(options)
     jobs = []
     for job in find_jobs(open_warehouse(options.run), options):
-        if job.stage.is_complete():  # another engine or other tasks since then change nothing that stands
+        if job.stage.is_complete():  # a later change of engine or tasks does not matter
             job.settle("engine", "serve", "tasks_sha256")
             following = " and scored" if job.warehouse.state.scorers(job.iteration, job.purpose) else (
                 f"; next: score {shell_quote(options.run)}")
@@ -62,7 +62,7 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     if not jobs:
         return
     for missing in grader_versions(jobs[0].warehouse.read("tasks", ["kind"])["kind"].to_pylist())[1]:
-        say(f"{missing} `score` needs it; what is sampled stays.")
+        say(f"{missing} `score` needs it; sampled rows are kept.")
     if len({job.policy["sha256"] for job in jobs}) > 1:
         raise StageError("The evaluations of these splits were begun with different policies. Finish each by "
                          "itself, with --split.")
@@ -83,7 +83,7 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
 
 
 def check_prompts(job: Job) -> None:
-    """StageError where no prompt can be sampled, before vLLM is imported: one that fits is enough here."""
+    """StageError if no prompt can be sampled, before vLLM is imported; one prompt that fits is enough."""
     options, loads_quickly = job.options, (Path(job.model) / "tokenizer.json").exists()    # without torch
     if loads_quickly and not (options.endpoint or options.turn > 1 or read_prompts(job)
                               or "rollout.engines.vllm_engine" in sys.modules):
@@ -92,9 +92,9 @@ def check_prompts(job: Job) -> None:
 
 def sample_and_finish(job: Job, plan: Plan, engine: Engine | None, clock: Clock,
                       stop: StopRequest) -> list[str]:
-    """Sample what is missing of a rollout, or of this worker's share; the lines to print.
+    """Sample what is missing of a rollout, or of this worker's share; return the lines to print.
 
-    All of it before an engine that stays falls asleep.
+    Everything happens before a resident engine goes to sleep.
     """
     writing, sampled = sample(job, plan, engine, stop)
     clock.lap("sampling")
@@ -108,14 +108,14 @@ def sample_and_finish(job: Job, plan: Plan, engine: Engine | None, clock: Clock,
 
 
 def plan_prompts(job: Job, encoder: Any) -> Plan:
-    """The plan that is stored, else a new one."""
+    """The stored plan, else a new one."""
     stored, options = read_prompts(job), job.options
     length = sys.maxsize if options.model and options.evaluate else encoder.model_length
     max_prompt_tokens = prompt_limit(options, length)
     if stored:
         if not options.model and any(row["prompt_ids"] is None for row in stored) and job.missing(
                 stored, options.shard):
-            raise StageError(f"The tokens of rollout of {job.title} were pruned, so what is missing of it "
+            raise StageError(f"The tokens of rollout of {job.title} were pruned, so its missing rows "
                              "cannot be sampled again. Restore its parts from a copy.")
         return Plan(stored, begun=begun_rows(job.warehouse, stored, **job.keys))
     if options.turn > 1:
@@ -141,7 +141,7 @@ def plan_prompts(job: Job, encoder: Any) -> Plan:
 
 
 def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tuple[float, int]:
-    """Store settings and plan, then sample this worker's parts; seconds of writing and tokens sampled."""
+    """Store settings and plan, sample this worker's parts; return seconds of writing and tokens sampled."""
     options, keys = job.options, job.keys
     if engine:
         check_engine(plan.begun, engine)
@@ -149,7 +149,7 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
     commit_json(job.warehouse.own_folder("prompts", **keys) / job.plan_file.name, {
         "prompts_too_long": plan.too_long, "tasks_sql": options.tasks_sql, **plan.facts})
     job.warehouse.write_part("prompts", 0, pa.Table.from_pylist(plan.rows, arrow_schema("prompts")), **keys)
-    prompts = plan.rows = read_prompts(job)     # another worker's plan may have been first
+    prompts = plan.rows = read_prompts(job)     # another worker may have been first
     job.warehouse.check_live("rollout", **keys)
     parts = job.missing(prompts, options.shard)
     if not engine or not parts:
@@ -164,21 +164,21 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
     try:
         return sample_parts(job.warehouse, engine, parts, options.sampling, job.policy, stop, serve=job.serve,
                             spill_seconds=options.spill_seconds, begun=plan.begun, ending=ending, **keys)
-    except Refused as refusal:          # a name of --api-model that there is not binds nobody
+    except Refused as refusal:          # an unknown --api-model must not be recorded
         if options.model and refusal.status not in OF_THE_KEY and not job.has_rows():
             discard(job.warehouse, **keys)
         raise
 
 
 def finish(job: Job, plan: Plan, seconds: dict[str, float], sampled: int) -> list[str]:
-    """Write the manifest; the lines that say what was done."""
+    """Write the manifest; return the lines that report what was done."""
     ensure_local([job.plan_file])
     facts = {**rollout_facts(job.warehouse, **job.keys), **(read_json(job.plan_file) or {}),
              "num_tokens_sampled_last": sampled,
              "seconds": {name: round(value, 3) for name, value in seconds.items()}}
     job.stage.complete(facts, range(num_parts(plan.rows, job.options.part_size)))
     too_long = facts["prompts_too_long"]
-    left_out = f"; {counted(too_long, 'task')} left out: too long a prompt" if too_long else ""
+    left_out = f"; {counted(too_long, 'task')} left out because the prompt is too long" if too_long else ""
     left = facts.get("num_carried_groups", 0)
     carried = f"; {counted(left, 'group')} carried over" if left else ""
     rate = sampled / max(facts["seconds"]["sampling"], 1e-9)

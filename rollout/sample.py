@@ -1,4 +1,4 @@
-"""Sampling what is missing of a rollout's parts, and writing each part when it is whole."""
+"""Sample what is missing of a rollout's parts, and write each part when it is complete."""
 
 import platform
 import time
@@ -27,11 +27,11 @@ from warehouse.store.schema import arrow_schema
 def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampling: Sampling,
                  policy: dict[str, Any], stop: StopRequest, *, spill_seconds: float, begun: dict[Key, Row],
                  serve: str | None = None, ending: Ending | None = None, **keys: Any) -> tuple[float, int]:
-    """Sample all parts in one engine run and write each as soon as it is whole.
+    """Sample all parts in one engine run and write each as soon as it is complete.
 
-    The seconds spent writing and the tokens sampled by this call come back. What is finished of the parts in
-    flight is spilled every `spill_seconds`, when the engine fails, and when `stop` is due: then StageStopped
-    is raised. What `begun` holds is gone on from; once `ending` is due, what is left is carried over.
+    Returns the seconds spent writing and the tokens sampled by this call. Finished completions of open parts
+    are spilled every `spill_seconds`, when the engine fails, and when `stop` is due: then StageStopped is
+    raised. Completions in `begun` are continued; once `ending` is due, unfinished ones are carried over.
     """
     constants = {**keys, **asdict(sampling), "policy_version": policy["policy_version"],
                  "policy_sha256": policy["sha256"], "logprobs_mode": engine.logprobs_mode or None,
@@ -67,7 +67,7 @@ def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampli
 
 
 class OpenParts:
-    """The parts under way: what is finished of each and what is drawn; each is written once it is whole."""
+    """The open parts: their finished completions and the tokens so far; each is written once complete."""
 
     def __init__(self, warehouse: Warehouse, parts: list[Part], keys: dict[str, Any],
                  constants: dict[str, Any], begun: dict[Key, Row], ending: Ending | None) -> None:
@@ -78,7 +78,7 @@ class OpenParts:
         self.members = [(part, member) for part in parts for member in part.members]
         self.missing = [index for index, (part, member) in enumerate(self.members)
                         if not self.spills[part.number].has(member)]
-        self.num_kept = len(self.members) - len(self.missing)  # not the bar's: TQDM_DISABLE stops its count
+        self.num_kept = len(self.members) - len(self.missing)  # not the bar's count: TQDM_DISABLE stops it
         self.ending, self.num_tokens, self.clock = ending, 0, Clock()
         if ending:
             groups = [prompt["group_id"] for _, (prompt, _) in self.members]
@@ -88,13 +88,13 @@ class OpenParts:
                          {groups[index] for index in self.missing if self.members[index][0].decided})
 
     def requests(self) -> Iterator[Request]:
-        """What is missing, as it is asked of the engine."""
+        """The missing completions, as requests to the engine."""
         for index in self.missing:
             part, member = self.members[index]
             yield _request(index, member, self.spills[part.number].drawn.get(_key(member)))
 
     def add(self, sampled: Sampled | Request) -> None:
-        """Take a completion that is finished, whose part may be whole by it, or what was drawn so far."""
+        """Add a finished completion, which may complete its part, or an unfinished one with its tokens."""
         part, member = self.members[sampled.index]
         drawn = self.spills[part.number].drawn.get(_key(member))
         row = _completion_row(member, sampled, self.constants, drawn)
@@ -113,13 +113,13 @@ class OpenParts:
                 self._write(self._decide(part, []) if self.ending and not part.decided else part)
 
     def save(self) -> None:
-        """Save what is finished and drawn of all parts: a kill from here on loses no token."""
+        """Save all finished completions and tokens of all parts: a kill from here on loses no token."""
         with self.clock.phase("writing"):
             for spill in self.spills.values():
                 spill.save()
 
     def carry_over(self) -> None:
-        """Write the groups that are not whole for the next iteration, and each part with the others."""
+        """Write the incomplete groups for the next iteration, and each part with the complete ones."""
         self.save()
         for part in self.parts:
             spill = self.spills[part.number]
@@ -131,7 +131,7 @@ class OpenParts:
                     for member in part.members if member[0]["group_id"] in left]
             with self.clock.phase("writing"):
                 part = self._decide(part, rows)
-                if self._is_whole(part):        # not where another worker decided otherwise
+                if self._is_whole(part):        # not if another worker decided otherwise
                     self._write(part)
 
     def _is_whole(self, part: Part) -> bool:
@@ -139,9 +139,9 @@ class OpenParts:
         return len(spill.rows) >= len(part.members) and all(map(spill.has, part.members))
 
     def _decide(self, part: Part, rows: list[Row]) -> Part:
-        """Settle which groups of a part are carried over, by a file that the first worker writes; the others.
+        """Settle which groups of a part are carried over, by a file of the first worker; return the others.
 
-        A part without that file is nobody's: one worker would write it whole while another leaves a group.
+        Without the file, one worker could write the part with a group that another carries over.
         """
         table = pa.Table.from_pylist(rows, arrow_schema("carried"))
         self.warehouse.write_part("carried", part.number, table, **self.keys)
@@ -156,7 +156,7 @@ class OpenParts:
 
 def _and_its_failure(sampled: Iterator[Sampled | Request | None],
                      stop: StopRequest) -> Generator[Sampled | Request | Exception | None, None, None]:
-    """The engine's results, and its failure as the last of them: what it finished before is saved first.
+    """The engine's results, and its failure as the last item, so that earlier results are saved first.
 
     None comes first if the stop is due already.
     """
@@ -172,15 +172,15 @@ def _reason_to_end(failure: Exception | None, stop: StopRequest, kept: str) -> E
     """StageStopped after a request to stop, with the engine's failure if it failed; else that failure."""
     if failure and not stop.asked():
         return failure
-    told = f" The engine failed meanwhile: {first_line(failure)}." if failure else ""
-    stopped = StageStopped(f"Stopped because {stop.reason}, with {kept} kept.{told} Run the same command "
-                           "again to go on.")
+    failed = f" The engine failed meanwhile: {first_line(failure)}." if failure else ""
+    stopped = StageStopped(f"Stopped because {stop.reason}, with {kept} kept.{failed} Run the same command "
+                           "again to continue.")
     stopped.__cause__ = failure
     return stopped
 
 
 def _request(index: int, member: Member, drawn: Row | None) -> Request:
-    """What is asked of the engine: a completion from its first token on, or from where it was left."""
+    """The engine's request for a completion, from its first token or from where it was left."""
     prompt, sample = member
     request = Request(index, prompt["prompt_ids"], _completion_seed(prompt, sample),
                       prompt.get("messages") or "", sample)
@@ -197,14 +197,14 @@ def _key(member: Member) -> Key:
 
 def _completion_row(member: Member, sampled: Sampled | Request, constants: dict[str, Any],
                     drawn: Row | None) -> Row:
-    """The row of a completion that is finished, or of what is drawn of it so far."""
+    """The row of a finished completion, or of the tokens sampled so far."""
     prompt, sample = member
     row = {**constants, "task_id": prompt["task_id"], "sample_index": sample, "group_id": prompt["group_id"],
            "num_prompt_tokens": prompt["num_prompt_tokens"],
            "seed": drawn["seed"] if drawn else _completion_seed(prompt, sample)}
     if isinstance(sampled, Request):
         if drawn and len(sampled.drawn_ids) == len(drawn["completion_ids"]):
-            return drawn        # nothing was drawn since
+            return drawn        # no new tokens
         ids, row = sampled.drawn_ids, row | {"behaviour_logprobs": sampled.drawn_logprobs,
                                              "host": platform.node(), "finish_reason": None}
     else:

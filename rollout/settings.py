@@ -1,4 +1,4 @@
-"""Which options go together, and what a rollout is tied to once it started."""
+"""Which options go together, and the settings that a started rollout records."""
 
 import json
 from typing import Any
@@ -16,14 +16,14 @@ from warehouse.store.run_folder import Warehouse
 
 FIRST_TURN = ("prompts_per_task", "prompt_format", "format_options", "augmentation", "shuffle_pairs")
 NEXT_TURN = ("turn", "parents_sql", "parents_per_task", "feedback")
-TRAINED_RANK = 16  # of `train`, where config.toml says none
-# Settings that say where and by what the rows were sampled; a rollout may go on although they changed.
+TRAINED_RANK = 16  # default of `train`
+# Settings about where and by what the rows were sampled; a rollout may continue although they changed.
 MAY_CHANGE = ("engine", "serve", "dtype", "quantization", "policy_sha256", "tokenizer_sha256", "tasks_sha256",
               "carry_over")
 
 
 def check_options(options: RolloutOptions) -> None:
-    """Refuse values that the engine would refuse after minutes, or that would be stored but do nothing."""
+    """Refuse values that the engine would refuse after minutes, or that would be stored without effect."""
     if 0 < options.sampling.temperature < 0.01:
         raise StageError(f"--temperature {options.sampling.temperature:g} is not possible: it must be 0 or "
                          "from 0.01 to 2.")
@@ -39,7 +39,7 @@ def check_options(options: RolloutOptions) -> None:
             raise StageError(f"--label {options.label} would name the turns of another evaluation. Choose "
                              "another label.")
     if options.turn == 1 and (options.parents_sql is not None or options.parents_per_task):
-        raise StageError("--from and --parents-per-task pick what a later turn answers. Give them together "
+        raise StageError("--from and --parents-per-task choose what a later turn answers. Give them together "
                          "with --turn 2.")
     for url in options.endpoint:
         if not url.startswith(("http://", "https://")):
@@ -49,41 +49,41 @@ def check_options(options: RolloutOptions) -> None:
         twice = max(options.endpoint, key=options.endpoint.count)
         raise StageError(f"--endpoint names {twice} twice. Name every server once.")
     if options.tensor_parallel_size > 1 and not options.endpoint and on_cpu():
-        raise StageError(f"--tensor-parallel-size {options.tensor_parallel_size} spans GPUs, and the vLLM "
-                         "that is installed is the build for CPUs. Leave it out.")
+        raise StageError(f"--tensor-parallel-size {options.tensor_parallel_size} spans GPUs, but the "
+                         "installed vLLM is the CPU build. Leave it out.")
     _check_api_model(options)
     _check_honest(options)
     _check_carried(options)
 
 
 def _check_api_model(options: RolloutOptions) -> None:
-    """Refuse what cannot be asked of a model behind an API, and its options without such a model."""
+    """Refuse options that an API cannot serve, and API options without --api-model."""
     if not options.model:
         if options.distil:
             raise StageError("--distil is about a model behind an API. Name that with --api-model and "
                              "--endpoint.")
         return
     if len(options.endpoint) != 1:
-        raise StageError(f"--api-model {options.model} is asked at one address. Give it with --endpoint.")
+        raise StageError(f"--api-model {options.model} needs exactly one address. Give it with --endpoint.")
     if options.evaluate == options.distil:
         raise StageError(f"The answers of --api-model {options.model} come without logprobs, so they cannot "
                          "be rows of purpose 'train': say --eval to evaluate it, or --distil to gather its "
                          "answers to the training tasks for `train --loss nll`.")
     if options.turn > 1:
-        raise StageError(f"--turn {options.turn} goes on from tokens, which --api-model {options.model} "
-                         "cannot be given. Leave one of them out.")
+        raise StageError(f"--turn {options.turn} continues tokens, which --api-model {options.model} "
+                         "cannot take. Leave one of them out.")
 
 
 def _check_honest(options: RolloutOptions) -> None:
-    """Refuse training rollouts that do not sample from the policy itself, unless allowed by name."""
+    """Refuse training rollouts that do not sample from the policy itself, unless explicitly allowed."""
     departures = options.sampling.departures()
     if options.sampling.num_likely():
         departures = [name for name in departures if name.endswith("penalty")]
     if departures and not (options.evaluate or options.distil) and not options.allow_truncated_sampling:
         name = departures[0].replace("_", "-")
         way_out = "Leave it out" if name.endswith("penalty") else (
-            f"Leave it out, give --top-k {MOST_TOP_K} or less with it (what was left to draw from is then "
-            "stored, and trained on)")
+            f"Leave it out, give --top-k {MOST_TOP_K} or less with it (the candidates are then "
+            "stored, and used in training)")
         raise StageError(
             f"--{name} makes the sampled distribution differ from the policy's, which biases every "
             f"importance ratio in training. {way_out}, or give --allow-truncated-sampling (train will "
@@ -91,15 +91,15 @@ def _check_honest(options: RolloutOptions) -> None:
 
 
 def _check_carried(options: RolloutOptions) -> None:
-    """Refuse to carry over what nothing goes on with, or what would be sampled otherwise from there on."""
+    """Refuse to carry over completions that no iteration would continue, or would continue differently."""
     if options.carry_over is None:
         return
     CarryOver.parse(options.carry_over)
     if options.evaluate or options.distil or options.turn > 1:
-        raise StageError("--carry-over is of first turns to train on: no later iteration would go on with "
+        raise StageError("--carry-over is only for first turns of training: no later iteration continues "
                          "evaluations, turns or another model's answers. Leave it out.")
     if options.sampling.num_likely():
-        raise StageError("--top-k is trained over what it left to draw from, which is not carried over. "
+        raise StageError("Training needs the candidates that --top-k left, which are not carried over. "
                          "Leave it out, or --carry-over.")
     for name in ("presence_penalty", "frequency_penalty"):
         if getattr(options.sampling, name):
@@ -121,9 +121,9 @@ def prompt_limit(options: RolloutOptions, model_length: int) -> int:
 
 
 def format_options(options: RolloutOptions) -> tuple[dict[str, str], dict[str, Any]]:
-    """Options of the prompt format, its defaults and those given, and those for the model's chat template.
+    """Options of the prompt format, defaults included, and options for the model's chat template.
 
-    A template's values are JSON where they read so: `enable_thinking=false` is the boolean.
+    A template's values are parsed as JSON if possible: `enable_thinking=false` is the boolean.
     """
     pairs = [text.partition("=") for text in options.format_options]
     for name, equals, _ in pairs:
@@ -144,7 +144,7 @@ def _read_json(text: str) -> Any:
 
 def stage_settings(warehouse: Warehouse, options: RolloutOptions, purpose: str,
                    policy: dict[str, Any]) -> dict[str, Any]:
-    """What must not change between two runs of the same rollout, flat so that a difference can be named."""
+    """Settings that must not change between two runs of the same rollout, flat so that an error names one."""
     left_out = NEXT_TURN if options.turn == 1 else FIRST_TURN
     chosen = {name: value for name, value in stored_values(options).items() if name not in left_out}
     chosen |= ({"prompt_format": find_format(options.prompt_format).name} if options.turn == 1 else
@@ -160,17 +160,17 @@ def stage_settings(warehouse: Warehouse, options: RolloutOptions, purpose: str,
 def serving(options: RolloutOptions, policy: dict[str, Any]) -> str | None:
     """How the policy's adapter is served, 'adapter' or 'merged'; None for a policy without an adapter.
 
-    vLLM's kernels for adapters take half precision alone on a GPU, and on a CPU they make a small model's
-    step several times slower. Quantized weights are made from the base by the engine, so nothing can be
-    added to them before.
+    vLLM's adapter kernels support only half precision on a GPU, and on a CPU they make a small model's step
+    several times slower. The engine makes quantized weights from the base, so nothing can be merged into
+    them before.
     """
     if policy["kind"] != "lora":
         return None
     if options.serve == "merged" and options.quantization:
-        raise StageError("--serve merged with --quantization is not possible: what is quantized would no "
-                         "longer be the base that `train` holds. Leave one of them out.")
+        raise StageError("--serve merged with --quantization is not possible: the quantized weights would no "
+                         "longer be the base that `train` uses. Leave one of them out.")
     if options.serve == "adapter" and options.dtype == "float32" and not options.endpoint and not on_cpu():
-        raise StageError("On a GPU vLLM serves adapters in half precision alone. Leave --serve adapter out, "
+        raise StageError("On a GPU vLLM serves adapters only in half precision. Leave --serve adapter out, "
                          "or sample with --dtype bfloat16 or float16.")
     if options.serve != "auto" or options.endpoint:  # then the servers decide what "auto" is
         return options.serve
@@ -178,7 +178,7 @@ def serving(options: RolloutOptions, policy: dict[str, Any]) -> str | None:
 
 
 def rank_of_adapters(warehouse: Warehouse, options: RolloutOptions) -> int:
-    """The rank of the run's adapters, those to come included; 0 where they are merged, or weights whole."""
+    """The rank of the run's adapters, future ones included; 0 if they are merged or weights are whole."""
     trained = read_config(warehouse.root / "config.toml").get("train", {})
     if trained.get("full") or serving(options, {"kind": "lora"}) != "adapter":
         return 0

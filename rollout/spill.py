@@ -1,8 +1,8 @@
-"""Completions of a part that is not whole yet, saved now and then so that a kill loses minutes, not the part.
+"""Completions of an open part, saved now and then so that a kill loses minutes, not the part.
 
-A spill lies beside its part as `part-00007.parquet.spill-<id>`, a name that no reader of parts matches:
-what finished first is short, so a part is only read once its long completions are there too. Each holds what
-came since the one before, so that saving often costs little; the loop's `score` runs the programs in them.
+A spill stands next to its part as `part-00007.parquet.spill-<id>`, a name that no reader of parts matches:
+short completions finish first, so a part is only read once its long ones are there, too. Each spill holds
+the rows since the previous one, so that saving often is cheap; the loop's `score` runs their programs.
 """
 
 import sys
@@ -21,14 +21,14 @@ from warehouse.store.parts import spills_of
 from warehouse.store.schema import arrow_schema
 
 Key = tuple[str, int]  # (task_id, sample_index)
-MOST_FILES = 32        # of a part; then all its rows are saved in a single file
+MOST_FILES = 32        # spills of a part; then all its rows are saved in one file
 
 
 class Spill:
-    """The completions of a part by key, those of earlier runs and those added: `rows` are finished.
+    """The completions of a part by key, of earlier runs and of this one: `rows` are finished.
 
-    `drawn` are those of which the beginning is known. Of earlier runs only rows of `wanted` keys with the
-    values `same` are taken: one policy and one engine sample a rollout. `begun` are of earlier iterations.
+    `drawn` are unfinished. Of earlier runs, only rows with `wanted` keys and the values `same` are used: one
+    policy and one engine sample a rollout. `begun` come from earlier iterations.
     """
 
     def __init__(self, part: Path, wanted: Iterable[Key], same: dict[str, Any],
@@ -37,7 +37,7 @@ class Spill:
         self.rows: dict[Key, dict[str, Any]] = {}
         self.drawn: dict[Key, dict[str, Any]] = {}
         self.fresh: dict[Key, dict[str, Any]] = {}      # since the last save
-        self.files = spills_of(part)  # those whose rows are here; another worker's later ones are not touched
+        self.files = spills_of(part)  # files with these rows; another worker's later ones are not touched
         known = set(wanted)
         for path in self.files:
             for row in _rows_of(path):
@@ -54,7 +54,7 @@ class Spill:
         return (prompt["task_id"], sample) in self.rows
 
     def add(self, row: dict[str, Any]) -> None:
-        """Take a completion, or its beginning: the first that is whole stays, else the longest beginning."""
+        """Add a completion or its beginning: the first whole one stays, else the longest beginning."""
         key = key_of(row)
         if key in self.rows:
             return
@@ -66,7 +66,7 @@ class Spill:
         self.fresh[key] = row
 
     def save(self) -> None:
-        """Commit what is new in a file; or all rows in a file that takes the place of many."""
+        """Commit the new rows in a file, or all rows in one file that replaces many."""
         if not self.fresh or self.part.exists():
             return
         merged = self.files if len(self.files) >= MOST_FILES else []
@@ -80,23 +80,23 @@ class Spill:
         self.files, self.fresh = [*(() if merged else self.files), path], {}
 
     def remove(self) -> None:
-        """Remove the files and free the rows: the part is written."""
+        """Remove the files and free the rows, because the part is written."""
         self.rows, self.drawn, self.fresh = {}, {}, {}
         for file in spills_of(self.part):
             file.unlink(missing_ok=True)
 
 
 def key_of(row: dict[str, Any]) -> Key:
-    """What names a completion within its rollout."""
+    """The key of a completion within its rollout."""
     return row["task_id"], row["sample_index"]
 
 
 def _rows_of(path: Path) -> list[dict[str, Any]]:
-    """Rows of a spill; none, and a line on stderr, if it is damaged: sampled again, with the same seeds."""
+    """Rows of a spill; none, and a line on stderr, if it is damaged: they are sampled again, as before."""
     try:
         return pq.read_table(path, page_checksum_verification=True).to_pylist()
     except FileNotFoundError:
-        return []  # its part, or a newer spill, was written meanwhile
+        return []  # its part, or a newer spill, has replaced it
     except (pa.ArrowInvalid, OSError) as error:
         tqdm.write(f"{path.name} is damaged ({first_line(error)}); its completions are sampled again",
                    file=sys.stderr)

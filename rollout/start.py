@@ -1,4 +1,4 @@
-"""The engine of a rollout: which one, with which weights, and whether it serves them."""
+"""The engine of a rollout: which one, with which weights, and whether it really serves them."""
 
 import json
 import multiprocessing
@@ -27,13 +27,13 @@ from warehouse.store.run_folder import Warehouse
 
 StartEngine = Callable[[EngineSettings], Engine]
 LoadEncoder = Callable[[str], Any]
-LITTLE_KEPT = 0.8       # share of an adapter's change, below which it is worth a word
+LITTLE_KEPT = 0.8       # share of an adapter's change; report smaller ones
 
 
 @contextmanager
 def engine_to_start(job: Job, stop: StopRequest,
                     say: Callable[[str], None]) -> Iterator[tuple[Job, LoadEncoder, StartEngine]]:
-    """What loads prompt encoder and engine: vLLM in this process, or the servers of --endpoint."""
+    """Functions that load prompt encoder and engine: vLLM in this process, or the servers of --endpoint."""
     options, revision = job.options, job.warehouse.facts.get("model_revision")
     if options.model:
         from rollout.endpoint.api_model import ApiEngine
@@ -46,7 +46,7 @@ def engine_to_start(job: Job, stop: StopRequest,
         return
     if not options.endpoint:
         prepare_environment()
-        if "rollout.engines.vllm_engine" not in sys.modules:    # a warm process has loaded it
+        if "rollout.engines.vllm_engine" not in sys.modules:    # a warm process has it loaded
             say(f"rollout of {job.title}: loading {engine_version()}")
         check_addresses(2, "vLLM")
         check_semaphores()
@@ -70,17 +70,17 @@ def engine_to_start(job: Job, stop: StopRequest,
 
 
 def check_semaphores() -> None:
-    """StageError where none can be made: vLLM takes some, also in a process of its own."""
+    """StageError if no semaphore can be created: vLLM needs some, also in a process of its own."""
     try:
         multiprocessing.Lock()
     except OSError as error:
-        raise StageError(f"vLLM needs semaphores, which this machine refuses ({error.strerror}): mostly "
+        raise StageError(f"vLLM needs semaphores, which this machine refuses ({error.strerror}): usually "
                          "/dev/shm is read-only, full or missing. Make it writable, for example by `mount -o "
                          "remount,rw /dev/shm`, then run the same command again.") from error
 
 
 def keeps_engine(options: RolloutOptions) -> bool:
-    """Whether the engine stays for the next rollout: only where its weights can be changed from here."""
+    """Whether the engine stays for the next rollout: only if its weights can be changed from here."""
     return (warm.stays and not options.endpoint and options.tensor_parallel_size == 1
             and not options.quantization)
 
@@ -89,8 +89,8 @@ def start(plans: list[tuple[Job, Plan]], start_engine: StartEngine, stop: StopRe
           say: Callable[[str], None], encoder: Any) -> Engine | None:
     """The engine for rollouts of one policy; None where nothing is left to sample.
 
-    It is started before settings and plan are stored: options that it cannot serve must not be settled.
-    Half precision hides a missing adapter from the mismatch that `train` measures, so the engine is asked.
+    It starts before settings and plan are stored: options that it cannot serve must not be recorded.
+    Half precision hides a missing adapter from the mismatch in `train`, so the engine is checked here.
     """
     job = plans[0][0]
     parts = [part for job, plan in plans for part in job.missing(plan.rows, job.options.shard)]
@@ -98,7 +98,7 @@ def start(plans: list[tuple[Job, Plan]], start_engine: StartEngine, stop: StopRe
         return None
     if stop.asked():
         raise StageStopped(f"Stopped because {stop.reason}, before the engine was started. Run the same "
-                           "command again to go on.")
+                           "command again to continue.")
     num_missing = sum(len(part.members) for part in parts)
     check_space(job.warehouse.root, rollout_bytes(num_missing, job.options.sampling.max_tokens),
                 job.stage.title)
@@ -118,34 +118,34 @@ def start(plans: list[tuple[Job, Plan]], start_engine: StartEngine, stop: StopRe
             engine = start_engine(settings)
             if adapter and not engine.moves(prompts[0]["prompt_ids"]) and changes_something(adapter):
                 raise StageError(f"The engine does not serve the adapter of policy "
-                                 f"{job.policy['policy_version']}: with and without it, it says the same in "
+                                 f"{job.policy['policy_version']}: without it, the logprobs are the same in "
                                  f"{engine.dtype}. Nothing was sampled; use --serve merged.")
         if (job.serve == "merged" and job.adapter and engine.dtype in ("bfloat16", "float16")
                 and not job.options.endpoint):
-            tell_rounding(plans, job.adapter, engine.dtype, say)
+            report_rounding(plans, job.adapter, engine.dtype, say)
         for _, plan in plans if getattr(engine, "probe_gap", None) is not None else ():
             plan.facts["probe_gap"] = round(engine.probe_gap, 9)    # type: ignore[attr-defined]
         return engine
 
 
-def tell_rounding(plans: list[tuple[Job, Plan]], adapter: Path, dtype: str,
+def report_rounding(plans: list[tuple[Job, Plan]], adapter: Path, dtype: str,
                   say: Callable[[str], None]) -> None:
-    """Note how much of the adapter's change a merged policy has left, and say it where that is little."""
+    """Record how much of the adapter's change a merged policy keeps, and report it if that is little."""
     job = plans[0][0]
     base = base_folder(job.model, job.warehouse.facts.get("model_revision"))
     kept = kept_by_rounding(base, adapter, dtype)
     for _, plan in plans:
         plan.facts["adapter_kept"] = round(kept, 4)
     if kept < LITTLE_KEPT:
-        say(f"merged in {dtype}, {kept:.0%} of what training changed is left, the rest is lost to rounding: "
+        say(f"merged in {dtype}, {kept:.0%} of the change by training is left, the rest is lost to rounding: "
             "--serve adapter keeps all of it" + (", --dtype float16 more" if dtype == "bfloat16" else ""))
 
 
 @contextmanager
 def served_weights(job: Job) -> Iterator[tuple[str, Path | None]]:
-    """Model and adapter as the engine gets them: apart, or merged for as long as it loads.
+    """Model and adapter as the engine gets them: separate, or merged while it loads.
 
-    An engine that stays merges them itself.
+    A resident engine merges them itself.
     """
     options, revision = job.options, job.warehouse.facts.get("model_revision")
     if keeps_engine(options):
@@ -158,18 +158,18 @@ def served_weights(job: Job) -> Iterator[tuple[str, Path | None]]:
 
 
 def room_to_come(options: RolloutOptions, longest: int, model_length: int) -> int:
-    """The longest prompt, in tokens, that an engine that stays has room for: as `max-prompt-tokens` says.
+    """The longest prompt, in tokens, that a resident engine has room for: `max-prompt-tokens` if set.
 
-    Where nobody says, the next power of two above the longest so far, so that it is seldom started anew.
+    Otherwise the next power of two above the longest so far, so that restarts are rare.
     """
     room = options.max_prompt_tokens or 1 << (longest - 1).bit_length()
     return min(prompt_limit(options, model_length), room)
 
 
 def engine_settings(job: Job, model: str, adapter: Path | None, longest: int) -> EngineSettings:
-    """Room for the longest prompt there is, not for the longest the model takes: memory is for batches.
+    """Room for the longest prompt of the plan, not for the model's context: memory is for batches.
 
-    An engine that stays loaded has room for the base and for later adapters.
+    A resident engine has room for the base and for later adapters.
     """
     options, stays, base = job.options, keeps_engine(job.options), name_base(job.warehouse)
     of_base = job.policy["kind"] == "base" or adapter
@@ -188,6 +188,6 @@ def engine_settings(job: Job, model: str, adapter: Path | None, longest: int) ->
 
 
 def name_base(warehouse: Warehouse) -> str:
-    """Tells the base models of runs apart by what they hold."""
+    """An identity of the base model by its content."""
     return json.dumps([warehouse.facts.get(name)
                        for name in ("model_sha256", "tokenizer_sha256", "model_revision")])

@@ -1,4 +1,4 @@
-"""What policies, or other models, say of stored completions: their logprobs as rows, part by part."""
+"""Logprobs of stored completions under policies or other models, written as rows, part by part."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -29,11 +29,11 @@ from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import arrow_schema
 from warehouse.store.stage import Stage
 
-ON_GPU = 8192       # tokens that go through together: nothing is kept for a backward pass
+ON_GPU = 8192       # tokens per forward: nothing is kept for a backward pass
 
 
 class How(NamedTuple):
-    """How it is asked: the options of `train logprobs` that choose no rows."""
+    """How logprobs are computed: the options of `train logprobs` that choose no rows."""
 
     entropy: bool = False
     shard: Shard = Shard()
@@ -43,7 +43,7 @@ class How(NamedTuple):
 
 def write_logprobs(warehouse: Warehouse, models: Iterable[Model], rollouts: list[Life], how: How,
                    processes: Processes, stop: StopRequest, say: Callable[[str], None]) -> None:
-    """Write the logprobs of every model for every rollout; parts that are written are kept.
+    """Write the logprobs of every model for every rollout; existing parts are kept.
 
     StageStopped after a request to stop; finished parts are kept.
     """
@@ -56,7 +56,7 @@ def write_logprobs(warehouse: Warehouse, models: Iterable[Model], rollouts: list
 
 def _ask_about(warehouse: Warehouse, model: Model, loaded: dict[str, Policy], rollout: Life, how: How,
                processes: Processes, stop: StopRequest, say: Callable[[str], None]) -> None:
-    """Write what is missing of one rollout; `loaded` holds the model, by its dtype, once it was needed."""
+    """Write the missing parts of one rollout; `loaded` caches the model by dtype."""
     began = time.perf_counter()
     keys: dict[str, Any] = rollout.identity
     stage = warehouse.stage("logprobs", **keys, scorer=model.name)
@@ -85,8 +85,8 @@ def _ask_about(warehouse: Warehouse, model: Model, loaded: dict[str, Policy], ro
         processes.by_first(lambda number=number, rows=rows: warehouse.write_part(  # type: ignore[misc]
             "policy_logprobs", number, rows, **stage.identity))
         if any(processes.gather([stop.due()])):
-            raise StageStopped(f"Stopped because {stop.reason}; what was finished is kept. Run the same "
-                               "command again to go on.")
+            raise StageStopped(f"Stopped because {stop.reason}; finished parts are kept. Run the same "
+                               "command again to continue.")
     seconds = round(time.perf_counter() - began, 3)
     missing = len(parts) - len(_written(warehouse, stage))
     if missing:
@@ -97,7 +97,7 @@ def _ask_about(warehouse: Warehouse, model: Model, loaded: dict[str, Policy], ro
 
 
 def dtype_of(part: Path) -> str | None:
-    """The dtype in which the engine sampled the rows of a part of completions, as it was stored."""
+    """The stored dtype in which the engine sampled a part of completions."""
     dtype: str | None = read_parts([part], "completions", ["dtype"])["dtype"][0].as_py()
     return dtype
 
@@ -113,7 +113,7 @@ def _written(warehouse: Warehouse, stage: Stage) -> list[Path]:
 
 
 def _load(warehouse: Warehouse, model: Model, dtype: str, processes: Processes) -> Policy:
-    """The model, as the trainer forwards it."""
+    """The model, loaded as the trainer loads it."""
     version, shared = model.policy_version, dict[str, Any](dtype=dtype, device=processes.device,
                                                            sharding=processes.sharding)
     if version is None:
@@ -125,7 +125,7 @@ def _load(warehouse: Warehouse, model: Model, dtype: str, processes: Processes) 
     if kind == "full":
         return load_full(str(folder), **shared)
     return load_lora(warehouse.model, folder, seed=0, rank=1, alpha=1, rslora=False, targets="all-linear",
-                     revision=revision, **shared)     # what an adapter is, its own folder says
+                     revision=revision, **shared)     # the adapter's own folder describes it
 
 
 def _rows(policy: Policy, model: Model, part: Path, prompts: pa.Table, how: How, processes: Processes, *,

@@ -15,12 +15,12 @@ from warehouse.stages import warm
 from warehouse.store.commit import by_address
 from warehouse.store.errors import StageError, shell_quote
 
-# What `warehouse warm` imports beforehand; its processes for trainings keep the policy.
+# Modules that `warehouse warm` imports in advance; its training processes keep the policy loaded.
 LOADS, STAYS = ("train.run",), True
 
 
 def refuse_adapter_options() -> None:
-    """StageError for options of an adapter beside --full; config.toml may have some where --full is typed."""
+    """StageError for adapter options together with --full; if --full is typed, config.toml may have them."""
     source, typed = click.get_current_context().get_parameter_source, ParameterSource.COMMANDLINE
     chosen = {typed} if source("full") == typed else {typed, ParameterSource.DEFAULT_MAP}
     names = ("lora_rank", "lora_alpha", "rslora", "lora_targets")
@@ -36,14 +36,14 @@ def refuse_adapter_options() -> None:
 @click.option("--output", required=True, type=click.Path(file_okay=False, path_type=Path),
               help="Folder to write.")
 @click.option("--dtype", type=click.Choice(DTYPES),
-              help="Of the weights written; the merge itself is in float32.  [default: as it was trained]")
+              help="dtype of the written weights; merging is in float32.  [default: that of training]")
 @shows_errors
 def export(run: str, policy: int | None, output: Path, dtype: str | None) -> None:
     """Merge the adapter of a policy into the base and write a plain model."""
     warehouse = open_run(run)
     version = policy or warehouse.state.newest
     if version == 0:
-        raise StageError(f"{run} has no policy but the base. Train one with `train {shell_quote(run)}`.")
+        raise StageError(f"{run} has only the base policy. Train one with `train {shell_quote(run)}`.")
     from train.export import export_policy
     click.echo(export_policy(warehouse, version, output, dtype=dtype))
 
@@ -51,20 +51,20 @@ def export(run: str, policy: int | None, output: Path, dtype: str | None) -> Non
 @with_version
 @click.command(cls=TitledCommand, beside=(export, logprobs), context_settings={"show_default": True},
                epilog="`train export RUN --output FOLDER` writes the policy as one plain model, `train "
-                      "logprobs RUN` stores what any policy says of stored completions; `warehouse doctor "
-                      "--model MODEL` says what can be trained of a model.")
+                      "logprobs RUN` stores logprobs under any policy; `warehouse doctor "
+                      "--model MODEL` says how it can be trained.")
 @run_argument
 @options_of(TrainOptions)
 @shows_errors
 def train(run: Path, **values: Any) -> None:
     """Train on the scored rows of one iteration and write the next policy.
 
-    RUN is the run folder. Without --iteration the next one due is taken. A stage that was killed is finished
-    by running it again. Exit codes: 0 done, 1 cannot be done, 3 mismatch above the limit, 75 stopped early
-    with all saved (signal or time limit): run it again.
+    RUN is the run folder. Without --iteration, the next one due is trained. Run the command again to finish
+    a stage that was killed. Exit codes: 0 done, 1 error, 3 mismatch above the limit, 75 stopped early with
+    everything saved (signal or time limit): run it again.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads crawl on a shared machine
-    # Packs differ in length: memory of a GPU in fixed pieces would fall apart over them.
+    # Packs differ in length, which would fragment GPU memory in fixed segments.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     from train.inputs.asked import model_of_folder
     from train.inputs.inputs import (
@@ -94,13 +94,13 @@ def train(run: Path, **values: Any) -> None:
             click.echo(f"iteration {iteration} is due")
     stage = warehouse.stage("train", iteration=iteration)
     if warehouse.state.is_trained(iteration) and not settings.dry_run:
-        if before := stage.settings():      # other options are not passed over
+        if before := stage.settings():      # refuse other options
             limit = settings.max_completion_length or before.get("max_completion_length")
             stage.settle(before | settings.replace(max_completion_length=limit).results())
         left_out = iteration in warehouse.state.left_out
         click.echo(f"iteration {iteration} " + ("was left out of training by a rollback" if left_out else
                                                 f"is trained already: policy {iteration + 1}"))
-        prune_policies(warehouse, settings.keep_policies)  # which a kill may have kept it from
+        prune_policies(warehouse, settings.keep_policies)  # a kill may have prevented it
         return
     scorer = scorer_to_train(warehouse, iteration, settings.scorer, settings.purpose)
     if os.environ.get("RANK", "0") == "0" and (said := change_of_scorer(warehouse, iteration, scorer)):

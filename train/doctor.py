@@ -1,4 +1,4 @@
-"""Whether this machine can train, and what of a model, from its config and a tiny random copy of it."""
+"""Whether this machine can train, and how a model can be trained, tested on a tiny random copy of it."""
 
 import json
 import os
@@ -12,17 +12,17 @@ from warehouse.store.errors import StageError, first_line, shell_quote
 
 PACKAGES = ("torch", "transformers", "peft", "accelerate")
 WITHOUT_GPU = f"pip install --no-deps -r {shell_quote(CPU_SET)}"
-# CUDA builds of these beside a torch for CPUs; transformers imports them where they are.
+# CUDA builds of these break a CPU build of torch, because transformers imports them if installed.
 STRANGERS = "pip uninstall -y torchvision torchaudio torchcodec"
 
 
 def examine() -> Finding:
-    """The packages by which it trains, and on what."""
+    """Whether the packages for training are here, and on which device it runs."""
     try:
         import torch
 
         from train.model import loading  # noqa: F401   as every training does
-    except Exception as error:      # a library for another machine fails in its own way
+    except Exception as error:      # a library built for another machine may raise anything
         strangers = "torchvision" in str(error)
         return Finding().refuse(f"its libraries cannot be imported: {first_line(error)}",
                                 STRANGERS if strangers else WITHOUT_GPU)
@@ -37,7 +37,7 @@ def examine() -> Finding:
         found.lines.append(f"on the CPU, {len(os.sched_getaffinity(0))} cores: for models of some million "
                            "parameters")
         if os.path.exists("/dev/nvidiactl"):
-            found.refuse("there is a GPU, which this torch does not see", "pip install 'rollhouse[gpu]'")
+            found.refuse("this torch does not see the GPU", "pip install 'rollhouse[gpu]'")
     return found
 
 
@@ -48,8 +48,8 @@ def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
     from train.model.saving import copy_tokenizer
     from train.model.tiny_copy import read_config, silence, tiny_copy
     from train.start import position_limit
-    words = {SHARED_PROMPT: "prompts are shared", CACHED_PROMPT: "each row copies what its prompt left",
-             WHOLE_TEXTS: "prompts are not shared, each row goes through whole"}
+    words = {SHARED_PROMPT: "prompts are shared", CACHED_PROMPT: "each row copies the cache of its prompt",
+             WHOLE_TEXTS: "prompts are not shared, each row is forwarded whole"}
     silence()
     try:
         config = read_config(model, revision)
@@ -60,29 +60,29 @@ def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
     try:
         tiny = tiny_copy(config, None)
     except StageError as error:
-        found.lines.append(f"{error} What it can do shows when it is loaded.")
+        found.lines.append(f"{error} Load it to find out how it can be trained.")
         return found
     tiny.to(config.get_text_config().dtype).save_pretrained(copy)  # type: ignore[operator]
     copy_tokenizer(model, copy)
     for name, way in (("adapter", "an adapter"), ("full", "all weights (--full)")):
         try:
             policy = _load(copy, name)
-            told = found.facts[name] = _told(policy)
-            (copy / SAID).write_text(json.dumps(_said(policy)), encoding="utf-8")
-            said = words[told["prompts"]] + (f" ({told['because']})" if told["because"] else "")
+            facts = found.facts[name] = _facts(policy)
+            (copy / SAID).write_text(json.dumps(_logprobs(policy)), encoding="utf-8")
+            text = words[facts["prompts"]] + (f" ({facts['because']})" if facts["because"] else "")
         except StageError as error:
-            said = str(error).replace(str(copy), model)
-            found.facts[name] = {"refused": said}
-        found.lines.append(f"{way}: {said}")
+            text = str(error).replace(str(copy), model)
+            found.facts[name] = {"refused": text}
+        found.lines.append(f"{way}: {text}")
     if targets := found.facts["adapter"].get("targets"):
         found.lines.append(f"--lora-targets all-linear: {', '.join(targets)}"
                            + ("; 'experts' adds the experts" if experts_of(tiny) else ""))
     limit, stretched = position_limit(config.get_text_config())
     if stretched:
-        found.lines.append(f"rows of more than {limit} tokens are refused, from where the {stretched} "
+        found.lines.append(f"rows of more than {limit} tokens are refused: beyond this the {stretched} "
                            "position encoding changes with the length")
     if quantized := (getattr(config, "quantization_config", None) or {}).get("quant_method"):
-        found.lines.append(f"its weights are stored in {quantized}, to which nothing can be added: `rollout` "
+        found.lines.append(f"its weights are stored in {quantized}, so nothing can be merged: `rollout` "
                            "needs --serve adapter, and --full a base in bfloat16")
     if all("refused" in found.facts[name] for name in ("adapter", "full")):
         found.refuse(found.facts["adapter"]["refused"])
@@ -100,8 +100,8 @@ def _load(folder: Path, name: str) -> Any:
                      targets="all-linear")
 
 
-def _said(policy: Any) -> list[list[Any]]:
-    """Some ids, and the logprobs, in nats, of all but the first: a new adapter changes none."""
+def _logprobs(policy: Any) -> list[list[Any]]:
+    """Some ids, and the logprobs in nats of all but the first; a new adapter changes none."""
     import torch
     ids = torch.arange(24)
     with torch.no_grad():
@@ -109,6 +109,6 @@ def _said(policy: Any) -> list[list[Any]]:
     return [ids.tolist(), logprobs.gather(1, ids[1:, None]).squeeze(1).tolist()]
 
 
-def _told(policy: Any) -> dict[str, Any]:
+def _facts(policy: Any) -> dict[str, Any]:
     modules = (name.split(".lora_")[0].rpartition(".")[2] for name in policy.trainable() if ".lora_" in name)
     return {"prompts": policy.attention, "because": policy.why_not_shared, "targets": sorted({*modules})}

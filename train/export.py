@@ -17,7 +17,7 @@ PROBE_ROWS, LIMITS = 8, {"float32": 1e-3, "bfloat16": 1.0, "float16": 0.1}
 
 
 def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: str | None) -> str:
-    """Write policy `version` to `folder` as a model that needs no PEFT; dtype None is that of its training.
+    """Write policy `version` to `folder` as a model that needs no PEFT; dtype None: as it was trained.
 
     Merging always starts from the pristine base and in float32: merging into rounded weights drifts.
     StageError if the merged logprobs of stored rows are off by more than the rounding of `dtype` explains.
@@ -46,7 +46,7 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
     if not differences.max() <= LIMITS[dtype]:
         raise StageError(f"The merged model is off by {differences.max():.3g} nats, more than {dtype} "
                          "explains. Nothing was written; export in --dtype float32.")
-    unfinished = folder.with_name(f".{folder.name}-unfinished")     # what a kill leaves, and nobody reads
+    unfinished = folder.with_name(f".{folder.name}-unfinished")     # left by a kill and never read
     shutil.rmtree(unfinished, ignore_errors=True)
     model.save_pretrained(str(unfinished))
     copy_tokenizer(warehouse.model, unfinished)
@@ -59,7 +59,7 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
 
 
 def probe_rows(warehouse: Warehouse, version: int, vocabulary_size: int) -> list[Tensor]:
-    """Prompts and completions of the rows that the policy was trained on; where they are gone, any tokens."""
+    """Prompts and completions that the policy was trained on; if they are gone, arbitrary tokens."""
     keys: dict[str, Any] = {"iteration": version - 1, "purpose": warehouse.state.trained_purpose(version - 1)}
     any_tokens = [torch.arange(64) * 7 % vocabulary_size]
     try:

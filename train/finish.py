@@ -23,15 +23,14 @@ from warehouse.store.errors import counted
 from warehouse.store.json_files import json_bytes
 from warehouse.store.run_folder import Warehouse
 
-WAITING = "waiting"         # why rows are not trained on that a later iteration takes
+WAITING = "waiting"         # drop reason of rows that a later iteration trains on
 
 
 def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[dict[str, Any]], whole: Whole,
            probe: dict[str, Any] | None, clock: Clock, say: Callable[[str], None]) -> str | None:
-    """Write rows, steps and policy, complete the stage, and say so; a twin that was first has the say.
-
-    The hash of the weights comes back, None where those of a twin stand. A killed stage finds the policy
-    last, so that it implies the rest.
+    """Write rows, steps and policy, complete the stage and report; a policy of another process that was first
+    stays, and None is returned, else the hash of the weights. The policy is written last, so if a restarted
+    stage finds it, the rest exists.
     """
     batch, settings, iteration = learner.batch, learner.settings, inputs.iteration
     check_space(warehouse.root, checkpoint_bytes(learner.num_parameters()), f"Policy {iteration + 1}",
@@ -52,7 +51,7 @@ def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[d
         say(last_line(inputs, steps, facts["mismatch"], clock))
     else:
         finish_committed(warehouse, inputs, settings)
-        say(f"another process wrote policy {iteration + 1} first: that one stands, what this one made is "
+        say(f"another process wrote policy {iteration + 1} first: it stays, and this process's is "
             "dropped")
     prune_policies(warehouse, settings.keep_policies)
     return written
@@ -95,5 +94,5 @@ def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch: list[dict[s
 
 
 def is_waiting(batch: list[RowGroup]) -> bool:
-    """Whether the rows are put off until a later iteration."""
+    """Whether a later iteration will train on the rows."""
     return any(row.drop_reason == WAITING for group in batch for row in group.rows)

@@ -1,4 +1,4 @@
-"""What a stage does with its rows, known before a model is loaded: steps, rows put off, or nothing to do."""
+"""What a stage will do with its rows, known before a model is loaded: steps, postponed rows, or nothing."""
 
 import json
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from train.steps.mismatch import group_counts
 from train.steps.row import RowGroup
 from warehouse.store.errors import counted
 
-MOST_ROLLOUTS = 5           # that --until-signal gathers before it trains on what there is
+MOST_ROLLOUTS = 5           # with this many, --until-signal trains in any case
 
 
 def plan_batch(inputs: Inputs, settings: TrainOptions, checkpoints: Checkpoints, processes: Processes,
@@ -39,7 +39,7 @@ def plan_batch(inputs: Inputs, settings: TrainOptions, checkpoints: Checkpoints,
 
 def advantages_given(inputs: Inputs, settings: TrainOptions, checkpoints: Checkpoints,
                      processes: Processes) -> list[torch.Tensor] | None:
-    """What --teacher or --advantages gives the rows; the latter is kept for a stage that goes on."""
+    """The advantages from --teacher or --advantages; those of --advantages are saved for a resumed stage."""
     if settings.teacher:
         said = teacher_advantages(checkpoints.warehouse, inputs.groups, settings.teacher)
         return [torch.tensor(value, dtype=torch.float32) for value in said]
@@ -57,9 +57,9 @@ def advantages_given(inputs: Inputs, settings: TrainOptions, checkpoints: Checkp
 
 def stored_logprobs(inputs: Inputs, settings: TrainOptions,
                     checkpoints: Checkpoints) -> dict[str, torch.Tensor] | None:
-    """What the stage's first checkpoint holds of all rows; None if there is none.
+    """The logprobs of all rows in the stage's first checkpoint; None if there is none.
 
-    A dry run may have other settings than the stage, whose checkpoint is of other rows or another dtype then.
+    A dry run may have other settings than the stage; then the checkpoint has other rows or another dtype.
     """
     now, before = stage_settings(inputs, settings), inputs.stage.settings() or {}
     other = settings.dry_run and json.loads(json.dumps(now)) != before
@@ -68,18 +68,18 @@ def stored_logprobs(inputs: Inputs, settings: TrainOptions,
 
 def wait_for_signal(inputs: Inputs, batch: list[RowGroup], settings: TrainOptions,
                     say: Callable[[str], None]) -> None:
-    """Put the rows off where too few groups have a signal and fewer than MOST_ROLLOUTS wait already.
+    """Postpone the rows if too few groups have a signal and fewer than MOST_ROLLOUTS wait already.
 
-    The policy is then passed on unchanged and the next iteration samples on with it: DAPO's dynamic sampling
-    (arXiv 2503.14476), a rollout at a time.
+    The unchanged policy then samples the next iteration: DAPO's dynamic sampling (arXiv 2503.14476), one
+    rollout at a time.
     """
     wanted, signal = settings.until_signal or 0, group_counts(batch)["mixed"]
     if signal >= wanted or len(inputs.waiting) + 1 >= MOST_ROLLOUTS:
         return
     for row in (row for group in batch for row in group.rows):
         row.drop_reason = WAITING
-    say(f"{signal} of {len(batch)} groups have a signal, fewer than --until-signal {wanted}: the policy is "
-        f"passed on unchanged, and iteration {inputs.iteration + 1} samples on with it")
+    say(f"{signal} of {len(batch)} groups have a signal, fewer than --until-signal {wanted}: no update; "
+        f"iteration {inputs.iteration + 1} samples with the same policy")
 
 
 def has_nothing(batch: list[RowGroup]) -> bool:
@@ -88,5 +88,5 @@ def has_nothing(batch: list[RowGroup]) -> bool:
 
 
 def no_gradient(inputs: Inputs, batch: list[RowGroup], purpose: str) -> NoGradient:
-    """What is raised where no completion has a gradient, with what the forward has shown."""
+    """The error if no completion has a gradient, with what the forward showed."""
     return NoGradient(inputs, [row.drop_reason for group in batch for row in group.rows], purpose)

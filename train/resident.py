@@ -1,4 +1,4 @@
-"""The policy that stays from training to training, in a process of `warehouse warm` that runs them."""
+"""The policy that stays loaded between trainings, in a training process of `warehouse warm`."""
 
 import gc
 import json
@@ -16,7 +16,7 @@ from warehouse.store.run_folder import Warehouse
 
 
 class Kept(NamedTuple):
-    """A policy as it was trained last, how it was loaded, and the hash of the weights that it has now."""
+    """The policy trained last, how it was loaded, and the hash of its current weights."""
 
     policy: Policy
     loaded: str
@@ -28,7 +28,7 @@ _kept: Kept | None = None
 
 def kept_or_loaded(warehouse: Warehouse, parent: dict[str, Any], settings: TrainOptions,
                    processes: Processes) -> Policy:
-    """The policy `parent`: the one that is kept, given another adapter if need be, or loaded anew."""
+    """The policy `parent`: the kept one, with another adapter if needed, or loaded anew."""
     global _kept
     kept, _kept = _kept, None
     if kept and kept.loaded == how_loaded(warehouse, settings, processes.device):
@@ -46,7 +46,7 @@ def kept_or_loaded(warehouse: Warehouse, parent: dict[str, Any], settings: Train
 def keep(policy: Policy, warehouse: Warehouse, settings: TrainOptions, sha256: str | None) -> None:
     """Keep the policy written with this hash in CPU memory, if this process stays.
 
-    Not one that processes share, or in 4 bits: it cannot be put aside and is loaded each time.
+    A sharded or 4-bit policy cannot be moved to the CPU and is loaded each time.
     """
     global _kept
     if warm.stays and sha256 and not (policy.shards or settings.load_in_4bit):
@@ -56,13 +56,13 @@ def keep(policy: Policy, warehouse: Warehouse, settings: TrainOptions, sha256: s
 
 
 def how_loaded(warehouse: Warehouse, settings: TrainOptions, device: torch.device) -> str:
-    """Tells apart what a policy is loaded from and how, but for the adapter."""
+    """A key for what a policy is loaded from and how, except for the adapter."""
     base = [warehouse.facts.get(name) for name in ("model_sha256", "model_revision")]
     return json.dumps([base, settings.dtype, settings.full, settings.load_in_4bit, str(device)])
 
 
 def give_back_memory() -> None:
-    """Free what a policy took that nobody holds any more but its own layers, on a GPU for others, too."""
+    """Free memory that is referenced only in cycles, on a GPU for other processes, too."""
     if torch.cuda.is_initialized():
         gc.collect()
         torch.cuda.empty_cache()

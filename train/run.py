@@ -39,7 +39,7 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
                     say: Callable[[str], None], teacher: Model | None = None) -> None:
     """Train on the rows of one iteration and commit the next policy; run again after a kill, it finishes.
 
-    Raises MismatchError before the first update if the engine served other weights than it says, and
+    Raises MismatchError before the first update if the engine served other weights than the rows say, and
     StageStopped, with everything saved, on a signal or at the time limit.
     """
     clock, warm.sound = Clock(started), False
@@ -58,7 +58,7 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
         batch, plan = plan_batch(inputs, settings, checkpoints, processes, say)
         policy = kept_or_loaded(warehouse, inputs.parent, settings, processes)
         check_fits(policy, inputs.groups)
-        if not settings.tokens_per_batch:       # as many to a forward as all processes have memory for
+        if not settings.tokens_per_batch:       # as many as fit the memory of every process
             chosen = processes.gather([choose_tokens(policy, inputs.groups)])
             settings = settings.replace(tokens_per_batch=min(chosen))
         learner = prepare(warehouse, inputs, settings, policy, batch, plan, checkpoints, processes, say)
@@ -90,16 +90,16 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
 
 def ask_teacher(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, teacher: Model,
                 processes: Processes, stop: StopRequest, say: Callable[[str], None]) -> Inputs:
-    """Have the teacher's logprobs of all rows stored; the inputs with these among what they read."""
+    """Store the teacher's logprobs of all rows; return the inputs with these among the stages they read."""
     rollouts = rollouts_of(warehouse, inputs.groups)
     write_logprobs(warehouse, [teacher], rollouts, How(dtype=settings.dtype), processes, stop, say)
-    give_back_memory()      # which the teacher took
+    give_back_memory()      # that of the teacher
     said = [warehouse.state.life("logprobs", **rollout.identity, scorer=teacher.name) for rollout in rollouts]
     return inputs._replace(reads=[*inputs.reads, *(life.begun for life in said if life)])
 
 
 def track(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, processes: Processes) -> Tracker:
-    """The tracker, if one is asked for, with the numbers of the stages before this one sent."""
+    """The tracker, if requested, after it was sent the numbers of the earlier stages."""
     name = settings.track if processes.first and not settings.dry_run else None
     first_step = inputs.parent.get("global_step", 0) + 1
     tracker = Tracker(name, warehouse, warehouse.state.num_rollbacks(inputs.iteration), first_step)
@@ -114,7 +114,7 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, policy
     """Policy, optimizer, rows and their split into steps as one."""
     if policy.attention != SHARED_PROMPT:
         say(sharing(policy, inputs.groups))
-    # These need the old logprobs of all rows before the first gradient; so does whoever wants only the table.
+    # These need the old logprobs of all rows before the first gradient, and a dry run prints a table of them.
     needs_pass = settings.entropy_quantile < 1 or asks_base(settings) or settings.dry_run
     online = len(plan) == 1 and not needs_pass and not checkpoints.holds_steps()
     optimizer = load_optimizer(policy, warehouse, inputs, settings, say)
@@ -126,7 +126,7 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, policy
 
 
 def end_dry_run(inputs: Inputs, learner: Learner, say: Callable[[str], None]) -> None:
-    """Refuse what the stage would refuse."""
+    """Raise what the stage would raise."""
     if not (learner.plan or learner.settings.keep_if_nothing or is_waiting(learner.batch)):
         raise no_gradient(inputs, learner.batch, learner.settings.purpose)
     say("dry run: nothing was written")
@@ -152,9 +152,9 @@ def compute_logprobs(warehouse: Warehouse, inputs: Inputs, learner: Learner, sto
 
 def check_and_begin(warehouse: Warehouse, inputs: Inputs, learner: Learner,
                     say: Callable[[str], None]) -> None:
-    """Print the mismatch table, stop if it is too large, open the stage: nothing is written before this.
+    """Print the mismatch table, stop if it is too large, begin the stage: nothing is written before this.
 
-    The forward of a single step gave pi_old of the rows with a gradient alone; the others are added here.
+    The forward of a single step gave pi_old only for rows with a gradient; the others are computed here.
     """
     settings = learner.settings
     fill_logprobs(learner.policy, learner.batch, learner.processes, settings.tokens_per_batch, "old_logprobs")
@@ -165,7 +165,7 @@ def check_and_begin(warehouse: Warehouse, inputs: Inputs, learner: Learner,
         say(line)
     check_mismatch(table, settings, engine_dtype=inputs.groups[0].dtype,
                    floor=mismatch_floor(warehouse, inputs.iteration), say=say)
-    if learner.plan and has_nothing(learner.batch):     # AdamW would move on by its moments alone
+    if learner.plan and has_nothing(learner.batch):     # AdamW would still move by its moments
         learner.plan.clear()
         if not (settings.keep_if_nothing or settings.dry_run):
             raise no_gradient(inputs, learner.batch, settings.purpose)
@@ -193,7 +193,7 @@ def name_what_to_lower(tokens_per_batch: Callable[[], int]) -> Iterator[None]:
 
 
 def _of_others() -> str:
-    """What to do where most of the GPU is not this process's: '' elsewhere."""
+    """Advice if other processes hold most of the GPU's memory, else ''."""
     if not torch.cuda.is_initialized():
         return ""
     free, total = torch.cuda.mem_get_info()
@@ -201,4 +201,4 @@ def _of_others() -> str:
     if others < total / 2:
         return ""
     return (f"Other processes hold {others >> 30} of the GPU's {total >> 30} GiB; an engine that samples "
-            "meanwhile takes what --gpu-memory-utilization of `rollout` says. ")
+            "meanwhile takes the share that --gpu-memory-utilization of `rollout` sets. ")

@@ -18,7 +18,7 @@ from warehouse.store.run_folder import Warehouse
 
 
 def open_processes(settings: TrainOptions) -> Processes:
-    """The processes that train together, each with the threads it was given."""
+    """The processes that train together, each with its number of threads."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
     processes = Processes(settings.device)
@@ -44,19 +44,19 @@ def load_policy(warehouse: Warehouse, parent: dict[str, Any], settings: TrainOpt
 
 
 def sharing(policy: Policy, groups: Sequence[Group]) -> str:
-    """How prompts are shared where it is not the fastest way, why, and what that costs."""
+    """How prompts are shared if not in the fastest way, why, and what that costs."""
     if policy.attention == CACHED_PROMPT:
-        return ("prompts are shared through a cache that each row copies, not without: "
+        return ("prompts are shared through a cache that each row copies, because: "
                 f"{policy.why_not_shared}")
     completions = sum(len(rollout.completion_ids) for group in groups for rollout in group.rollouts)
     once = completions + sum(len(group.prompt_ids) for group in groups)
     whole = completions + sum(len(group.prompt_ids) * len(group.rollouts) for group in groups)
-    return (f"prompts are not shared, each row goes through with its own: {whole / once:.1f} times as many "
+    return (f"prompts are not shared, each row is forwarded with its own: {whole / once:.1f} times as many "
             f"tokens ({policy.why_not_shared})")
 
 
 def check_fits(policy: Policy, groups: Sequence[Group]) -> None:
-    """StageError for rows longer than the model's context, or of another tokenizer."""
+    """StageError for rows longer than the model's context, or from another tokenizer."""
     limit, stretched = position_limit(policy.config)
     for group in groups:
         if not len(group.prompt_ids):
@@ -78,7 +78,7 @@ def check_fits(policy: Policy, groups: Sequence[Group]) -> None:
 
 
 def position_limit(config: Any) -> tuple[int | None, str | None]:
-    """Longest row that is computed the same whole and in pieces; and the position encoding that limits it."""
+    """The longest row with the same results whole and in pieces; and the position encoding that limits it."""
     limit, rope = getattr(config, "max_position_embeddings", None), getattr(config, "rope_parameters", None)
     kind = (rope or {}).get("rope_type")
     if kind not in ("longrope", "dynamic"):

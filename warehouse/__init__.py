@@ -13,9 +13,9 @@ def open(run: str | Path, *others: str | Path, strict: bool = False,
          in_place: bool = False) -> duckdb.DuckDBPyConnection:
     """A DuckDB connection with the run's views and macros; `.pl()` on any result gives a polars frame.
 
-    With `others` they are over all these runs, and have a first column `run`. Damaged stages are left out and
-    named on stderr. Raises StageError if one is not a run or is given twice, and with `strict` for what
-    is damaged. `in_place` reads what lies in an object store there, and does not verify it.
+    With `others`, they are over all these runs and have a first column `run`. Damaged stages are left out and
+    named on stderr; with `strict` they raise StageError, as does a path that is no run or given twice.
+    `in_place` reads an object store's files there, without verifying them.
     """
     from warehouse.sql.many import connect_runs, open_runs
     return connect_runs(open_runs([run, *others]), strict=strict, in_place=in_place)

@@ -30,7 +30,7 @@ from warehouse.store.commit import by_address
 from warehouse.store.errors import StageError
 from warehouse.transfer.commands import export_command, import_command, mirror
 
-# What `warehouse warm` imports beforehand.
+# Modules that `warehouse warm` imports in advance.
 LOADS = ("warehouse.inspect.alarms", "warehouse.inspect.summary", "warehouse.sql.rollup")
 
 
@@ -65,7 +65,7 @@ class SqlCommand(click.Command):
     """A query may begin with a comment, which click would take for an option."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """`-- note` and what has a blank before any = is SQL, as no option does."""
+        """`-- note`, and any word with a blank before the first =, is SQL: no option looks like this."""
         return super().parse_args(context, [re.sub(r"^(?=--[^\s=]*\s)", " ", each) for each in args])
 
 
@@ -103,7 +103,7 @@ def sql(runs: tuple[str, ...], query: str | None, file: Path | None, partial: bo
     if (query is None) == (file is None):
         raise click.UsageError("Give one of QUERY, -c and --file.")
     if at is not None and len(runs) > 1:
-        raise StageError("--at reads one run as it was, as entries of other logs are others. Name one run.")
+        raise StageError("--at reads one run as it was, and logs have different entries. Name one run.")
     warehouses = open_runs(runs) if at is None else [open_run(runs[0], at)]
     terminal = sys.stdout.isatty() and options["output"] is None
     script = query if query not in (None, "-") else read_script(file)

@@ -1,6 +1,6 @@
-"""Options that run code, lower a guard or send a key: a run's config.toml sets them only where it is trusted.
+"""Options that run code, lower a guard or send a key: only a trusted run's config.toml may set them.
 
-A run folder may come from somebody else, and so may its config.toml; the word of trust lies outside of it.
+A run folder and its config.toml may come from another person, so trust is declared outside of the folder.
 """
 
 import os
@@ -14,13 +14,13 @@ from click.core import ParameterSource
 from warehouse.store.commit import by_address
 from warehouse.store.errors import shell_quote
 
-VARIABLE = "ROLLHOUSE_TRUST"       # folders or addresses with commas between: of runs, or above them
+VARIABLE = "ROLLHOUSE_TRUST"       # comma-separated folders or addresses: of runs, or above them
 
 
 class GuardedOption(click.Option):
-    """An option that is refused from the config.toml of a run that is not trusted.
+    """An option that is refused from the config.toml of an untrusted run.
 
-    An option that another one, if it is typed, takes the place of names that one in `unless`.
+    `unless` names another option that replaces this one when it is typed.
     """
 
     def __init__(self, *arguments: Any, unless: str = "", **options: Any) -> None:
@@ -28,9 +28,9 @@ class GuardedOption(click.Option):
         self.unless = unless
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        """The value and where it comes from; an error where that is a config.toml without trust."""
+        """The value and its source; an error if the source is an untrusted config.toml."""
         value, source = super().consume_value(ctx, opts)
-        run = ctx.params.get("run") or ctx.params.get("where", "")     # where tasks are may be a file, too
+        run = ctx.params.get("run") or ctx.params.get("where", "")     # `where` may also be a file with tasks
         is_name = "|FILE.py" in str(self.metavar) and ".py:" not in str(value)
         if (source is not ParameterSource.DEFAULT_MAP or not value or is_name
                 or not Path(run).is_dir() or is_trusted(run)):
@@ -39,7 +39,7 @@ class GuardedOption(click.Option):
             return None, ParameterSource.DEFAULT
         place = by_address(str(Path(run).resolve()))
         raise click.ClickException(
-            f"{place}/config.toml sets {self.opts[0]}, which could harm you if the run is somebody else's. "
+            f"{place}/config.toml sets {self.opts[0]}, which could harm you if another person wrote it. "
             f"Type {self.opts[0]} on the command line, or, if you have read that file, trust it: export "
             f"{VARIABLE}={shell_quote(place)}")
 

@@ -1,4 +1,4 @@
-"""Options as fields of a dataclass: click's options, config.toml's keys, stored settings and help come of it.
+"""Options as dataclass fields: click's options, config.toml's keys, stored settings and help derive from it.
 
     @dataclass(frozen=True)
     class PackOptions:
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """What an option says on the command line; `group` begins a group of the help."""
+    """An option on the command line; `group` begins a group of the help."""
 
     help: str
     flags: tuple[str, ...]
@@ -34,11 +34,11 @@ class Option:
     choices: Sequence[str]
     least: float | None
     most: float | None
-    above: bool                     # `least` itself is not taken
-    below: bool                     # `most` itself is not taken
-    stored: bool | str              # whether a stage is tied to its value, or the name that is stored
-    parse: Callable[[Any], Any] | None      # from a text to what the field holds
-    guarded: str | None             # refused from the config.toml of others; the option that takes its place
+    above: bool                     # excludes `least` itself
+    below: bool                     # excludes `most` itself
+    stored: bool | str              # whether a stage records it, or the stored name
+    parse: Callable[[Any], Any] | None      # from a text to the field's value
+    guarded: str | None             # refused in an untrusted config.toml; option that replaces it
     more: Mapping[str, Any]         # click's own
 
 
@@ -52,13 +52,13 @@ def option(default: Any, help: str = "", *flags: str, group: str = "", choices: 
 
 
 def iteration_field(group: str) -> Any:
-    """The field of --iteration, which begins a group of the help."""
-    return option(None, "Iteration to work on; what is due when left out.", least=0, stored=False,
+    """The field of --iteration; it begins a group of the help."""
+    return option(None, "Iteration to work on.  [default: the next one due]", least=0, stored=False,
                   group=group)
 
 
 def options_of(options: type) -> Callable[[Any], Any]:
-    """Give a command the options that a dataclass declares, those of dataclasses in it too."""
+    """Give a command the options that a dataclass declares, nested dataclasses included."""
     def add(function: Any) -> Any:
         group, made = "Options", []
         for field, hint in _fields(options):
@@ -73,7 +73,7 @@ def options_of(options: type) -> Callable[[Any], Any]:
 
 
 def options_from(options: type[T], values: Mapping[str, Any]) -> T:
-    """The dataclass with what click gives."""
+    """The dataclass filled with click's values."""
     hints, given = get_type_hints(options), dict[str, Any]()
     for field in dataclasses.fields(options):           # type: ignore[arg-type]
         if kept := field.metadata.get("option"):
@@ -87,7 +87,7 @@ def options_from(options: type[T], values: Mapping[str, Any]) -> T:
 
 
 def stored_values(options: Any) -> dict[str, Any]:
-    """The values that a stage is tied to, by the names that are stored."""
+    """The values that a stage records, by their stored names."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(options):
         value, kept = getattr(options, field.name), field.metadata.get("option")

@@ -1,4 +1,4 @@
-"""Make a run folder: read the tasks, identify the base model, write both down."""
+"""Make a run folder: read the tasks, identify the base model, store both."""
 
 import datetime
 import uuid
@@ -24,16 +24,16 @@ from warehouse.store.schema import SCHEMA_VERSION
 def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...] = (),
              config: Path | None = None, *, adapter: Path | None = None,
              check_model: Callable[[str, str | None], list[str]] = lambda model, revision: []) -> list[str]:
-    """Make the run folder `run` after checking everything; the lines to print come back.
+    """Make the run folder `run` after checking everything; return the lines to print.
 
     Each of `tasks` and `heldout` reads `[SPLIT=]SOURCE[@FILE_OF_IDS]` (see warehouse.sources). Splits of
-    `heldout` are never trained on unless a rollout names them. Run again with the same arguments, it does
-    nothing; with others it raises StageError. Policy 0 is the model, or an `adapter` on it.
-    `check_model` says what is to be known of the model of a new run, or raises.
+    `heldout` are never trained on unless a rollout names them. Calling it again with the same arguments does
+    nothing; other arguments raise StageError. Policy 0 is the model, or an `adapter` on it.
+    `check_model` returns lines about the model of a new run, or raises.
     """
     run = sync_copy(run)
     if config:
-        if not config.is_file():        # it is read more than once
+        if not config.is_file():        # a pipe could be read only once
             raise StageError(f"{config} is not a plain file. Write the config into one.")
         check_config(config)
     if not tasks:
@@ -52,7 +52,7 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
              **({"adapter_sha256": weights_sha256(adapter)} if adapter else {})}
     if (run / "warehouse.json").exists():
         return _same_run(open_warehouse(run), facts, config)
-    told = check_model(model, base.revision)
+    notes = check_model(model, base.revision)
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     warehouse = Warehouse(run.resolve(), {**facts, "run_id": uuid.uuid4().hex, "created": created})
     _remove_unfinished(warehouse)
@@ -66,14 +66,14 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     _commit_first_policy(warehouse, base.sha256, adapter)
     commit_bytes(run / "config.toml", config.read_bytes() if config else CONFIG_TEMPLATE.encode())
     warehouse.log.make(warehouse.facts)
-    commit_json(run / "warehouse.json", dict(warehouse.state.facts))    # of the first, where two make the run
+    commit_json(run / "warehouse.json", dict(warehouse.state.facts))    # of the first of two processes
     if twin_of(warehouse.root) is None:
-        (run / "config.toml").chmod(0o644)  # the one file that is the user's to edit
+        (run / "config.toml").chmod(0o644)  # the only file that users edit
     if hidden:
-        told = [*told, f"{counted(hidden, 'task')} without solutions: programs are run and outputs stored, "
+        notes = [*notes, f"{counted(hidden, 'task')} without solutions: programs are run and outputs stored, "
                 "without a verdict or a reward"]
     listing = ", ".join(f"{count} {split}" for split, count in counts.items())
-    return [*told, f"{run}: {counted(num_tasks, 'task')} ({listing}), base model {base.stored_path}",
+    return [*notes, f"{run}: {counted(num_tasks, 'task')} ({listing}), base model {base.stored_path}",
             f"next: rollout {shell_quote(run)}"]
 
 
@@ -86,7 +86,7 @@ def _commit_first_policy(warehouse: Warehouse, sha256: str, adapter: Path | None
 
 
 def _remove_unfinished(warehouse: Warehouse) -> None:
-    """What a killed init left: without warehouse.json it belongs to nobody."""
+    """Remove what a killed init left: without warehouse.json it is no run."""
     if any(warehouse.root.glob("completions/*")):
         raise StageError(f"{warehouse.root} has completions but no warehouse.json. Restore that file from a "
                          "copy, or choose another folder.")

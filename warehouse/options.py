@@ -1,4 +1,4 @@
-"""Command-line pieces that all rooms share: the RUN argument, its config file, and how errors are shown."""
+"""Command-line pieces that all rooms share: the RUN argument, its config file, and the display of errors."""
 
 import errno
 import functools
@@ -35,8 +35,8 @@ def with_version(command: Command) -> Command:
 class TitledCommand(click.Command):
     """A command that lists its options in groups in --help, each begun by an option with a `title`.
 
-    Of an option with two long names the second, that of an earlier version, is taken and not shown. Commands
-    `beside` it are called by its name and theirs: `score RUN`, `score diff RUN A B`.
+    If an option has two long names, the second, of an earlier version, is accepted and hidden. Commands in
+    `beside` are called after this one's name: `score RUN`, `score diff RUN A B`.
     """
 
     def __init__(self, *arguments: Any, beside: Sequence[click.Command] = (), **options: Any) -> None:
@@ -47,7 +47,7 @@ class TitledCommand(click.Command):
 
     def main(self, args: Sequence[str] | None = None,  # type: ignore[override]
              prog_name: str | None = None, **options: Any) -> Any:
-        """Run it, or the subcommand that the first word names."""
+        """Run the command, or the subcommand named by the first word."""
         words = list(sys.argv[1:] if args is None else args)
         if words and words[0] in self.commands:
             return self.commands[words[0]].main(words[1:], f"{self.name} {words[0]}", **options)
@@ -70,7 +70,7 @@ class TitledCommand(click.Command):
 def _load_config(context: click.Context, _parameter: click.Parameter, value: str) -> Path:
     """Fill the command's defaults from RUN/config.toml: one table per command, flags win."""
     if not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_MININTERVAL", "30")  # a log file wants a line now and then, not a film
+        os.environ.setdefault("TQDM_MININTERVAL", "30")  # a log file needs few lines
     try:
         run = sync_copy(value, config_only=True)
         context.default_map = config_defaults(context.command, run / "config.toml")
@@ -81,7 +81,7 @@ def _load_config(context: click.Context, _parameter: click.Parameter, value: str
 
 def _load_first_config(context: click.Context, parameter: click.Parameter,
                        value: tuple[str, ...]) -> tuple[str, ...]:
-    """The same of several runs, by the config file of the first."""
+    """The same for several runs, with the config file of the first."""
     return (str(_load_config(context, parameter, value[0])), *value[1:])
 
 
@@ -96,10 +96,10 @@ def open_run(run: str | Path, at: int | None = None) -> Any:
 
 
 def check_config(path: Path) -> None:
-    """StageError for what a config file holds that a command would refuse, whichever command that is."""
+    """StageError for config values that any command would refuse."""
     commands: dict[str, click.Command] = {}
     for script in entry_points(group="console_scripts"):
-        if script.dist and script.dist.name == "rollhouse":  # the rooms as installed: none imports another
+        if script.dist and script.dist.name == "rollhouse":  # as installed: rooms do not import each other
             room = script.load()
             commands |= {**getattr(room, "commands", {}), room.name: room}
     for name in read_config(path):
@@ -110,7 +110,7 @@ def check_config(path: Path) -> None:
 def config_defaults(command: click.Command, path: Path, section: str | None = None) -> dict[str, Any]:
     """Values of the command's table by parameter name; the keys are the long options without dashes.
 
-    Of the table of another command, `section`, those of the options that both have.
+    With `section`, options of that other command's table that both have.
     """
     table = section or str(command.name)
     return checked_options(command, read_config(path).get(table, {}), path, table, others=bool(section))
@@ -118,9 +118,9 @@ def config_defaults(command: click.Command, path: Path, section: str | None = No
 
 def checked_options(command: click.Command, settings: Mapping[str, Any], path: Path, table: str, *,
                     others: bool = False) -> dict[str, Any]:
-    """The settings of a file's table by parameter name; StageError naming the line of one that cannot be.
+    """The settings of a file's table by parameter name; StageError with the line of an invalid one.
 
-    With `others` the table may hold options that this command has not.
+    With `others` the table may hold options that this command does not have.
     """
     known = {option.removeprefix("--"): parameter for parameter in command.params for option in parameter.opts
              if option.startswith("--") and parameter.expose_value}
@@ -145,7 +145,7 @@ def checked_options(command: click.Command, settings: Mapping[str, Any], path: P
 
 
 def room_command(name: str) -> click.Command:
-    """A stage's command, as installed: no room imports another."""
+    """A stage's command, found as installed: rooms do not import each other."""
     [script] = [each for each in entry_points(group="console_scripts", name=name)
                 if each.dist and each.dist.name == "rollhouse"]
     command: click.Command = script.load()
@@ -153,7 +153,7 @@ def room_command(name: str) -> click.Command:
 
 
 def _problem(option: click.Option, value: Any) -> str:
-    """What keeps a value of TOML from being one of the option; '' where nothing does."""
+    """Why a TOML value does not fit the option; '' if it fits."""
     if option.is_flag:
         return "" if isinstance(value, bool) else "it must be true or false."
     if value == "":
@@ -170,25 +170,25 @@ def _problem(option: click.Option, value: Any) -> str:
 
 
 class FiniteRange(click.FloatRange):
-    """A number within bounds, which is neither NaN, that no bound stops, nor infinite."""
+    """A number within bounds; NaN, which passes all bounds, and infinity are refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number; a usage error that names the option otherwise."""
+        """The number, or a usage error that names the option."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number
 
     def _describe_range(self) -> str:
-        """The bounds for --help, which click would write as x<=None where there are none."""
+        """The bounds for --help, without click's x<=None for a missing one."""
         return "any number" if self.min is None and self.max is None else super()._describe_range()
 
 
 class RunFolder(click.Path):
-    """A run's folder or address; not the folder that a variable which is not set would mean."""
+    """A run's folder or address; an empty word, as of an unset variable, is refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path; a usage error where it is empty."""
+        """The path, or a usage error if it is empty."""
         if not value:
             self.fail("it is empty. Name the folder of the run; this one is `.`.", param, ctx)
         return super().convert(value, param, ctx)
@@ -198,7 +198,7 @@ run_folder = click.argument("run", type=RunFolder(path_type=Path))      # withou
 run_argument = click.argument("run", type=RunFolder(), is_eager=True, callback=_load_config)
 runs_argument = click.argument("runs", nargs=-1, required=True, type=RunFolder(), is_eager=True,
                                metavar="RUN.. [QUERY]", callback=_load_first_config)
-PURPOSE_HELP = ("What the rows are for: train, eval (every evaluation), eval-SPLIT, distil, train-turn2.. "
+PURPOSE_HELP = ("Purpose of the rows: train, eval (every evaluation), eval-SPLIT, distil, train-turn2.. "
                 "[default: all]")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 strict_option = click.option("--strict", is_flag=True,
@@ -206,7 +206,7 @@ strict_option = click.option("--strict", is_flag=True,
 
 
 def as_line(facts: dict[str, Any]) -> str:
-    """Facts as one line of JSON; a number that is not finite is null, dates are text."""
+    """Facts as one line of JSON; numbers that are not finite become null, dates text."""
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: plain(each) for key, each in value.items()}
@@ -217,7 +217,7 @@ def as_line(facts: dict[str, Any]) -> str:
 
 
 def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A StageError becomes one line and its exit code, a stop exit code 75; a bug keeps its traceback."""
+    """Print a StageError as one line with its exit code, a stop with 75; a bug keeps its traceback."""
     @functools.wraps(command)
     def guarded(*arguments: Any, **options: Any) -> None:
         if context := click.get_current_context(silent=True):
@@ -228,10 +228,10 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
                 sys.exit(code)
             stop.interrupted = False
             command(*arguments, **options)
-            if stop.interrupted:        # the script that Ctrl-C was for goes on after a 0
+            if stop.interrupted:        # after 0, an interrupted script would continue
                 raise StageStopped("SIGINT was received; nothing is left to do.")
         except StageError as error:
-            # What to run next is named as it may be run anywhere; files are named where they were looked at.
+            # Commands to run next name the run so that they work anywhere; files are named as the user did.
             shown = click.ClickException(
                 printable(re.sub("`[^`]+`", lambda words: by_address(words[0]), str(error))))
             shown.exit_code = error.exit_code  # type: ignore[misc]
@@ -244,19 +244,19 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
             if gone := _gone([options.get("run"), *options.get("runs", ())], error):
                 raise click.ClickException(f"{gone} was removed while it was worked on. Restore it "
                                            "from a copy.") from error
-            if isinstance(error, Exception) and (told := _not_ours(error)):
-                raise click.ClickException(f"{told}, then run the same command again; what was written "
+            if isinstance(error, Exception) and (problem := _not_ours(error)):
+                raise click.ClickException(f"{problem}, then run the same command again; what was written "
                                            "before is kept.") from error
             raise
     return guarded
 
 
 def _refuse_empty(context: click.Context) -> None:
-    """A usage error where a text is empty, as of a variable that is not set: it would pass for left out."""
+    """A usage error for an empty text, as of an unset variable: it would pass for a missing option."""
     for parameter in context.command.params:
         given = context.params.get(parameter.name) if parameter.type is click.STRING else None
         if "" in (given if isinstance(given, tuple) else [given]) and parameter.default != "":
-            raise click.BadParameter("it is empty. Leave it out, or say what it is.", context, parameter)
+            raise click.BadParameter("it is empty. Leave it out, or give a value.", context, parameter)
 
 
 def _gone(runs: Sequence[str | Path | None], error: BaseException) -> str | Path | None:
@@ -269,9 +269,9 @@ def _gone(runs: Sequence[str | Path | None], error: BaseException) -> str | Path
 
 
 def _not_ours(error: Exception) -> str:
-    """What the machine lacks or refuses, and the way out; '' for a bug."""
+    """What the machine lacks or refuses, with the way out; '' for a bug."""
     if lacks_memory(error):
-        return f"There is not enough memory ({first_line(error)}). Give more, or less to do at a time"
+        return f"There is not enough memory ({first_line(error)}). Provide more, or give less work at a time"
     if isinstance(error, OSError) and error.filename and not isinstance(error, FileNotFoundError):
         return f"{error.filename} cannot be used: {error.strerror or error}. Fix that"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -1,1 +1,1 @@
-"""A run in the browser: pages made as they are asked for, from locked SQL; the only room that listens."""
+"""A run in the browser: pages made on request, from locked SQL; the only room that listens."""

@@ -1,4 +1,4 @@
-"""The site: which address makes which page, who may ask, and what is said where something is wrong."""
+"""The site: which address makes which page, access control, and error pages."""
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +43,7 @@ ANSWERS: dict[str, Callable[[View, Asking, Query], Any]] = {
 
 
 def make_app(sessions: Sequence[Session], token: str) -> ASGIApp:
-    """The site of these runs for whoever has the token."""
+    """The site of these runs; requests need the token."""
     known = {session.name: session for session in sessions}
 
     def runs(_request: Request) -> Response:
@@ -75,18 +75,18 @@ def make_app(sessions: Sequence[Session], token: str) -> ASGIApp:
 
 
 def guarded(request: Request, make: Callable[[], Response]) -> Response:
-    """A page, or the sentence that says why there is none; asked again where the run changed meanwhile."""
+    """A page, or its error as a page; retried if the run changed meanwhile."""
     try:
         try:
             return make()
         except StageError as error:
             if ".parquet" not in str(error):
                 raise
-            return make()       # compacted or put aside while it was read
+            return make()       # compacted or discarded while it was read
     except StageError as error:
         return problem(request, str(error), 400)
     except MemoryError as error:
-        return problem(request, f"That took more memory than the viewer has ({error}). Ask of fewer "
+        return problem(request, f"The query needs more memory than the viewer has ({error}). Query fewer "
                                 "iterations, as iteration = 7 AND ..", 400)
     except FileNotFoundError as error:
         return problem(request, f"{error.filename} is gone: it was moved, pruned or rolled back while it was "
@@ -94,7 +94,7 @@ def guarded(request: Request, make: Callable[[], Response]) -> Response:
 
 
 def answered(session: Session, name: str, query: Query) -> Response:
-    """The page, part or file of a run that an address names."""
+    """The page, part or file of a run at an address."""
     view = session.view()
     ask = view.asking()
     if name in SPECIAL:
@@ -108,7 +108,7 @@ def answered(session: Session, name: str, query: Query) -> Response:
 
 
 def go_behind(_session: Session, _view: View, _ask: Asking, query: Query) -> Response:
-    """What a click on a figure leads to."""
+    """The target of a click on a figure."""
     return RedirectResponse(links.behind(query.text("figure"), query.number("x"), query.text("row", ""),
                                          query.text("series", "")), 303)
 
@@ -118,21 +118,21 @@ def export(session: Session, view: View, ask: Asking, query: Query) -> Response:
     name = query.text("page")
     page = PAGES[name](view, ask, query) if name in PAGES else None
     if page is None or not page.can_stand_alone:
-        raise StageError("A completion, a group or a task can be taken as a file. Open one of them.")
+        raise StageError("A completion, a group or a task can be exported as a file. Open one of them.")
     text = render.html_alone(page, run=session.name, asked=ask.asked, here="", name=name, query={})
     file = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in page.title)[:80]
     return HTMLResponse(text, headers={"content-disposition": f'attachment; filename="{quote(file)}.html"'})
 
 
 def whole_text(_session: Session, _view: View, ask: Asking, query: Query) -> Response:
-    """A completion's text as it is, which the browser takes for nothing but text."""
+    """A completion's plain text, which the browser must not interpret."""
     row = completions.row_of(ask, query.text("name"))
     return PlainTextResponse(row["completion"] or "", headers={
         "content-disposition": "attachment; filename=\"completion.txt\""})
 
 
 def search(_session: Session, view: View, ask: Asking, query: Query) -> Response:
-    """Completions that hold a text, a line of JSON each, as they are found; ends when nobody listens."""
+    """Completions that contain a text, a line of JSON each, as found; ends when the client disconnects."""
     lines: Iterator[str] = find.search_lines(view, ask, query.text("text"), query.text("where", ""))
     return StreamingResponse(lines, media_type="application/x-ndjson")
 
@@ -142,7 +142,7 @@ SPECIAL: dict[str, Callable[[Session, View, Asking, Query], Response]] = {
 
 
 def problem(request: Request, sentence: str, status: int) -> Response:
-    """A page with one sentence; for a script, the sentence."""
+    """An error page with one sentence; for scripts only the sentence."""
     if request.headers.get("sec-fetch-mode") == "cors" or request.query_params.get("json"):
         return JSONResponse({"error": sentence}, status)
     page = Page("problem.html", "That did not work", {"sentence": sentence})
@@ -150,7 +150,7 @@ def problem(request: Request, sentence: str, status: int) -> Response:
 
 
 class Guard:
-    """Lets nobody in but who has the token, by whatever name of this machine, and sets the headers."""
+    """Requires the token and a local host name, and sets the headers."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self.app, self.token = app, token
@@ -175,9 +175,9 @@ class Guard:
         host = headers.get("host", "")
         name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
         if (name if port.isdigit() else host) not in HOSTS:
-            return PlainTextResponse("This site answers to 127.0.0.1 and localhost alone.", 421)
+            return PlainTextResponse("This site answers only to 127.0.0.1 and localhost.", 421)
         if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("This site is only read.", 405)
+            return PlainTextResponse("This site is read-only.", 405)
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = query.pop("token", [""])[0]
         cookie = f"rollhouse-{port or 80}"

@@ -1,4 +1,4 @@
-"""Pages of a group, of one completion, and of the tokens that engine and trainer disagree about."""
+"""Pages of a group, of one completion, and of tokens on which engine and trainer disagree."""
 
 import difflib
 import json
@@ -19,8 +19,8 @@ from warehouse.store.names import completion_name
 
 MOST_GAPS = 40
 MOST_TURNS = 20
-MOST_LINES = 600        # of a program that is compared
-MOST_UNITS = 200        # tests that are listed
+MOST_LINES = 600        # of a compared program
+MOST_UNITS = 200        # listed tests
 MEMBERS_SQL = """\
 SELECT task_id, sample_index, num_tokens, ended, drawn_by, completion, reward, correct, error_class,
        error_name, error_message, outputs, code, fingerprint, advantage, drop_reason
@@ -54,7 +54,7 @@ WHERE parent_iteration = $1 AND parent_purpose = $2 AND task_id = $3 AND parent_
 
 
 class Turn(NamedTuple):
-    """What was said in a conversation: by whom, its text, its completion's page and verdict."""
+    """A turn of a conversation: its role, its text, its completion's page and verdict."""
 
     by: str
     text: str
@@ -63,16 +63,16 @@ class Turn(NamedTuple):
 
 
 def row_of(ask: Asking, name: str) -> dict[str, Any]:
-    """The row of the completion `name`; StageError where there is none."""
+    """The row of the completion `name`; StageError if there is none."""
     row = next((row for key in parse_name(name) if (row := find_completion(ask.connection, *key))), None)
     if row is None:
-        raise StageError(f"There is no completion {name} in complete stages: it was put aside, pruned or "
+        raise StageError(f"There is no completion {name} in complete stages: it was discarded, pruned or "
                          "rolled back meanwhile, or never there. Look for it under Find.")
     return row
 
 
 def gaps_page(view: View, ask: Asking, query: Query) -> Page:
-    """The tokens of a training iteration on which engine and trainer disagree most, in their text."""
+    """The tokens of a training iteration on which engine and trainer disagree most, with their context."""
     asked = query.number("iteration") if query.text("iteration", "") else None
     gaps = worst_gaps(view.warehouse, ask.connection, asked, MOST_GAPS)
     iteration = gaps[0].row["trained_iteration"]
@@ -91,13 +91,13 @@ def gaps_page(view: View, ask: Asking, query: Query) -> Page:
 
 
 def group_page(_view: View, ask: Asking, query: Query) -> Page:
-    """All completions of a group side by side, and what differs between two of them."""
+    """All completions of a group side by side, and the difference between two of them."""
     iteration, group = query.number("iteration"), query.text("group")
     purpose = query.text("purpose", "train")
     members = ask.rows(MEMBERS_SQL, [iteration, purpose, group])
     if not members:
-        raise StageError(f"There is no group {group} in iteration {iteration}, purpose {purpose}: it was put "
-                         "aside or pruned meanwhile, or never there. Go there from its task.")
+        raise StageError(f"There is no group {group} in iteration {iteration}, purpose {purpose}: it was "
+                         "discarded or pruned meanwhile, or never existed. Open it from its task.")
     task, sheet = members[0]["task_id"], GridSheet()
     payload = payload_of(ask, task)
     for member in members:
@@ -117,14 +117,14 @@ def group_page(_view: View, ask: Asking, query: Query) -> Page:
 
 
 def difference(one: str, other: str) -> list[tuple[str, str]]:
-    """Lines of two programs: of both (' '), of the first alone ('-'), of the second alone ('+')."""
+    """Lines of two programs: of both (' '), of the first only ('-'), of the second only ('+')."""
     left, right = (printable(text[:MOST_SHOWN]).splitlines()[:MOST_LINES] for text in (one, other))
     return [(line[0], line[2:]) for line in difflib.ndiff(left, right, charjunk=None) if line[0] in " +-"
             ] if left != right else []
 
 
 def completion_page(view: View, ask: Asking, query: Query) -> Page:
-    """One completion: what was asked and said, its tokens, its verdict, where it comes from."""
+    """One completion: its conversation, tokens, verdict and origin."""
     row = row_of(ask, query.text("name"))
     key: Key = (row["iteration"], row["purpose"], row["task_id"], row["sample_index"])
     trainings = ask.rows(TRAINED_SQL, list(key))
@@ -152,7 +152,7 @@ def completion_page(view: View, ask: Asking, query: Query) -> Page:
 
 
 def conversation(ask: Asking, row: dict[str, Any], prompt: dict[str, Any]) -> list[Turn]:
-    """The turns before a completion, the first one first, each with what was said to it."""
+    """The turns before a completion, first one first, each with its prompt."""
     turns: list[Turn] = []
     while prompt.get("parent_iteration") is not None and len(turns) < MOST_TURNS:
         key = (prompt["parent_iteration"], prompt["parent_purpose"], row["task_id"],
@@ -160,18 +160,18 @@ def conversation(ask: Asking, row: dict[str, Any], prompt: dict[str, Any]) -> li
         parent = find_completion(ask.connection, *key)
         if parent is None:
             break
-        told = prompt["prompt"] or ""
-        begin = told.rfind(parent["completion"] or "\x00")
-        said = told[begin + len(parent["completion"] or ""):] if begin >= 0 else ""
+        before = prompt["prompt"] or ""
+        begin = before.rfind(parent["completion"] or "\x00")
+        answer = before[begin + len(parent["completion"] or ""):] if begin >= 0 else ""
         verdict = "not scored" if parent["correct"] is None else "right" if parent["correct"] else "wrong"
         turns = [Turn("policy", parent["completion"] or "", links.completion(*key), verdict),
-                 Turn(f"feedback, {prompt['feedback_format']}", said, "", ""), *turns]
+                 Turn(f"feedback, {prompt['feedback_format']}", answer, "", ""), *turns]
         prompt = (ask.rows(PROMPT_SQL, [key[0], key[1], parent["group_id"]]) or [{}])[0]
     return turns
 
 
 def units(payload: Any, outputs: Any) -> list[dict[str, str]]:
-    """What each test of a task without grids asked and what the program said; [] for grids."""
+    """Each test of a task without grids, with the program's output; [] for grids."""
     given = outputs.get("test") if isinstance(outputs, dict) else None
     asked: list[Any] = next((payload[key] for key in ("cases", "tests")
                              if isinstance(payload.get(key), list)), [])
@@ -183,13 +183,13 @@ def units(payload: Any, outputs: Any) -> list[dict[str, str]]:
 
 
 def shown(value: Any) -> str:
-    """A value of JSON as text, one string as itself."""
+    """A JSON value as text; a string stays itself."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 2000 else text[:2000] + " […]"
 
 
 def drawn(sheet: GridSheet, payload: Any, outputs: Any, *, longest: int) -> list[dict[str, Any]]:
-    """Input, expected output and output of every pair of a task of grids, drawn."""
+    """Drawings of input, expected output and output of every pair of a grid task."""
     return [{"title": title, "given": Markup(sheet.draw(given, longest=longest)),
              "expected": Markup(sheet.draw(wanted, longest=longest)),
              "output": Markup(sheet.draw(made, wanted, longest=longest)), "right": made == wanted}
@@ -197,7 +197,7 @@ def drawn(sheet: GridSheet, payload: Any, outputs: Any, *, longest: int) -> list
 
 
 def payload_of(ask: Asking, task: str) -> dict[str, Any]:
-    """What a task asks, as its scorer reads it; {} where it is no longer there."""
+    """A task's payload; {} if the task no longer exists."""
     rows = ask.rows("SELECT payload FROM tasks WHERE task_id = $1", [task])
     return parsed(rows[0]["payload"]) if rows else {}
 

@@ -1,4 +1,4 @@
-"""How a value spreads over completions, right and wrong apart: bars, each a link to what it holds."""
+"""Histograms over completions, right and wrong apart; each bar links to its completions."""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -9,7 +9,7 @@ from reports.scale import number, value_scale
 from reports.viewer.session import Asking
 
 BINS = 20
-MOST_KINDS = 12          # different values that have a bar each
+MOST_KINDS = 12          # distinct values with a bar each
 
 VALUES_SQL = """\
 SELECT value, count(*) AS num, count(*) FILTER (correct) AS num_right
@@ -24,7 +24,7 @@ FROM held, edges WHERE value IS NOT NULL GROUP BY bin ORDER BY bin"""
 
 
 class Bar(NamedTuple):
-    """A bar: its name, how many completions it holds, how many of them are right, and their condition."""
+    """A bar: its name, its number of completions, how many are right, and their SQL condition."""
 
     name: str
     num: int
@@ -33,7 +33,7 @@ class Bar(NamedTuple):
 
 
 def bars_of(ask: Asking, value: str, rows: str) -> list[Bar]:
-    """Bars of a column of a table: one per value where they are few, else equally wide ones."""
+    """Bars of a column of a table: one per value if there are few, else equally wide ones."""
     asked = {"value": value, "rows": rows}
     kinds = ask.rows(VALUES_SQL.format(**asked, most=MOST_KINDS + 1))
     if len(kinds) <= MOST_KINDS:
@@ -51,7 +51,7 @@ def bars_of(ask: Asking, value: str, rows: str) -> list[Bar]:
 
 
 def histogram(bars: Sequence[Bar], link: Callable[[str], str]) -> str:
-    """Bars side by side, right ones below; `link` gives the address for a condition."""
+    """Bars side by side, right completions at the bottom; `link` gives the address for a condition."""
     up = value_scale([float(bar.num) for bar in bars], HEIGHT - BOTTOM, TOP)
     wide = (WIDTH - LEFT - RIGHT) / len(bars)
     marks = rulers(up)
@@ -74,7 +74,7 @@ def histogram(bars: Sequence[Bar], link: Callable[[str], str]) -> str:
 
 
 def error_bars(ask: Asking, rows: str) -> list[dict[str, Any]]:
-    """How often each kind of failure is among the rows of a table, and one message."""
+    """The frequency of each kind of failure among the rows of a table, with one message."""
     return ask.rows(f"""\
 SELECT coalesce(error_class, 'none') AS kind, error_class, error_name, count(*) AS num,
        count(*) / sum(count(*)) OVER () AS share, min(error_message) AS example

@@ -1,4 +1,4 @@
-"""Completions that satisfy a condition, as rows that scroll, and completions that contain a text."""
+"""Completions that satisfy a condition, as a scrolling list, and completions that contain a text."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ BY_KEY = f"iteration DESC, {KEYS.partition(', ')[2]}"
 MOST_ROWS = 400         # in one answer
 MOST_HITS = 1000        # of a search
 HEADS = ("completion", "reward", "verdict", "tokens", "ended", "error", "policy")
-# What people ask of any run: the words of the link, a condition, an order.
+# Common questions: the text of the link, a condition, an order.
 QUESTIONS = (
     ("Rewarded, though wrong", "NOT correct AND reward > 0", "reward DESC"),
     ("Nearly right", "NOT correct AND valid_outputs", "iteration DESC, reward DESC"),
@@ -36,20 +36,20 @@ QUESTIONS = (
 
 
 def rows_sql(where: str, order: str, offset: int, limit: int) -> str:
-    """The query of a stretch of the list. A line break ends a comment that the condition may end with."""
+    """The query of a section of the list. A line break ends a comment at the end of the condition."""
     return (f"SELECT {LISTED}\nFROM samples WHERE ({where or 'true'}\n)\n"
             f"ORDER BY {order or BY_KEY}\nLIMIT {limit} OFFSET {offset}")
 
 
 def count_of(ask: Asking, where: str) -> int:
-    """How many completions a condition holds for."""
+    """The number of completions that satisfy a condition."""
     if not where:
         return int(ask.rows("SELECT coalesce(sum(num_completions), 0) AS num FROM iteration_stats")[0]["num"])
     return int(ask.checked(f"SELECT count(*) AS num FROM samples WHERE ({where or 'true'}\n)")[0]["num"])
 
 
 def listed(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as the list shows it: its address and its cells."""
+    """A row of the list: its address and its cells."""
     key = row["iteration"], row["purpose"], row["task_id"], row["sample_index"]
     verdict = "not scored" if row["correct"] is None else "right" if row["correct"] else "wrong"
     cells = [completion_name(*key), number(row["reward"]), verdict, str(row["num_completion_tokens"]),
@@ -59,7 +59,7 @@ def listed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def listing(ask: Asking, where: str, order: str, num: int = 50) -> dict[str, Any]:
-    """The beginning of a list for a page; its script asks for the rest as it scrolls."""
+    """The beginning of a list; the page's script requests the rest while scrolling."""
     rows = [listed(row) for row in ask.checked(rows_sql(where, order, 0, num))]
     total = count_of(ask, where) if len(rows) == num else len(rows)
     return {"heads": HEADS, "rows": rows, "total": total,
@@ -67,14 +67,14 @@ def listing(ask: Asking, where: str, order: str, num: int = 50) -> dict[str, Any
 
 
 def rows_answer(_view: View, ask: Asking, query: Query) -> dict[str, Any]:
-    """A stretch of a list."""
+    """A section of a list."""
     limit = min(query.number("limit", MOST_ROWS), MOST_ROWS)
     sql = rows_sql(query.text("where", ""), query.text("order", ""), query.number("offset", 0), limit)
     return {"rows": [listed(row) for row in ask.checked(sql)]}
 
 
 def find_page(view: View, ask: Asking, query: Query) -> Page:
-    """Look for completions by a condition, by their text, or by both."""
+    """Find completions by a condition, by their text, or by both."""
     where, order, text = (query.text(name, "") for name in ("where", "order", "text"))
     problem, found = "", None
     if not text:
@@ -89,9 +89,9 @@ def find_page(view: View, ask: Asking, query: Query) -> Page:
 
 
 def search_lines(view: View, ask: Asking, text: str, where: str) -> Iterator[str]:
-    """What holds the text, the newest iteration first: a line per hit, and one per iteration looked at.
+    """Completions that contain the text, newest iteration first: a line per hit and per searched iteration.
 
-    Who stops listening ends it: what is asked at a time is one iteration.
+    Each query covers one iteration, so the search ends soon after the client disconnects.
     """
     stages = sorted({(held.stage.identity["iteration"], held.stage.identity["purpose"])
                      for held in view.inventory.stages if held.stage.name == "rollout" and held.manifest},
@@ -111,7 +111,7 @@ def search_lines(view: View, ask: Asking, text: str, where: str) -> Iterator[str
 
 
 def search_sql(iteration: int, purpose: str, text: str, where: str, limit: int) -> str:
-    """Completions of one rollout that hold a text, with what stands around its first place."""
+    """Completions of one rollout that contain a text, with the context of its first occurrence."""
     place = f"strpos(completion, {quoted(text)})"
     keys = f"iteration = {iteration} AND purpose = {quoted(purpose)}"
     return f"""\

@@ -1,4 +1,4 @@
-"""Pages of one iteration, of all tasks, and of one task: what changed, how values spread, who solved it."""
+"""Pages of one iteration, of all tasks, and of one task: changes, histograms, and who solved it."""
 
 import json
 from typing import Any
@@ -69,12 +69,12 @@ ORDER BY num_completion_tokens, sample_index LIMIT 6"""
 
 
 def iteration_page(view: View, ask: Asking, query: Query) -> Page:
-    """One iteration: what changed since the one before, how values spread, its tasks and completions."""
+    """One iteration: changes since the previous one, histograms, its tasks and completions."""
     number, purpose = query.number("iteration"), query.text("purpose", "train")
     where, order = query.text("where", ""), query.text("order", "")
     stats = ask.rows(TWO_SQL, [number, purpose])
     if not stats or stats[0]["iteration"] != number:
-        raise StageError(f"Iteration {number}, purpose {purpose}, is not scored, or was put aside meanwhile. "
+        raise StageError(f"Iteration {number}, purpose {purpose}, is not scored, or was discarded meanwhile. "
                          f"`warehouse summary {shell_quote(view.warehouse.root)}` lists what is.")
     before = stats[1] if len(stats) > 1 else None
     held = f"iteration = {number} AND purpose = {quoted(purpose)}"
@@ -98,7 +98,7 @@ def iteration_page(view: View, ask: Asking, query: Query) -> Page:
 
 
 def spreads(ask: Asking, number: int, purpose: str, where: str) -> list[dict[str, Any]]:
-    """Histograms of the completions that are chosen; a bar narrows the choice down."""
+    """Histograms of the chosen completions; a bar narrows the choice."""
     def link(condition: str) -> str:
         both = f"({where}\n) AND {condition}" if where else condition
         return links.iteration(number, purpose, where=both)
@@ -116,14 +116,14 @@ def spreads(ask: Asking, number: int, purpose: str, where: str) -> list[dict[str
 
 
 def tasks_page(_view: View, ask: Asking, query: Query) -> Page:
-    """Every task: when it was solved, what it reached, which were forgotten."""
+    """Every task: when it was solved, its best rate, and whether it was forgotten."""
     rows = ask.rows(HISTORY_SQL)
     return Page("tasks.html", "Tasks", {"rows": rows, "lost": [row for row in rows if row["forgotten"]],
                                         "at": query.number("iteration", 0)})
 
 
 def task_page(view: View, ask: Asking, query: Query) -> Page:
-    """One task: what was asked, its curve, its groups, and the programs that solved it first."""
+    """One task: its prompt, its curve, its groups, and the programs that solved it first."""
     name = query.text("task")
     known = ask.rows("SELECT * FROM tasks WHERE task_id = $1", [name])
     if not known:
@@ -144,7 +144,7 @@ def task_page(view: View, ask: Asking, query: Query) -> Page:
 
 
 def curve(visits: list[dict[str, Any]]) -> Markup:
-    """The share that was right at every visit, training as a line, evaluations as rings."""
+    """The share of right completions at every visit, training as a line, evaluations as rings."""
     known = [row for row in visits if row["n"]]
     xs = sorted({row["iteration"] for row in known})
     if not xs:

@@ -1,4 +1,4 @@
-"""Addresses of pages: what they ask for, and where a click on a figure leads."""
+"""Addresses of pages, their parameters, and the targets of clicks on figures."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from warehouse.store.names import completion_name
 
 LONGEST = 10_000        # characters of a value
 GAPS = ("mismatch", "ess", "ratios")
-# What a series of a figure holds, as a condition on the completions of the iteration that was clicked.
+# The content of a figure's series, as a condition on the completions of the clicked iteration.
 HOLDS = {
     ("shares", "truncated"): "truncated", ("shares", "no closed code block"): "NOT valid_code",
     ("shares", "no legal outputs"): "NOT valid_outputs",
@@ -25,7 +25,7 @@ FIRST_BY = {"lengths": "num_completion_tokens DESC", "entropy": "nll_sampled DES
 
 
 def address(page: str, **query: Any) -> str:
-    """A page of a run with its query; what is None or empty is left out."""
+    """A page of a run with its query; None and empty values are left out."""
     known = {key: value for key, value in query.items() if value not in (None, "")}
     return f"{page}?{urlencode(known)}" if known else page
 
@@ -51,12 +51,12 @@ def iteration(number: int, purpose: str = "train", **query: Any) -> str:
 
 
 def find(where: str, order: str = "") -> str:
-    """The list of completions that a condition holds for."""
+    """The list of completions that satisfy a condition."""
     return address("find", where=where, order=order)
 
 
 def shows(signal: str, purpose: str, x: int) -> str:
-    """Where the completions are that show a signal of an iteration best."""
+    """The address of the completions that show a signal of an iteration best."""
     purpose = purpose or "train"
     table, condition, order = BY_MISMATCH if signal in MISMATCH_SIGNALS else SHOWN_BY.get(signal, BY_REWARD)
     if signal in MISMATCH_SIGNALS:
@@ -72,7 +72,7 @@ def shows(signal: str, purpose: str, x: int) -> str:
 
 
 def behind(figure: str, x: int, row: str = "", series: str = "") -> str:
-    """Where a click on a figure leads: at iteration x, on a row of a heat map or on a series."""
+    """The target of a click on a figure: at iteration x, on a row of a heat map or on a series."""
     if figure == "tasks" and row:
         return task(row)
     if figure in GAPS:
@@ -96,7 +96,7 @@ def behind(figure: str, x: int, row: str = "", series: str = "") -> str:
 
 
 class Query:
-    """The values behind the ? of an address."""
+    """The query parameters of an address."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = dict(values)
@@ -106,7 +106,7 @@ class Query:
         return dict(self._values)
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A text; StageError where it is missing and has no default."""
+        """A text; StageError if it is missing without a default."""
         value = self._values.get(name, default)
         if value is None:
             raise StageError(f"The address lacks '{name}'. Go there by a link of another page.")
@@ -116,8 +116,8 @@ class Query:
         return value
 
     def number(self, name: str, default: int | None = None) -> int:
-        """A whole number from 0; StageError for what is none."""
+        """A whole number from 0; StageError for anything else."""
         value = self._values.get(name, "" if default is None else str(default))
         if not (value.isdecimal() and value.isascii() and len(value) < 10):
-            raise StageError(f"'{name}' of the address is '{value[:40]}', no whole number. Correct it.")
+            raise StageError(f"'{name}' of the address is '{value[:40]}', not a whole number. Correct it.")
         return int(value)

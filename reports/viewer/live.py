@@ -1,4 +1,4 @@
-"""What is going on in a run now: stages that are not complete, how far they are, the machine."""
+"""Current activity in a run: incomplete stages, their progress, the machine."""
 
 import shutil
 import subprocess
@@ -16,14 +16,14 @@ from reports.viewer.session import Asking, View
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
-QUIET = 600             # seconds without a write, after which a stage may have been ended
+QUIET = 600             # seconds without a write, after which a stage may have ended
 GPU_SECONDS = 5
 GPU_ASKS = ("nvidia-smi", "--query-gpu=name,utilization.gpu,memory.used,memory.total",
             "--format=csv,noheader,nounits")
 
 
 def now_answer(view: View, _ask: Asking, _query: Query) -> dict[str, str]:
-    """The version of what is complete, and what is going on as HTML."""
+    """The version of the complete data, and current activity as HTML."""
     disk = shutil.disk_usage(view.warehouse.root)
     html = render.fragment("now.html", stages=[progress(view.warehouse, stage) for stage in unfinished(view)],
                            due=view.warehouse.state.next_stage(), gpus=gpus(int(time.time() / GPU_SECONDS)),
@@ -32,7 +32,7 @@ def now_answer(view: View, _ask: Asking, _query: Query) -> dict[str, str]:
 
 
 def unfinished(view: View) -> list[Stage]:
-    """Stages that were begun and are not complete; of scores those of the newest iterations."""
+    """Begun and incomplete stages; of scores only those of the newest iterations."""
     return [stage for stage in view.warehouse.stages() if not stage.is_complete()][-8:]
 
 
@@ -54,13 +54,13 @@ def progress(warehouse: Warehouse, stage: Stage) -> dict[str, Any]:
             facts["rate"] = f"{number(tokens / (newest - began))} tokens/s since it began"
     if newest:
         age = max(0.0, time.time() - newest)
-        ended = ": it may have been ended" if age > QUIET else ""
+        ended = ": it may have ended" if age > QUIET else ""
         facts["last"] = f"last write {duration(age)} ago{ended}"
     return facts
 
 
 def planned_rows(warehouse: Warehouse, iteration: int, purpose: str) -> int:
-    """Completions that the plan of a rollout asks for; 0 where it is not made yet."""
+    """The number of completions in a rollout's plan; 0 if there is no plan yet."""
     parts = warehouse.parts("prompts", iteration=iteration, purpose=purpose)
     return sum(sum_of(part, *_state(part)) for part in parts)
 
@@ -72,7 +72,7 @@ def _state(path: Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def rows_and_tokens(path: Path, _size: int, _time: int) -> tuple[int, int]:
-    """How many finished completions a part or spill holds, and their tokens."""
+    """The number of finished completions in a part or spill, and their tokens."""
     table = pq.read_table(path, columns=["num_completion_tokens", "finish_reason"])
     finished = table.filter(table["finish_reason"].is_valid())
     return len(finished), sum(filter(None, finished["num_completion_tokens"].to_pylist()))
@@ -80,19 +80,19 @@ def rows_and_tokens(path: Path, _size: int, _time: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def sum_of(path: Path, _size: int, _time: int) -> int:
-    """Completions that a part of prompts asks for."""
+    """The number of completions planned in a part of prompts."""
     return sum(filter(None, pq.read_table(path, columns=["group_size"])["group_size"].to_pylist()))
 
 
 @lru_cache(maxsize=1)
 def gpus(_moment: int) -> list[str]:
-    """How busy each GPU of this machine is; [] without any."""
+    """The utilisation of each GPU of this machine; [] without any."""
     if not shutil.which(GPU_ASKS[0]):
         return []
     try:
-        told = subprocess.run(GPU_ASKS, capture_output=True, text=True, timeout=2, check=True).stdout
+        output = subprocess.run(GPU_ASKS, capture_output=True, text=True, timeout=2, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return ["nvidia-smi does not answer"]
-    lines = [line.split(", ") for line in told.splitlines()]
+    lines = [line.split(", ") for line in output.splitlines()]
     return [f"{name}: {busy} % busy, {used} of {total} MiB" for name, busy, used, total in
             (line for line in lines if len(line) == 4)]

@@ -1,4 +1,4 @@
-"""Pages about whole runs: the list of them, one with its figures, its settings and its history, several."""
+"""Pages about whole runs: their list, one with its figures, settings and history, several compared."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -48,7 +48,7 @@ MOST_ENTRIES = 1000
 
 
 class Line(NamedTuple):
-    """What the list of runs says of one."""
+    """A run's row in the list of runs."""
 
     story: str
     curve: str
@@ -59,7 +59,7 @@ class Line(NamedTuple):
 
 
 def with_signals(view: View, ask: Asking) -> Connection:
-    """The connection, once the signals of this view are computed: many ask for them, and it takes a while."""
+    """The connection with the signals of this view computed once: many pages use them, and they are slow."""
     view.once("signals", lambda: view.connection.cursor().execute(
         "CREATE TABLE IF NOT EXISTS held_signals AS FROM signals; "
         "CREATE OR REPLACE VIEW signals AS FROM held_signals"))
@@ -67,22 +67,22 @@ def with_signals(view: View, ask: Asking) -> Connection:
 
 
 def alarms_of(view: View) -> list[Alarm]:
-    """What fired or was raised since the last rollback, with completions that show it."""
+    """Signals fired or raised since the last rollback, with example completions."""
     return view.once("alarms", lambda: raised_alarms(with_signals(view, view.asking()),
                                                      since=last_rollback(view.warehouse)))
 
 
 def line_of(view: View) -> Line:
-    """A run in a line."""
+    """A run's row in the list."""
     def make() -> Line:
         ask, alarms = view.asking(), alarms_of(view)
         stats = ask.rows(CURVE_SQL)
         settings = {f"{row['stage']} {row['name']}": row["value"] for row in ask.rows(SETTINGS_SQL)}
         passes = change(stats, "pass_at_1") if stats else ""
-        told = alarm_count_lines(view.warehouse, alarms)
+        counts = alarm_count_lines(view.warehouse, alarms)
         return Line(story_lines(view.warehouse, ask.connection, alarms)[0],
                     spark([row["pass_at_1"] for row in stats]),
-                    told[0].partition(": ")[0] if told else "", passes, len(stats), settings)
+                    counts[0].partition(": ")[0] if counts else "", passes, len(stats), settings)
     return view.once("line", make)
 
 
@@ -96,7 +96,7 @@ def spark(shares: Sequence[float | None]) -> str:
 
 
 def runs_page(sessions: Sequence[Session]) -> Page:
-    """Every run in a line, those that are still being opened named."""
+    """Every run in a line; runs that are still being opened are named."""
     views = {session.name: session.peek() for session in sessions}
     lines = {name: line_of(view) for name, view in views.items() if view and "line" in view.made}
     known = [line.settings for line in lines.values()]
@@ -112,13 +112,13 @@ def runs_page(sessions: Sequence[Session]) -> Page:
 
 
 def short(value: Any) -> str:
-    """A setting's value in a line."""
+    """A setting's value in one line."""
     text = "none" if value is None else str(value)
     return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE - 1] + "…"
 
 
 def run_page(view: View, _ask: Asking, _query: Query) -> Page:
-    """A run: its parts and figures are asked for one by one, and again when there is more."""
+    """A run: its parts and figures are requested one by one, and again when there is new data."""
     sections = [(title, [(figure.name, figure.title) for figure in group]) for title, group in SECTIONS]
     saved = read_config(view.warehouse.root / "config.toml").get("links", {})
     return Page("run.html", view.warehouse.root.name, {
@@ -128,7 +128,7 @@ def run_page(view: View, _ask: Asking, _query: Query) -> Page:
 
 
 def part_answer(view: View, _ask: Asking, query: Query) -> dict[str, str]:
-    """A part of the run's page that takes a while."""
+    """A slow part of the run's page."""
     name = query.text("part")
     if name != "story":
         raise StageError(f"There is no part '{name}' of a run's page. Load the page again.")
@@ -136,12 +136,12 @@ def part_answer(view: View, _ask: Asking, query: Query) -> dict[str, str]:
 
 
 def story_of(view: View) -> str:
-    """The story of a run, written once for what is complete now."""
+    """The story of a run, computed once per state of the data."""
     return view.once("story", lambda: _story(view, view.asking()))
 
 
 def _story(view: View, ask: Asking) -> str:
-    """What a person would say, the numbers asked for first, alarms with the completions that show them."""
+    """A verdict in words, the most important numbers, and alarms with example completions."""
     alarms, stats = alarms_of(view), ask.rows(STATS_SQL)
     if not stats:
         return render.fragment("story.html", parts=[], lost=[],
@@ -157,7 +157,7 @@ def _story(view: View, ask: Asking) -> str:
 
 
 def figure_answer(view: View, ask: Asking, query: Query) -> dict[str, Any]:
-    """A figure of the report, with what its readout shows."""
+    """A figure of the report, with its readout."""
     name = query.text("figure")
     figure = next((figure for figure in FIGURES if figure.name == name), None)
     if figure is None:
@@ -180,7 +180,7 @@ def settings_page(_view: View, ask: Asking, _query: Query) -> Page:
 
 
 def history_page(view: View, ask: Asking, _query: Query) -> Page:
-    """Every entry of the log, the latest first, and which stage took how long."""
+    """Every entry of the log, latest first, and the duration of every stage."""
     entries = history(view.warehouse.state)[:MOST_ENTRIES]
     for entry in entries:
         entry["changes"] = [f"{each['name']} {short(each['before'])} → {short(each['now'])}"
@@ -191,7 +191,7 @@ def history_page(view: View, ask: Asking, _query: Query) -> Page:
 def compare_page(sessions: Sequence[Session]) -> Page:
     """Several runs side by side, as `reports compare` writes them."""
     if len(sessions) < 2:
-        raise StageError("Two runs or more can be compared. Choose them on the first page.")
+        raise StageError("A comparison needs at least two runs. Choose them on the first page.")
     made = comparison(open_comparable([session.root for session in sessions]))
     return Page("compare.html", made.title, {"subtitle": made.subtitle, "body": Markup(made.body),
                                              "data": made.data})

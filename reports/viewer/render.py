@@ -1,4 +1,4 @@
-"""Pages as HTML: templates filled in, and one page alone as a file that needs nothing else."""
+"""Pages as HTML: filled templates, or one page as a self-contained file."""
 
 from functools import cache
 from importlib.resources import files
@@ -12,11 +12,11 @@ from reports.scale import number
 from reports.viewer import links
 from warehouse.store.errors import printable
 
-MOST_SHOWN = 20_000     # characters of a text in a page; the whole is a link
+MOST_SHOWN = 20_000     # characters of a text in a page; a link leads to the whole
 
 
 class Page(NamedTuple):
-    """A page to be made: its template, its title, and what the template shows."""
+    """A page to render: its template, its title, and the template's values."""
 
     template: str
     title: str
@@ -25,7 +25,7 @@ class Page(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A text as it may be shown, and how many characters of it are left out in the middle."""
+    """A text to show, and the number of characters left out in its middle."""
 
     shown: str
     left_out: int
@@ -33,7 +33,7 @@ class Text(NamedTuple):
 
 @cache
 def environment() -> jinja2.Environment:
-    """The templates; whatever they show is escaped."""
+    """The template environment; all values are escaped."""
     made = jinja2.Environment(loader=jinja2.PackageLoader("reports.viewer", "pages"), autoescape=True,
                               undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     made.filters |= {"number": number, "printable": printable, "text": text_to_show, "island": island}
@@ -42,7 +42,7 @@ def environment() -> jinja2.Environment:
 
 
 def text_to_show(text: str | None) -> Text:
-    """A text of a model: control and direction characters spelled out, cut in its middle if very long."""
+    """A model's text: control and direction characters spelled out, cut in its middle if very long."""
     text = text or ""
     half = MOST_SHOWN // 2
     if len(text) > MOST_SHOWN:
@@ -57,18 +57,18 @@ def island(data: object) -> Markup:
 
 
 def style() -> str:
-    """The style sheet: that of reports, and what the viewer adds."""
+    """The style sheets of reports and of the viewer."""
     return page_style() + asset("viewer.css")
 
 
 def asset(name: str) -> str:
-    """A file of the viewer, or of reports where it is theirs."""
+    """A file of the viewer, or of reports if it belongs there."""
     folder = "reports" if name == "charts.js" else "reports.viewer"
     return files(folder).joinpath(name).read_text(encoding="utf-8")
 
 
 def script() -> str:
-    """What runs in a page."""
+    """The script of a page."""
     return asset("charts.js") + asset("tokens.js") + asset("viewer.js")
 
 
@@ -79,7 +79,7 @@ def html(page: Page, **frame: Any) -> str:
 
 
 def html_alone(page: Page, **frame: Any) -> str:
-    """The same as one file: style and script inside, no links to other pages, nothing loaded."""
+    """The same as one file: style and script included, no links to other pages, no external content."""
     inner, code = style(), script()
     return html(page, **frame | {"alone": True, "style": Markup(inner), "script": Markup(code),
                                  "policy": content_policy(inner, code)})

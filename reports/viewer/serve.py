@@ -1,4 +1,4 @@
-"""Listen on this machine alone, and print the address with its token."""
+"""Listen on this machine only, and print the address with its token."""
 
 import secrets
 import socket
@@ -32,7 +32,7 @@ def serve_runs(runs: Sequence[str], port: int, at: str = "") -> None:
     port = listener.getsockname()[1]
     click.echo(f"http://127.0.0.1:{port}/{place}{joint}token={token}")
     click.echo("Ctrl-C ends it.", err=True)
-    for session in sessions:      # the first page need not wait for it
+    for session in sessions:      # so that the first page need not wait
         threading.Thread(target=open_early, args=(session,), daemon=True).start()
     config = uvicorn.Config(make_app(sessions, token), log_level="warning", access_log=False,
                             timeout_graceful_shutdown=1, server_header=False)
@@ -41,7 +41,7 @@ def serve_runs(runs: Sequence[str], port: int, at: str = "") -> None:
 
 
 def named_sessions(runs: Sequence[str]) -> list[Session]:
-    """A session per run, by the name of its folder; a number behind it where two have the same."""
+    """A session per run, named after its folder; equal names get a number."""
     sessions: list[Session] = []
     for run in runs:
         name = run.rstrip("/").rpartition("/")[2] if is_address(run) else Path(run).resolve().name
@@ -54,7 +54,7 @@ def named_sessions(runs: Sequence[str]) -> list[Session]:
 
 
 def open_early(session: Session) -> None:
-    """Have a run ready when its page is asked for; what is wrong with it that page says."""
+    """Open a run before its page is requested; its page shows any error."""
     from reports.viewer.overview import line_of, story_of
     try:
         line_of(session.view())
@@ -64,13 +64,13 @@ def open_early(session: Session) -> None:
 
 
 def listen(port: int) -> socket.socket:
-    """A socket that this machine alone reaches; StageError where the port is taken."""
+    """A socket that only this machine reaches; StageError if the port is taken."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(("127.0.0.1", port))
     except OSError as error:
-        raise StageError(f"Port {port} cannot be had ({error.strerror}). Name another with --port, or leave "
-                         "it out; `ss -ltnp` says who has it.") from error
+        raise StageError(f"Port {port} is taken ({error.strerror}). Name another with --port, or leave "
+                         "it out; `ss -ltnp` shows which process uses it.") from error
     listener.listen(64)
     return listener

@@ -1,4 +1,4 @@
-"""A run that is shown: one locked connection to what is complete now, and another once that changes."""
+"""A served run: one locked connection to its complete data, replaced when the data changes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 MEMORY_MIB = 512
-MOST_SECONDS = 20.0     # of a question, before it is cancelled
-LOOK_AGAIN = 0.5        # seconds between two looks at what is complete
-SYNC_AGAIN = 30         # and at what an object store holds
+MOST_SECONDS = 20.0     # of a query, before it is cancelled
+LOOK_AGAIN = 0.5        # seconds between two looks at the log
+SYNC_AGAIN = 30         # seconds between two looks at an object store
 Made = TypeVar("Made")
 
 
 class View(NamedTuple):
-    """What was complete at one moment: a connection to it, and what was made of it so far."""
+    """The complete data at one moment: a connection to it, and cached results."""
 
     warehouse: Warehouse
     inventory: Inventory
@@ -40,7 +40,7 @@ class View(NamedTuple):
         return Asking(self.connection.cursor(), seconds)
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """What `make` gives, made once for this view."""
+        """The result of `make`, computed once for this view."""
         with self.locks[name]:
             if name not in self.made:
                 self.made[name] = make()
@@ -48,7 +48,7 @@ class View(NamedTuple):
 
 
 class Asking:
-    """A connection that keeps what it was asked, and cancels what takes too long."""
+    """A connection that records its queries and cancels slow ones."""
 
     def __init__(self, cursor: Connection, seconds: float) -> None:
         self._cursor, self._seconds = cursor, seconds
@@ -62,7 +62,7 @@ class Asking:
 
     @property
     def connection(self) -> Connection:
-        """Itself, for functions that ask a connection of DuckDB's."""
+        """Itself, for functions that expect a DuckDB connection."""
         return cast(Connection, self)
 
     def rows(self, query: str, parameters: Any = None) -> list[dict[str, Any]]:
@@ -70,22 +70,22 @@ class Asking:
         return rows_of(self.connection, query, parameters)
 
     def checked(self, query: str) -> list[dict[str, Any]]:
-        """Rows of a query that a person wrote a part of."""
+        """Rows of a query that contains a user's input."""
         check_asks(self._cursor, query)
         return self.rows(query)
 
     def hold(self, name: str, query: str) -> None:
-        """Keep the rows of a query, which a person wrote a part of, as a table of this page."""
+        """Store the rows of a query, which contains a user's input, as a table of this page."""
         check_asks(self._cursor, query)
         self.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
     def cancel(self) -> None:
-        """End what is asked now."""
+        """Cancel the current query."""
         self._cursor.interrupt()
 
 
 def with_values(query: str, parameters: Any) -> str:
-    """A query as it can be pasted: its parameters in their places."""
+    """A query to paste: with its parameters inserted."""
     named = parameters if isinstance(parameters, dict) else dict(enumerate(parameters or [], start=1))
     for name in sorted(named, key=lambda name: -len(str(name))):
         value = named[name]
@@ -95,7 +95,7 @@ def with_values(query: str, parameters: Any) -> str:
 
 
 class Session:
-    """One of the runs that are served, by its name in addresses."""
+    """A served run, by its name in addresses."""
 
     def __init__(self, path: str | Path, name: str) -> None:
         self.path, self.name = path, name
@@ -111,13 +111,13 @@ class Session:
         open_warehouse(self.root)
 
     def peek(self) -> View | None:
-        """What was complete at the last look; None while the run is being opened."""
+        """The data at the last look; None while the run is being opened."""
         return self._view
 
     def view(self) -> View:
-        """What is complete now; StageError where the run is gone or cannot be read.
+        """The complete data now; StageError if the run is gone or cannot be read.
 
-        While another thread looks whether there is more, what was complete at the last look.
+        While another thread looks for new data, the data at the last look.
         """
         view = self._view
         if not self._lock.acquire(blocking=view is None):
@@ -153,7 +153,7 @@ class Session:
 
 
 def open_view(root: Path, version: str) -> View:
-    """Connect to what is complete, and lock the connection to the run."""
+    """Connect to the complete data, and lock the connection to the run."""
     warehouse = open_warehouse(root)
     inventory = keep_rolled_up(warehouse)
     connection = connect(warehouse, inventory=inventory)
@@ -162,6 +162,6 @@ def open_view(root: Path, version: str) -> View:
 
 
 def version_of(warehouse: Warehouse) -> str:
-    """Changes where the log or config.toml does."""
+    """A string that changes whenever the log or config.toml does."""
     config = warehouse.root / "config.toml"
     return f"{warehouse.state.head}-{config.stat().st_mtime_ns if config.exists() else 0}"

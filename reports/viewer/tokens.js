@@ -4,7 +4,7 @@ if (tokens) {
   const stretch = JSON.parse(document.getElementById("stretch").textContent);
   const spans = [...tokens.children];
   const choice = document.getElementById("colour");
-  const told = document.getElementById("token");
+  const label = document.getElementById("token");
   let on = -1;
 
   const tell = (i) => {
@@ -13,7 +13,7 @@ if (tokens) {
     spans[i].classList.add("on");
     tokens.setAttribute("aria-activedescendant", spans[i].id);
     const values = stretch.quantities.map((each) => `${each.name} ${each.values[i]}`);
-    told.textContent = `token ${stretch.first + i}, id ${stretch.ids[i]}: ${values.join(" · ")}`;
+    label.textContent = `token ${stretch.first + i}, id ${stretch.ids[i]}: ${values.join(" · ")}`;
   };
   tokens.addEventListener("pointerover", (event) => {
     const i = spans.indexOf(event.target);

@@ -1,4 +1,4 @@
-"""The tokens of a completion and everything that is stored of each, a stretch at a time."""
+"""The tokens of a completion with all stored values, a section at a time."""
 
 import math
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from reports.viewer.session import Asking
 from warehouse.store.errors import printable
 
 WINDOW = 1500       # tokens of a page
-MOST_FAR = 5        # tokens with the largest gaps that are named
+MOST_FAR = 5        # listed tokens with the largest gaps
 STEPS = 8           # shades on either side of zero
 Key = tuple[int, str, str, int]
 
-# Lists of the completion and of one training of it, cut to the stretch $6 .. $7 (from 1).
+# Lists of the completion and of one training of it, cut to the section $6 .. $7 (from 1).
 TOKENS_SQL = """\
 SELECT ids[$6:$7] AS ids, mu[$6:$7] AS mu, old[$6:$7] AS old, drift[$6:$7] AS drift,
        clipped[$6:$7] AS clipped, advantage, len(ids) AS num
@@ -37,7 +37,7 @@ SELECT position, gap FROM gaps ORDER BY abs(gap) DESC, position LIMIT {MOST_FAR}
 
 
 class Quantity(NamedTuple):
-    """What tokens are coloured by: its name, what it is, its values, and the value of the darkest shade."""
+    """A value that colours tokens: its name, its meaning, its values, and the value of the darkest shade."""
 
     key: str
     name: str
@@ -56,12 +56,12 @@ class Stretch(NamedTuple):
     quantities: list[Quantity]
 
     def shades(self, key: str) -> list[str]:
-        """A class per token: how far its value is to one side of zero."""
+        """A class per token for the sign and size of its value."""
         chosen = next((each for each in self.quantities if each.key == key), None)
         return [shade(value, chosen.full) for value in chosen.values] if chosen else [""] * len(self.words)
 
     def data(self) -> dict[str, Any]:
-        """What the script needs to recolour, and to tell a token's values."""
+        """The data from which the script recolours tokens and shows their values."""
         return {"first": self.first, "ids": self.ids, "quantities": [
             {"key": each.key, "name": each.name, "meaning": each.meaning, "shades": self.shades(each.key),
              "values": [number(value) for value in each.values]} for each in self.quantities]}
@@ -76,7 +76,7 @@ def shade(value: float | None, full: float) -> str:
 
 
 def stretch_of(ask: Asking, key: Key, trained: int | None, first: int) -> Stretch | None:
-    """The tokens from `first` on; None where they were pruned. `trained` is a training that read them."""
+    """The tokens from `first` on; None if they were pruned. `trained` is a training that read them."""
     rows = ask.rows(TOKENS_SQL, [*key, -1 if trained is None else trained, first + 1, first + WINDOW])
     if not rows or rows[0]["ids"] is None:
         return None
@@ -98,7 +98,7 @@ def farthest(ask: Asking, key: Key, trained: int, stretch: Stretch) -> list[dict
 
 
 def quantities_of(row: dict[str, Any]) -> list[Quantity]:
-    """What is stored of the tokens, and what follows from it; what is not stored is left out."""
+    """The stored and derived values of the tokens; missing ones are left out."""
     size = len(row["ids"])
     mu, old, drift = (padded(row[name], size) for name in ("mu", "old", "drift"))
     clipped, advantage = padded(row["clipped"], size), row["advantage"]
@@ -124,11 +124,11 @@ def quantities_of(row: dict[str, Any]) -> list[Quantity]:
 
 
 def padded(values: Sequence[float] | None, size: int) -> list[float | None]:
-    """A list of one value per token, of None where there are none."""
+    """A list of one value per token, None where there is no value."""
     known: list[float | None] = list(values or [])
     return known[:size] + [None] * (size - len(known))
 
 
 def spread(values: Sequence[float | None], least: float) -> float:
-    """The largest size of the values, so that it has the darkest shade; `least` at least."""
+    """The largest absolute value, for the darkest shade; at least `least`."""
     return max([least, *(abs(value) for value in values if value is not None and math.isfinite(value))])

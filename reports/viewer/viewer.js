@@ -9,9 +9,9 @@ if (island) {
 
 async function ask(address) {
   const answer = await fetch(address + (address.includes("?") ? "&" : "?") + "json=1");
-  const told = await answer.json().catch(() => ({ error: "The viewer has ended. Start `reports serve` again." }));
-  if (!answer.ok) throw new Error(told.error || answer.statusText);
-  return told;
+  const reply = await answer.json().catch(() => ({ error: "The viewer has ended. Start `reports serve` again." }));
+  if (!answer.ok) throw new Error(reply.error || answer.statusText);
+  return reply;
 }
 
 function say(place, error) {
@@ -30,13 +30,13 @@ let version = "";
 async function draw(slot) {
   const name = slot.dataset.figureName;
   try {
-    const told = await ask("figure?figure=" + encodeURIComponent(name));
+    const reply = await ask("figure?figure=" + encodeURIComponent(name));
     const open = slot.querySelector("details[open]") !== null;
-    slot.innerHTML = told.html;
+    slot.innerHTML = reply.html;
     const figure = slot.firstElementChild;
     if (open) figure.querySelector("details").open = true;
     for (let i = charts.length - 1; i >= 0; i--) if (!charts[i].figure.isConnected) charts.splice(i, 1);
-    addChart(figure, told.facts, (x, row, series) => {
+    addChart(figure, reply.facts, (x, row, series) => {
       location.href = "behind?" + new URLSearchParams({ figure: name, x, row, series });
     });
   } catch (error) { say(slot, error); }
@@ -57,13 +57,13 @@ function queue(work) { pending = pending.then(work); return pending; }
 
 async function look() {
   try {
-    const told = await ask("now");
-    if (now.innerHTML !== told.html) now.innerHTML = told.html;
-    if (version && version !== told.version) {
+    const reply = await ask("now");
+    if (now.innerHTML !== reply.html) now.innerHTML = reply.html;
+    if (version && version !== reply.version) {
       for (const slot of slots) if (seen.has(slot)) queue(() => draw(slot));
       for (const part of document.querySelectorAll("[data-part]")) queue(() => tellStory(part));
     }
-    version = told.version;
+    version = reply.version;
   } catch (error) { say(now, error); }
   setTimeout(look, document.hidden ? 5000 : 1000);
 }
@@ -89,17 +89,17 @@ if (waiting) setTimeout(() => location.reload(), 1500);
 // A list: only the rows in sight are in the page.
 const HEIGHT = 28, STRETCH = 200, TALLEST = 2e7;
 
-function rowOf(told, index) {
+function rowOf(reply, index) {
   const line = document.createElement("div");
   line.className = "row";
   line.setAttribute("role", "row");
   if (index >= 0) line.setAttribute("aria-rowindex", index + 2);
-  told.cells.forEach((text, i) => {
+  reply.cells.forEach((text, i) => {
     const cell = document.createElement("span");
     cell.setAttribute("role", "cell");
     if (i === 0) {
       const link = document.createElement("a");
-      link.href = told.href;
+      link.href = reply.href;
       link.textContent = text;
       cell.append(link);
     } else cell.textContent = text;
@@ -126,8 +126,8 @@ for (const list of document.querySelectorAll(".list[data-total]")) {
     if (asked.has(stretch)) return;
     asked.add(stretch);
     try {
-      const told = await ask(`${list.dataset.source}&offset=${stretch * STRETCH}&limit=${STRETCH}`);
-      told.rows.forEach((each, i) => known.set(stretch * STRETCH + i, each));
+      const reply = await ask(`${list.dataset.source}&offset=${stretch * STRETCH}&limit=${STRETCH}`);
+      reply.rows.forEach((each, i) => known.set(stretch * STRETCH + i, each));
       place();
     } catch (error) {
       asked.delete(stretch);
@@ -187,18 +187,18 @@ if (hits) {
       const lines = (rest + (value || "")).split("\n");
       rest = lines.pop();
       for (const line of lines.filter(Boolean)) {
-        const told = JSON.parse(line);
-        if (told.error) throw new Error(told.error);
-        if (told.cells) {
-          const made = rowOf(told, -1);
+        const reply = JSON.parse(line);
+        if (reply.error) throw new Error(reply.error);
+        if (reply.cells) {
+          const made = rowOf(reply, -1);
           const around = document.createElement("span");
           around.className = "around";
-          around.textContent = told.around;
+          around.textContent = reply.around;
           made.classList.add("hit");
           made.append(around);
           hits.append(made);
           found += 1;
-        } else progress.textContent = `${found} found, ${told.looked} of ${told.of} rollouts looked at`;
+        } else progress.textContent = `${found} found, ${reply.looked} of ${reply.of} rollouts looked at`;
       }
       if (done) break;
     }

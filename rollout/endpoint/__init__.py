@@ -1,1 +1,1 @@
-"""vLLM servers or an API as an engine: the only room that asks by HTTP; imports neither vLLM nor torch."""
+"""vLLM servers or an API as an engine: the only room that uses HTTP; imports neither vLLM nor torch."""

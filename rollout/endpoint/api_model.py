@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible API as an engine: texts without logprobs, asked for by messages."""
+"""A model behind an OpenAI-compatible API as an engine: texts without logprobs, requested by messages."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 from warehouse.store.errors import StageError, counted
 from warehouse.tasks.task_files import HALF_LETTER
 
-SHORTEST_WAIT = 0.1              # seconds, whatever the service says
-LONGEST_WAIT = 60.0              # seconds between two questions while the service says "too many"
-LONGEST_SILENCE = 900.0          # seconds of nothing but that
-ANSWERING = 1800.0               # seconds that an answer may take
-OF_ONE_REQUEST = (400, 413, 422)  # what a service answers to a prompt that it does not take
-KEPT = "What was finished is kept."
-SHOWN = 60                       # characters of such a prompt
+SHORTEST_WAIT = 0.1              # seconds; a lower bound on Retry-After
+LONGEST_WAIT = 60.0              # seconds between two requests while the service is rate limited
+LONGEST_SILENCE = 900.0          # seconds without any answer
+ANSWERING = 1800.0               # limit on one answer, in seconds
+OF_ONE_REQUEST = (400, 413, 422)  # status for a prompt that the service rejects
+KEPT = "Finished completions are kept."
+SHOWN = 60                       # characters of a rejected prompt in the error
 
 
 class Answer(NamedTuple):
-    """What a model said, why it ended, and how many tokens its maker counts (None where it does not say)."""
+    """A model's text, why it ended, and the number of tokens by the service's count (None if unknown)."""
 
     text: str
     finish_reason: str
@@ -37,10 +37,10 @@ class Answer(NamedTuple):
 
 
 class ApiEngine:
-    """Asks for one completion per request; implements rollout.engines.engine.Engine without logprobs.
+    """Requests one completion at a time; implements rollout.engines.engine.Engine without logprobs.
 
-    Token ids are those that the run's own tokenizer makes of an answer, its end token behind it where the
-    model ended by itself. The cost of an answer follows from `price`, (input, output) per million tokens.
+    Token ids come from the run's own tokenizer, with its end token appended if the model ended by itself.
+    The cost of an answer follows from `price`, (input, output) per million tokens.
     """
 
     dtype = device = logprobs_mode = ""
@@ -52,7 +52,7 @@ class ApiEngine:
         self.encoder = load_encoder(base, revision)
         self.limit_name, self.refusal = "max_tokens", ""
         self.places, self.last_answer, self.resting_until = 1, time.monotonic(), 0.0
-        self.key = os.environ.get(key_variable, "").strip()      # of a file's last line break
+        self.key = os.environ.get(key_variable, "").strip()      # strip a file's last line break
         if not (self.key.isascii() and self.key.isprintable()):
             raise StageError(f"The variable {key_variable} holds no key: it has characters that no key has. "
                              "Correct it; --api-key-variable names another one.")
@@ -66,17 +66,17 @@ class ApiEngine:
         self.loop.close()
 
     def start(self, settings: EngineSettings) -> ApiEngine:
-        """Nothing is loaded; as many questions are open at a time as the settings say."""
+        """Load nothing; set the number of requests in flight."""
         self.places = settings.max_num_seqs
         return self
 
     def moves(self, prompt_ids: list[int]) -> bool:
-        """There is no adapter that could be missing."""
+        """True: there is no adapter that could be missing."""
         return True
 
     def sample(self, requests: Iterable[Request], sampling: Sampling,
                over: Callable[[], bool] | None = None) -> Iterator[Sampled | Request | None]:
-        """All requests, each yielded when it is answered; None now and then. Nothing is carried over."""
+        """Yield every request once it is answered; None is a heartbeat. Nothing is carried over."""
         work = Work(requests)
         yield from results(self.loop, work, self._serve(work, sampling))
 
@@ -107,10 +107,10 @@ class ApiEngine:
                 work.finish(request, self._sampled(request, answer))
 
     async def _ask(self, request: Request, sampling: Sampling) -> Answer:
-        """The service's answer, not before the time for which it wants to be left alone."""
+        """The service's answer; wait first if the service asked for a pause."""
         await asyncio.sleep(self.resting_until - time.monotonic())
         body = {"model": self.model, "messages": json.loads(request.messages), **_parameters(sampling)}
-        limit_name = self.limit_name            # other workers may learn a better name meanwhile
+        limit_name = self.limit_name            # other workers may change it meanwhile
         body[limit_name] = body.pop("max_tokens")
         try:
             response = await self.server.ask("/chat/completions", {**body, "seed": request.seed % 2**31},
@@ -129,14 +129,14 @@ class ApiEngine:
         return answer
 
     async def _rest(self, error: Unavailable) -> None:
-        """Wait as long as the service asks for, all workers together; StageError if it says nothing else."""
+        """Pause all workers as long as the service asks; StageError after LONGEST_SILENCE of silence."""
         now = time.monotonic()
         if now - self.last_answer > LONGEST_SILENCE:
             raise StageError(f"{self.url} has answered nothing for {LONGEST_SILENCE / 60:.0f} minutes: "
-                             f"{error}. What was finished is kept: run the same command again later.")
+                             f"{error}. Finished completions are kept: run the same command again later.")
         if error.after is not None and error.after > LONGEST_SILENCE:
-            raise StageError(f"{self.url} wants to be left alone for {error.after / 60:,.0f} minutes: "
-                             f"{error}. What was finished is kept: run the same command again then.")
+            raise StageError(f"{self.url} asks for a pause of {error.after / 60:,.0f} minutes: "
+                             f"{error}. Finished completions are kept: run the same command again then.")
         if self.resting_until <= now:
             silent = now - self.last_answer
             least = max(1.0, silent) if error.after is None else max(SHORTEST_WAIT, error.after, silent / 2)
@@ -156,20 +156,20 @@ class ApiEngine:
         return (answer.prompt_tokens * self.price[0] + answer.completion_tokens * self.price[1]) / 1e6
 
     def _left_out(self, refused: list[Request]) -> StageError:
-        """What is said once all others are answered."""
+        """The error for refused requests, raised after all others are answered."""
         prompts = list(dict.fromkeys(request.messages for request in refused))
         begin = str(json.loads(prompts[0])[-1]["content"])[:SHOWN]
         return StageError(
-            f"{self.refusal.removesuffix(KEPT)}It says so to {counted(len(refused), 'request')} of "
+            f"{self.refusal.removesuffix(KEPT)}It refuses {counted(len(refused), 'request')} of "
             f"{counted(len(prompts), 'prompt')}, the first of which begins with {begin!r}; all others are "
-            "answered. Run the same command again to ask these alone; to go on without their tasks discard "
-            "the rollout, and sample the others with --tasks-sql.")
+            "answered. Run the same command again to retry only these. To leave their tasks out, discard "
+            "the rollout and sample the others with --tasks-sql.")
 
     def _explain(self, refusal: Refused | Unavailable) -> Refused:
-        """The service's refusal, and the way out where it is known."""
+        """The service's refusal, with the way out if it is known."""
         said, way_out = str(refusal), KEPT
         if refusal.status in OF_THE_KEY:
-            state = "holds one that it does not take" if self.key else "is empty"
+            state = "holds a key that it rejects" if self.key else "is empty"
             way_out = (f"The key is read from the variable {self.key_variable}, which {state}; "
                        "--api-key-variable names another one.")
         elif refusal.status == 404:
@@ -180,13 +180,13 @@ class ApiEngine:
 
 
 def _parameters(sampling: Sampling) -> dict[str, Any]:
-    """Those that every service knows, and of vLLM's own those that are set."""
+    """Parameters that every service knows, and those of vLLM that are set."""
     return {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature, "top_p": sampling.top_p,
             **{name: getattr(sampling, name) for name in sampling.departures()}}
 
 
 def _read(response: Any) -> Answer:
-    """The single choice of an answer; Unavailable for what is not an answer, or only its beginning."""
+    """The single choice of an answer; Unavailable if it is malformed or incomplete."""
     try:
         choice, usage = response["choices"][0], response.get("usage") or {}
         message = choice["message"]

@@ -1,16 +1,16 @@
-"""What a server sends, read within bounds: it may be anybody's, and may send without end."""
+"""Bodies of answers, read within bounds: a server may be anyone's, and may send without end."""
 
 import zlib
 from collections.abc import AsyncIterator
 
 from rollout.endpoint.failures import Unavailable
 
-MOST_BYTES = 32 * 2**20          # of an answer, unpacked; or of a line of one that comes in pieces
-PACKED = {"gzip", "deflate"}     # what some send though nothing packed was asked for
+MOST_BYTES = 32 * 2**20          # of an unpacked answer, or of a line of a streamed one
+PACKED = {"gzip", "deflate"}     # some servers compress without being asked
 
 
 async def read_text(chunks: AsyncIterator[bytes], packing: str | None, most: int) -> str:
-    """The whole text of an answer; Unavailable where it is longer than `most` bytes."""
+    """The whole text of an answer; Unavailable if it is longer than `most` bytes."""
     content = bytearray()
     async for chunk in chunks:
         content += chunk
@@ -28,7 +28,7 @@ async def read_text(chunks: AsyncIterator[bytes], packing: str | None, most: int
 
 
 async def read_lines(chunks: AsyncIterator[bytes], most: int) -> AsyncIterator[str]:
-    """The lines of an answer as they come; Unavailable where one is longer than `most` bytes."""
+    """The lines of an answer as they arrive; Unavailable if one is longer than `most` bytes."""
     pending = bytearray()
     async for chunk in chunks:
         *whole, rest = chunk.split(b"\n")
@@ -43,5 +43,5 @@ async def read_lines(chunks: AsyncIterator[bytes], most: int) -> AsyncIterator[s
 
 
 def too_long(most: int) -> Unavailable:
-    """What is said of an answer that has no end in sight."""
+    """The error for an answer that is too long."""
     return Unavailable(f"its answer is longer than {most / 2**20:.3g} MiB")

@@ -14,7 +14,7 @@ TRIED = "def f(grid):\n    return [[1, 20, 345]]  # naïve, 東京 <|im_end|>\n"
 
 
 def check_alike(servers: list[Server]) -> None:
-    """StageError if the servers would make rows that differ in more than the draw."""
+    """StageError if the servers would sample rows that differ in more than the random draw."""
     first = servers[0]
     for server in servers[1:]:
         for name in ("version", "dtype", "device", "max_lora_rank"):
@@ -25,7 +25,7 @@ def check_alike(servers: list[Server]) -> None:
 
 
 def check_facts(server: Server, base: str, revision: str | None, settings: EngineSettings) -> None:
-    """StageError for a server from which the run must not sample, with the reason and the way out."""
+    """StageError if the run must not sample from a server, with the reason and the way out."""
     facts, started = server.facts, "Start the server with"
     for wrong, sentence in [
         (not _same_base(facts, base, revision),
@@ -59,21 +59,21 @@ def check_facts(server: Server, base: str, revision: str | None, settings: Engin
 
 
 async def check_tokenizer(server: Server, encoder: PromptEncoder) -> None:
-    """StageError if the server's tokenizer makes other ids of a text than the run's."""
+    """StageError if the server's tokenizer encodes a text differently from the run's."""
     if await server.token_ids(TRIED) != encoder.encode(TRIED):
         raise StageError(f"{server.url} has another tokenizer than this run: it reads a text as other "
                          "tokens. Start it with the run's own model. Nothing was sampled.")
 
 
 async def check_probe(server: Server, path: Path) -> None:
-    """StageError if the server says other things than the policy did when it was trained."""
+    """StageError if the server's logprobs differ from those of the trained policy."""
     if probe := read_probe(path, server.facts.max_model_len):
         said = await server.prompt_logprobs(server.serving, probe.ids)
         check_said(probe, said, server.facts.dtype, server.url)
 
 
 def _same_base(facts: Facts, base: str, revision: str | None) -> bool:
-    """By name and commit on the hub; a folder by its place, or by its hash where it can be read here."""
+    """Compare by name and commit on the hub; a folder by its path, or by its hash if it can be read here."""
     if revision or not Path(base).is_dir():
         return facts.model == base and facts.revision == revision
     theirs, ours = Path(facts.model), Path(base)

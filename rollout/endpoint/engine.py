@@ -1,4 +1,4 @@
-"""Several servers as one engine: requests spread over them, given to the others when one of them dies."""
+"""Several servers as one engine: requests are spread over them, and move to the others if one dies."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rollout.engines.stopping import after_draw
 from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.store.errors import StageError
 
-CONNECTING, RECOVERY = 5.0, 30.0     # seconds that a server may be silent at first, and when it fails later
-LONG_WAKING = 2.0                    # seconds that are worth a line
-BATCHES_AHEAD = 2                    # that a server has: the batch that it samples, and the next
+CONNECTING, RECOVERY = 5.0, 30.0     # seconds to wait for a server: at first, after a failure
+LONG_WAKING = 2.0                    # seconds; report longer ones
+BATCHES_AHEAD = 2                    # batches per server: the one being sampled, and the next
 WATCH_SECONDS, MOST_SILENCES = 5.0, 3
 Answer = TypeVar("Answer")
 
@@ -49,25 +49,25 @@ class EndpointEngine:
         self.logprobs_mode, self.takes_adapters = LOGPROBS_MODE, facts.max_lora_rank > 0
 
     def close(self) -> None:
-        """Close the connections; servers that can sleep do, so that `train` has their GPU."""
+        """Close the connections; put servers that can sleep to sleep, so that `train` gets their GPU."""
         self._now(self._leave())
         self.loop.close()
 
     def serving(self, kind: str, asked: str) -> str | None:
-        """How a policy of a kind is served, 'adapter' or 'merged'; None for a policy that is no adapter.
+        """How the policy is served, 'adapter' or 'merged'; None for a policy without an adapter.
 
-        A server that takes adapters keeps its base for them; a server without is given whole weights.
+        A server that takes adapters keeps its base weights; any other server gets whole weights.
         """
         able = "adapter" if self.takes_adapters else "merged"
         if (kind == "lora" and asked not in ("auto", able)) or (kind == "full" and self.takes_adapters):
-            started = ("with --enable-lora: its base stays as it is, beside adapters" if self.takes_adapters
+            started = ("with --enable-lora: it keeps its base and takes adapters" if self.takes_adapters
                        else "without --enable-lora: it takes whole weights, no adapters")
             raise StageError(f"{self.servers[0].url} was started {started}. Start it the other way, or leave "
                              "--serve out.")
         return able if kind == "lora" else None
 
     def start(self, settings: EngineSettings) -> EndpointEngine:
-        """Have every server serve the policy; StageError, before anything is sampled, if one must not."""
+        """Have every server serve the policy; StageError, before sampling, if one must not."""
         self.settings = replace(settings, model=_absolute(settings.model),
                                 adapter=_absolute(settings.adapter) if settings.adapter else None)
         for server in self.servers:
@@ -78,15 +78,15 @@ class EndpointEngine:
         return self
 
     def moves(self, prompt_ids: list[int]) -> bool:
-        """True if on every server the adapter changes a logprob of a prompt's tokens."""
+        """True if the adapter changes a logprob of the prompt on every server."""
         self.probe = prompt_ids
         return all(self._now(self._moves(server)) for server in self.servers)
 
     def sample(self, requests: Iterable[Request], sampling: Sampling,
                over: Callable[[], bool] | None = None) -> Iterator[Sampled | Request | None]:
-        """All requests, spread over the servers, each yielded when it finished whole; None now and then.
+        """Spread the requests over the servers; yield each completion once it is whole; None is a heartbeat.
 
-        StageError when no server is left. With `over` the servers tell each token when it is drawn.
+        StageError when no server is left. With `over` the servers stream tokens.
         """
         work = Work(requests)
         self.streams = over is not None
@@ -110,12 +110,12 @@ class EndpointEngine:
         await self.session.close()
 
     async def _meet(self, servers: list[Server]) -> tuple[PromptEncoder, list[Server]]:
-        """The run's tokenizer, which loads while the servers wake, and the servers."""
+        """Load the run's tokenizer while the servers wake; return both."""
         return await asyncio.gather(asyncio.to_thread(load_encoder, self.base, self.revision),
                                     self._connect(servers))
 
     async def _connect(self, servers: list[Server]) -> list[Server]:
-        """Those that answer, awake, which must be alike."""
+        """The servers that answer, awake; they must be alike."""
         silent = {}
 
         async def reach(server: Server) -> None:
@@ -152,7 +152,7 @@ class EndpointEngine:
         return plain != adapted
 
     async def _serve(self, work: Work, sampling: Sampling) -> None:
-        """Until all requests are finished, or no server is left."""
+        """Run until all requests are finished, or no server is left."""
         places = BATCHES_AHEAD * self.settings.max_num_seqs
         workers = [asyncio.create_task(self._work(server, work, sampling))
                  for _ in range(places) for server in self.servers if not server.lost]
@@ -160,11 +160,11 @@ class EndpointEngine:
         await finish_workers(workers, watches)
         if not work.is_done():
             reasons = "; ".join(f"{server.url} {server.lost}" for server in self.servers)
-            raise StageError(f"No server is left: {reasons}. What was finished is kept: run the same command "
-                             "again when a server runs.")
+            raise StageError(f"No server is left: {reasons}. Finished completions are kept: run the same "
+                             "command again when a server runs.")
 
     async def _work(self, server: Server, work: Work, sampling: Sampling) -> None:
-        """One request after the other, as long as the server lives."""
+        """Serve one request after the other until the server is lost."""
         while draw := await work.next(lambda: not server.lost):
             request, life = draw.request, server.life
             try:
@@ -179,7 +179,7 @@ class EndpointEngine:
                 work.finish(request, replace(sampled, host=server.host))
 
     async def _recover(self, server: Server, life: int, failure: Unavailable) -> None:
-        """Wait for a server that failed; a server that was started anew is checked and loaded again."""
+        """Wait for a server that failed; check and load a restarted one again."""
         async with server.recovering:
             if server.life != life or server.lost:
                 return
@@ -200,7 +200,7 @@ class EndpointEngine:
             raise StageError("it no longer serves the adapter")
 
     async def _watch(self, server: Server) -> None:
-        """Give up what a server has under way when it has been silent for too long."""
+        """Cancel a server's requests if it has been silent for too long."""
         while True:
             silences = 0
             while silences < MOST_SILENCES:
@@ -214,7 +214,7 @@ class EndpointEngine:
 
 
 async def _until(seconds: float, attempt: Callable[[], Awaitable[Answer]]) -> Answer:
-    """What `attempt` gives, tried again after longer and longer pauses while the server is unavailable."""
+    """The result of `attempt`, retried after growing pauses while the server is unavailable."""
     end, pause = time.monotonic() + seconds, 0.25
     while True:
         try:
@@ -227,5 +227,5 @@ async def _until(seconds: float, attempt: Callable[[], Awaitable[Answer]]) -> An
 
 
 def _absolute(path: str) -> str:
-    """A folder by its whole path, for a server elsewhere; a model of the hub by its name."""
+    """The absolute path of a folder, for a server elsewhere; the name of a hub model."""
     return str(Path(path).resolve()) if Path(path).is_dir() else path

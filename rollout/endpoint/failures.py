@@ -1,4 +1,4 @@
-"""How a server fails, and what its answer says of it."""
+"""How a server fails, and what its answer says about it."""
 
 import contextlib
 import json
@@ -12,9 +12,9 @@ OF_THE_KEY = (401, 403)
 
 
 class Unavailable(Exception):
-    """The server did not answer, or not as a server that still works; another server may.
+    """The server did not answer, or is not in a working state; another server may answer.
 
-    `status` is that of its answer, if it gave any; `after` how many seconds it wants to be left alone.
+    `status` is that of its answer, if any; `after` is the pause in seconds that it asks for.
     """
 
     def __init__(self, message: str, *, status: int | None = None, after: float | None = None) -> None:
@@ -23,7 +23,7 @@ class Unavailable(Exception):
 
 
 class Refused(StageError):
-    """The server understood and will not, with the `status` of its answer."""
+    """The server understood the request and refuses it, with the `status` of its answer."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(printable(message, kept=""))
@@ -31,7 +31,7 @@ class Refused(StageError):
 
 
 def seconds_to_wait(header: str | None) -> float | None:
-    """Seconds from now of a Retry-After header, which names seconds or a date; None where it says neither."""
+    """Seconds from now according to a Retry-After header (seconds or a date); None if it holds neither."""
     if not header:
         return None
     with contextlib.suppress(ValueError):
@@ -43,7 +43,7 @@ def seconds_to_wait(header: str | None) -> float | None:
 
 
 def message_of(text: str) -> str:
-    """What an answer with an error says, in one line."""
+    """The error message of an answer, in one line."""
     try:
         answer = json.loads(text)
         answer = answer.get("error", answer)

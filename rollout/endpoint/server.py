@@ -1,4 +1,4 @@
-"""One vLLM server: what it says of itself, whether a run may sample from it, and what it is asked."""
+"""One vLLM server: what it reports about itself, and the requests that a run sends it."""
 
 import asyncio
 import json
@@ -19,15 +19,15 @@ from rollout.engines.engine import EngineSettings, Sampling
 from rollout.engines.stopping import REASONS, Drawn, draw_parameters, likely, next_draw
 from warehouse.store.errors import StageError
 
-TOKEN_BYTES = 512                # that a token with its logprob may take in an answer
-IMPOSSIBLE = -9999.0             # what a server says for the logprob -inf, which JSON cannot hold
-SHORTEST_KEY = 8                 # characters; what is shorter keeps nothing secret, and may be a word
-PATIENCE = 20.0                  # seconds after which a small question counts as not answered
+TOKEN_BYTES = 512                # limit per token with its logprob in an answer
+IMPOSSIBLE = -9999.0             # a server's value for the logprob -inf, which JSON cannot hold
+SHORTEST_KEY = 8                 # characters; a shorter key may be an ordinary word
+PATIENCE = 20.0                  # seconds to wait for a small answer
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a server says of itself."""
+    """What a server reports about itself."""
 
     version: str
     model: str
@@ -36,31 +36,31 @@ class Facts:
     device: str
     quantization: str | None
     logprobs_mode: str
-    own_defaults: str            # sampling parameters of its own that it would add, as text; "" where none
+    own_defaults: str            # its own sampling defaults, as text; "" if it has none
     max_model_len: int
-    max_lora_rank: int           # 0 where it takes no adapters
+    max_lora_rank: int           # 0 if it takes no adapters
     sleeps: bool                 # whether it can give up its GPU for a while
 
 
 class Server:
-    """A server at `url`; what is asked of it may be asked again."""
+    """A server at `url`; any request may be repeated."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self.url, self.session = url, session
         host = urlsplit(url).hostname or url
         self.host = platform.node() if host in LOCAL else host
         self.facts: Facts
-        self.base = self.serving = ""    # its names for the base, and for what is sampled
-        self.life, self.lost = 0, ""     # how often it came back; why it no longer will
+        self.base = self.serving = ""    # model names of the base, and of the policy to sample
+        self.life, self.lost = 0, ""     # number of restarts; why the server is given up
         self.recovering = asyncio.Lock()
         self.under_way: set[asyncio.Task[Any]] = set()
 
     async def ask(self, path: str, body: Any = None, *, seconds: float | None = None,
                   hear: Callable[[Any], None] = lambda _piece: None, most: int = MOST_BYTES) -> Any:
-        """Its answer to GET or, with a body, POST. Unavailable, or StageError where it refuses.
+        """The answer to GET or, with a body, POST. Unavailable, or StageError if the server refuses.
 
-        An answer that comes in pieces is given to `hear` piece by piece. No more than `most` bytes are
-        read of an answer, or of a piece; where it names the key, the key is left out.
+        A streamed answer is passed to `hear` piece by piece. At most `most` bytes are read of an answer or a
+        piece; the key is removed from its text.
         """
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=PATIENCE)
         method = "GET" if body is None else "POST"
@@ -88,7 +88,7 @@ class Server:
         if answer.status >= 400:
             raise Refused(f"{self.url} refuses {path}: {message_of(text)}", answer.status)
         try:
-            is_json = answer.content_type == "application/json" or text.startswith("{")  # some name no type
+            is_json = answer.content_type == "application/json" or text.startswith("{")  # some send no type
             return json.loads(text) if is_json else text
         except (ValueError, RecursionError) as error:
             raise Unavailable(f"its answer to {path} is not JSON, or half of one: {text[:100]}") from error
@@ -98,10 +98,10 @@ class Server:
         return text.replace(key, "***") if len(key) >= SHORTEST_KEY else text
 
     async def introduce(self) -> None:
-        """Take down what it says of itself; StageError where it does not tell."""
+        """Read what the server reports about itself; StageError if it does not report it."""
         version = await self.ask("/version", seconds=PATIENCE)
         try:
-            info = await self.ask("/server_info?config_format=json", seconds=120)  # at first it looks around
+            info = await self.ask("/server_info?config_format=json", seconds=120)  # slow on the first call
         except Unavailable as error:
             raise StageError(f"{self.url} does not say how it samples ({error}). Start it with "
                              "VLLM_SERVER_DEV_MODE=1 in its environment.") from error
@@ -121,13 +121,13 @@ class Server:
             sleeps=bool(model.get("enable_sleep_mode")))
 
     async def wake(self) -> None:
-        """Wake it where it was put to sleep; StageError if it is some other server."""
+        """Wake the server if it sleeps; StageError if it is not a vLLM server."""
         try:
             state = await self.ask("/is_sleeping", seconds=PATIENCE)
         except Unavailable as error:
             if error.status != 404:
                 raise
-            state = await self._version()     # only in development mode it knows of sleep
+            state = await self._version()     # sleep exists only in development mode
         if not isinstance(state, dict):
             raise StageError(f"{self.url} is not a vLLM server: it answers with {state[:40]!a}. Correct the "
                              "address. A model behind another API is named with --api-model.")
@@ -141,9 +141,9 @@ class Server:
             return str(error)
 
     async def load(self, settings: EngineSettings) -> None:
-        """Have it serve base, adapter or other weights of the same shape, named after what they are.
+        """Have it serve base, adapter or other weights of the same shape, under a name derived from them.
 
-        A server that takes adapters keeps its base as it is; a server without is given the weights.
+        A server that takes adapters keeps its base weights; any other server gets the weights.
         """
         models = (await self.ask("/v1/models", seconds=PATIENCE))["data"]
         self.serving = self.base = next(card["id"] for card in models if not card.get("parent"))
@@ -151,7 +151,7 @@ class Server:
             policy = json.loads(Path(settings.adapter, "policy.json").read_text(encoding="utf-8"))
             self.serving = f"policy-{policy['policy_version']}-{policy['sha256'][:12]}"
             loaded = {card["id"]: card["root"] for card in models if card.get("parent")}
-            if loaded.get(self.serving) != settings.adapter:     # a copy of the run may have loaded its own
+            if loaded.get(self.serving) != settings.adapter:     # a copy of the run may have loaded another
                 await self._change("/v1/load_lora_adapter",
                                    {"lora_name": self.serving, "lora_path": settings.adapter,
                                     "load_inplace": self.serving in loaded},
@@ -170,12 +170,12 @@ class Server:
                              "environment and must see the folder under the same path.") from error
 
     async def token_ids(self, text: str) -> list[int]:
-        """The ids its tokenizer makes of a text, with no token added."""
-        asked = {"model": self.base, "prompt": text, "add_special_tokens": False}
-        return (await self.ask("/tokenize", asked, seconds=PATIENCE))["tokens"]
+        """Token ids of a text by its tokenizer, without added tokens."""
+        body = {"model": self.base, "prompt": text, "add_special_tokens": False}
+        return (await self.ask("/tokenize", body, seconds=PATIENCE))["tokens"]
 
     async def prompt_logprobs(self, name: str, prompt_ids: list[int]) -> list[float]:
-        """Logprobs of a prompt's tokens after the first, by what it serves under a name."""
+        """Logprobs of a prompt's tokens after the first, under the model `name`."""
         answer = await self.ask("/v1/completions", {
             "model": name, "prompt": prompt_ids, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0})
         rows = answer["choices"][0].get("prompt_logprobs") or []
@@ -184,9 +184,9 @@ class Server:
         return [row[str(token)]["logprob"] for token, row in zip(prompt_ids[1:], rows[1:], strict=True)]
 
     async def complete(self, draw: Draw, sampling: Sampling, stream: bool = False) -> Drawn:
-        """What one draw gives; Unavailable if it was broken off.
+        """The result of one draw; Unavailable if it was aborted.
 
-        With `stream` the draw knows each token as soon as it is drawn.
+        With `stream` the draw gets each token as soon as it is sampled.
         """
         token_ids, seed, max_tokens = next_draw(draw.request, sampling)
         task = asyncio.create_task(self.ask("/inference/v1/generate", {
@@ -196,15 +196,15 @@ class Server:
         self.under_way.add(task)
         task.add_done_callback(self.under_way.discard)
         try:
-            await asyncio.wait({task})       # which, unlike `await task`, tells its end from the caller's
+            await asyncio.wait({task})       # unlike `await task`, this tells its end from the caller's
         finally:
             task.cancel()
         if task.cancelled():
-            raise Unavailable("it says nothing any more")
+            raise Unavailable("it no longer answers")
         if (whole := task.result()) is not None:
             draw.hear(whole)
         if draw.reason not in REASONS:
-            raise Unavailable(f"it broke a completion off ({draw.reason})")
+            raise Unavailable(f"it aborted a completion ({draw.reason})")
         if not draw.ids or len(draw.ids) != len(draw.logprobs):
             raise StageError(f"{self.url} gives no token ids with their logprobs. It must be vLLM 0.20 or "
                              "newer.")
@@ -212,7 +212,7 @@ class Server:
         if not sampling.num_likely():
             return drawn
         if "token_id" not in draw.logprobs[0]["top_logprobs"][0]:
-            raise StageError(f"{self.url} does not name what --top-k left by token ids. It must be vLLM "
+            raise StageError(f"{self.url} returns no token ids of the --top-k candidates. It must be vLLM "
                              "0.32 or newer.")
         left = [likely(((each["token_id"], each["logprob"]) for each in [token, *token["top_logprobs"]]),
                        IMPOSSIBLE) for token in draw.logprobs]
@@ -221,13 +221,13 @@ class Server:
             support=[ids for ids, _ in left])
 
     def break_off(self) -> None:
-        """Give up all that it has under way; whoever waits for it hears that it is unavailable."""
+        """Cancel all requests in flight; whoever waits for one gets Unavailable."""
         for task in self.under_way:
             task.cancel()
 
 
 async def open_session(key: str) -> aiohttp.ClientSession:
-    """Connections to any number of servers, with the key that they want, if any."""
+    """Connections to any number of servers, with the key that they require, if any."""
     headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
     return aiohttp.ClientSession(headers=headers, auto_decompress=False,
                                  connector=aiohttp.TCPConnector(limit=0))

@@ -12,7 +12,7 @@ IMPORTING = threading.Lock()     # transformers cannot be imported by two thread
 
 
 def load_encoder(model: str, revision: str | None) -> PromptEncoder:
-    """The encoder of a model folder, or of a model of the hub at its commit."""
+    """The encoder of a model folder, or of a hub model at its commit."""
     folder = find_folder(model, revision)
     with IMPORTING:
         if (folder / "tokenizer.json").exists():
@@ -23,7 +23,7 @@ def load_encoder(model: str, revision: str | None) -> PromptEncoder:
 
 
 def read_config(model: str, revision: str | None) -> dict[str, Any]:
-    """What config.json says."""
+    """The content of config.json."""
     return dict(json.loads((find_folder(model, revision) / "config.json").read_text(encoding="utf-8")))
 
 

@@ -1,4 +1,4 @@
-"""The requests of one rollout while servers work on them: waiting, under way, finished."""
+"""The requests of one rollout while servers work on them: waiting, in flight, finished."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rollout.engines.stopping import Drawn
 from warehouse.store.errors import StageError
 
 MOST_ATTEMPTS, MOST_REFUSALS = 5, 5
-FIRST_PAUSE = 0.1                # seconds, doubled every time before a request that failed is asked again
-TURN = 0.2                       # seconds after which the caller gets a chance to stop
+FIRST_PAUSE = 0.1                # seconds before a failed request is retried; doubled every time
+TURN = 0.2                       # seconds between heartbeats
 
 
 def results(loop: asyncio.AbstractEventLoop, work: Work,
             serving: Coroutine[None, None, None]) -> Generator[Sampled | None, None, None]:
-    """What is finished while `serving` runs in the loop, and None now and then; it ends with the caller."""
+    """Yield finished samples while `serving` runs in the loop; None is a heartbeat. Ends with the caller."""
     crew = loop.create_task(serving)
     crew.add_done_callback(lambda _: work.news.set())
     try:
@@ -36,7 +36,7 @@ def results(loop: asyncio.AbstractEventLoop, work: Work,
 
 async def finish_workers(workers: list[asyncio.Task[None]],
                          watches: Iterable[asyncio.Task[None]] = ()) -> None:
-    """Wait until all workers are done, or one fails; no task of these or of the watches is left."""
+    """Wait until all workers are done, or one fails; cancel all tasks that are left."""
     try:
         await asyncio.gather(*workers)
     finally:
@@ -47,27 +47,27 @@ async def finish_workers(workers: list[asyncio.Task[None]],
 
 @dataclass
 class Draw:
-    """A request under way and, where the server tells as it goes, the tokens that it has drawn since."""
+    """A request in flight and, if the server streams, the tokens it has sampled since."""
 
     request: Request
     ids: list[int] = field(default_factory=list)
-    logprobs: list[dict[str, Any]] = field(default_factory=list)   # of each token: its own, the likeliest
+    logprobs: list[dict[str, Any]] = field(default_factory=list)   # per token: its own and the likeliest
     reason: str = ""
 
     def hear(self, answer: Any) -> None:
-        """Take a piece of vLLM's answer, or the whole."""
+        """Add a piece of vLLM's answer, or the whole."""
         for choice in answer.get("choices", []):
             self.ids += choice.get("token_ids") or []
             self.logprobs += (choice.get("logprobs") or {}).get("content") or []
             self.reason = choice["finish_reason"] or ""
 
     def drawn(self) -> Drawn:
-        """All that was drawn."""
+        """Everything sampled so far."""
         return Drawn(self.ids, [token["logprob"] for token in self.logprobs], self.reason, [])
 
 
 class Work:
-    """Requests are taken in the order given; a request that is given back is the next to be taken."""
+    """Requests are taken in the given order; a returned request is taken next."""
 
     def __init__(self, requests: Iterable[Request]) -> None:
         self.waiting, self.returned = iter(requests), deque[Request]()
@@ -80,7 +80,7 @@ class Work:
         self.news, self._changed = asyncio.Event(), asyncio.Event()
 
     async def next(self, wanted: Callable[[], bool] = lambda: True) -> Draw | None:
-        """The next request to serve, waited for; None when all are finished, or none is wanted any more."""
+        """Wait for the next request to serve; None when all are finished, or no more are wanted."""
         while wanted():
             request = self.returned.popleft() if self.returned else next(self.waiting, None)
             if request is not None:
@@ -89,18 +89,18 @@ class Work:
             self.exhausted = True
             if self.is_done():
                 break
-            await self._changed.wait()     # a request is given back, or all are finished
+            await self._changed.wait()     # a request is returned, or all are finished
         return None
 
     def finish(self, request: Request, sampled: Sampled) -> None:
-        """Take the completion of a request that was taken."""
+        """Store the completion of a request."""
         self.answered = True
         self.finished.append(sampled)
         self.news.set()
         self._end(request)
 
     def leave_out(self, request: Request, refusal: StageError) -> None:
-        """Go on without a request that is refused; raises it where prompt after prompt is refused."""
+        """Continue without a refused request; raise the refusal if prompt after prompt is refused."""
         self.refused.append(request)
         if not self.answered and len({each.messages for each in self.refused}) >= MOST_REFUSALS:
             raise refusal
@@ -112,37 +112,37 @@ class Work:
             self._tell()
 
     def go_on(self, request: Request) -> None:
-        """Take back a request whose completion is not whole yet; it is the next to be taken."""
+        """Return a request with an unfinished completion; it is taken next."""
         del self.under_way[request.index]
         self.returned.append(request)
         self._tell()
 
     def give_back(self, request: Request, url: str, failure: Exception) -> float:
-        """Take back a request that failed; seconds to wait before the next. StageError if it always fails."""
+        """Return a failed request; the result is the pause in seconds. StageError if it always fails."""
         self.go_on(request)
         self.attempts[request.index] += 1
         if self.attempts[request.index] == MOST_ATTEMPTS:
-            raise StageError(f"A request failed {MOST_ATTEMPTS} times, last at {url}: {failure}. What "
-                             "was finished is kept: run the same command again when the servers are well.")
+            raise StageError(f"A request failed {MOST_ATTEMPTS} times, last at {url}: {failure}. Finished "
+                             "completions are kept: run the same command again when the servers are well.")
         return FIRST_PAUSE * 2 ** self.attempts[request.index]
 
     def is_done(self) -> bool:
-        """True once nothing waits and nothing is under way."""
+        """True if nothing waits and nothing is in flight."""
         return self.exhausted and not self.returned and not self.under_way
 
     async def some_news(self, seconds: float) -> None:
-        """Wait until something finishes, or for so long."""
+        """Wait until something finishes, at most `seconds`."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.news.wait(), seconds)
 
     def collect(self) -> Iterator[Sampled]:
-        """What has finished since the last time."""
+        """The samples finished since the last call."""
         self.news.clear()
         while self.finished:
             yield self.finished.popleft()
 
     def broken_off(self) -> Iterator[Draw]:
-        """What was begun and nobody took the end of, which may have been drawn."""
+        """Draws that were started and not finished; they may have sampled tokens."""
         yield from map(Draw, self.returned)
         yield from self.under_way.values()
 

@@ -1,1 +1,1 @@
-"""The engine of a rollout: what one is asked for, vLLM in this process, the weights that it gets."""
+"""The engine of a rollout: its interface, vLLM in this process, the weights that it loads."""

@@ -9,8 +9,8 @@ from warehouse.fields import option
 from warehouse.store.errors import StageError
 from warehouse.store.names import UNTRUNCATED
 
-LOGPROBS_MODE = "processed_logprobs"  # of the distribution sampled from, not of the raw logits
-MOST_TOP_K, TIES = 64, 16  # up to which what truncation left is stored; tokens at its edge may be equal
+LOGPROBS_MODE = "processed_logprobs"  # of the sampling distribution, not of the raw logits
+MOST_TOP_K, TIES = 64, 16  # largest top_k with stored support; room for ties at its edge
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes vLLM makes room for
 
 
@@ -34,16 +34,16 @@ class Sampling:
         return [name for name, neutral in UNTRUNCATED.items() if getattr(self, name) != neutral]
 
     def num_likely(self) -> int:
-        """How many of the likeliest tokens an engine has to name, so that all that truncation left are there.
+        """How many of the likeliest tokens an engine must return to include all that truncation keeps.
 
-        0 where it leaves all, or too many, or the likeliest alone is taken.
+        0 if truncation keeps all or too many, or if sampling is greedy.
         """
         return self.top_k + TIES if 0 < self.top_k <= MOST_TOP_K and self.temperature else 0
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How the engine is started: the policy it serves and what it may use of the machine."""
+    """How the engine is started: the policy it serves and the resources it may use."""
 
     model: str
     adapter: str | None
@@ -55,10 +55,10 @@ class EngineSettings:
     tensor_parallel_size: int = 1
     quantization: str | None = None
     revision: str | None = None  # commit of a hub model
-    probe: Path | None = None  # what the trainer saw the policy say, where it wrote that down
-    merge: Path | None = None  # an adapter that an engine that stays adds to its weights
-    base: str = ""  # tells bases apart by what they hold: paths may come to hold something else
-    weights: str = ""  # the same of what is loaded, `merge` included and `adapter` not
+    probe: Path | None = None  # the trainer's logprobs of the policy, if stored
+    merge: Path | None = None  # an adapter that a resident engine merges
+    base: str = ""  # hash of the base's content: a path may change its content
+    weights: str = ""  # hash of the loaded weights, with `merge`, without `adapter`
 
 
 def vllm_options(settings: EngineSettings, on_cpu: bool) -> dict[str, Any]:
@@ -69,9 +69,9 @@ def vllm_options(settings: EngineSettings, on_cpu: bool) -> dict[str, Any]:
         "revision": settings.revision, "tokenizer_revision": settings.revision,
         "tensor_parallel_size": settings.tensor_parallel_size, "quantization": settings.quantization,
         "max_logprobs": MOST_TOP_K + TIES,
-        "generation_config": "vllm",  # a model's own sampling defaults must not slip in
+        "generation_config": "vllm",  # ignore a model's own sampling defaults
         "disable_log_stats": True, "use_tqdm_on_load": False,
-        "language_model_only": True,  # no room for images that no prompt has
+        "language_model_only": True,  # no memory for images
     }
     if settings.adapter_rank:
         rank = next((rank for rank in LORA_RANKS if rank >= settings.adapter_rank), None)
@@ -81,7 +81,7 @@ def vllm_options(settings: EngineSettings, on_cpu: bool) -> dict[str, Any]:
         options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
     if on_cpu:
         # On a CPU a seeded request cannot be prefilled in chunks, so a step must hold every prompt whole.
-        # Its rotary kernel there reads queries of [tokens, heads, width], which some models give, wrongly.
+        # There its rotary kernel misreads queries of [tokens, heads, width], which some models pass.
         options |= {"enforce_eager": True, "compilation_config": {"custom_ops": ["-rotary_embedding"]},
                     "max_num_batched_tokens": settings.max_num_seqs * settings.max_model_len}
     else:
@@ -91,15 +91,15 @@ def vllm_options(settings: EngineSettings, on_cpu: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Request:
-    """One completion to sample: `index` names it, the prompt goes in as token ids.
+    """One completion to sample: `index` identifies it, the prompt is given as token ids.
 
-    What was drawn before is gone on from.
+    Earlier tokens of the completion are continued.
     """
 
     index: int
     prompt_ids: list[int]
     seed: int
-    messages: str = ""                       # as JSON, for engines that are asked by them
+    messages: str = ""                       # as JSON, for APIs that take messages
     sample_index: int = 0
     drawn_ids: list[int] = field(default_factory=list)
     drawn_logprobs: list[float] = field(default_factory=list)
@@ -108,10 +108,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Sampled:
-    """One finished completion: `logprobs` (nats) are of the distribution each token was drawn from.
+    """One finished completion: `logprobs` (nats) are of the distribution each token was sampled from.
 
-    They are None where the engine gives none. `support` are the ids that truncated sampling left for each
-    token, None where it leaves all.
+    They are None if the engine gives none. `support` holds the ids that truncated sampling kept for each
+    token, None if it kept all.
     """
 
     index: int
@@ -119,7 +119,7 @@ class Sampled:
     logprobs: list[float] | None
     completion: str
     finish_reason: str  # 'stop' or 'length'
-    host: str = ""  # of the server that sampled it; "" is this machine
+    host: str = ""  # name of the sampling server; "" is this machine
     cost: float | None = None
     support: list[list[int]] | None = None
 
@@ -128,17 +128,17 @@ class Engine(Protocol):
     """A started engine that serves one policy."""
 
     engine: str  # name and version
-    dtype: str  # "" where the engine does not tell; so for the next two
+    dtype: str  # "" if the engine does not report it; also the next two
     device: str
     logprobs_mode: str
 
     def moves(self, prompt_ids: list[int]) -> bool:
-        """True if the adapter that it serves changes what the base says to a prompt."""
+        """True if the served adapter changes the base's logprobs of a prompt."""
 
     def sample(self, requests: Iterable[Request], sampling: Sampling,
                over: Callable[[], bool] | None = None) -> Iterator[Sampled | Request | None]:
-        """All requests in one run, each yielded when it finishes; requests start in the order given.
+        """Sample all requests in one run; yield each when it finishes. Requests start in the given order.
 
-        None may be yielded at any time, and is by an engine between its steps: a chance to stop. Once `over`
-        says so, what is under way comes as requests with all that was drawn, and that is the end.
+        None is a heartbeat, a chance to stop; an engine yields it between steps. Once `over` is true, each
+        request in flight is yielded with its tokens so far, and the iteration ends.
         """

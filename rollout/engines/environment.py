@@ -18,13 +18,13 @@ GPU_DEFAULTS = {
 }
 CPU_DEFAULTS = {
     "VLLM_CPU_KVCACHE_SPACE": "1",           # GiB
-    "TORCHDYNAMO_DISABLE": "1",              # compiling the ranking of logprobs takes 5 s at every start
+    "TORCHDYNAMO_DISABLE": "1",              # compiling the logprob ranks takes 5 s per start
     "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
 
 
 def prepare_environment() -> None:
-    """Set what is not set yet."""
+    """Set the variables that are not set yet."""
     for name, value in (DEFAULTS | (CPU_DEFAULTS if on_cpu() else GPU_DEFAULTS)).items():
         os.environ.setdefault(name, value)
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # also before vLLM sets it up
@@ -32,7 +32,7 @@ def prepare_environment() -> None:
 
 
 def on_cpu() -> bool:
-    """Whether the installed vLLM is the build for CPUs."""
+    """Whether the installed vLLM is the CPU build."""
     return engine_version().startswith("vllm-cpu")
 
 

@@ -1,7 +1,7 @@
-"""What a LoRA adapter adds to each weight that its base has in files, in float32.
+"""The change that a LoRA adapter makes to each weight in the base's files, in float32.
 
-A file may name a weight otherwise than the model that was trained: models with images have their text model
-one level deeper, and experts that are one tensor in memory may be files' many.
+A file may name a weight differently from the trained model: multimodal models nest their text model one
+level deeper, and experts that are one tensor in memory may be many in files.
 """
 
 import json
@@ -22,15 +22,15 @@ FACTOR = re.compile(r"base_model\.model\.(.+?)((?:\.base_layer)*)\.lora_([AB])\.
 LEFT_OUT = {"model", "language_model", "backbone", "forget_gate"}
 CALLED = {"block_sparse_moe": "mlp", "shared_mlp": "shared_experts", "shared_expert": "shared_experts"}
 EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(\w+)\.weight")
-HALVES = {"gate_proj": 0, "w1": 0, "up_proj": 1, "w3": 1}       # of gate_up_proj, in which a model has both
+HALVES = {"gate_proj": 0, "w1": 0, "up_proj": 1, "w3": 1}       # halves of gate_up_proj
 WRITES = ("down_proj", "w2", "output_linear")
 
 
 @dataclass
 class Factors:
-    """The factors A and B of an adapter by the module they stand on, and which of them were asked for.
+    """The factors A and B of an adapter by module, and which of them were used.
 
-    Of experts there may be two pairs: A [E r, in] and B [out, r E], of the matrix that reads the hidden state
+    Experts may have two pairs: A [E r, in] and B [out, r E], of the matrix that reads the hidden state
     and of the one that writes it, in this order (PEFT nests the first deeper).
     """
 
@@ -43,7 +43,7 @@ class Factors:
 
     @classmethod
     def read(cls, adapter: Path, files: list[Path], device: str = "cpu") -> Self:
-        """The factors of an adapter's folder; StageError if it is of a form that is not simply added."""
+        """The factors in an adapter's folder; StageError if more than addition is needed to merge them."""
         from safetensors.torch import load_file
         config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
         tensors = load_file(adapter / "adapter_model.safetensors", device=device)
@@ -55,7 +55,7 @@ class Factors:
         return cls(adapter, files, config["r"], scaling(config, adapter), pairs)
 
     def change(self, name: str, shape: Sequence[int], rows: int | None = None) -> Any:
-        """What is added to the weight of that name and shape, or to its first rows; None for nothing."""
+        """The change of the weight with this name and shape, or of its first rows; None if it has none."""
         if (expert := EXPERT.fullmatch(name)) and plain_name(expert[1]) in self.pairs:
             return self._of_expert(plain_name(expert[1]), int(expert[2]), expert[3], shape, rows)
         module = plain_name(name.removesuffix(".weight"))
@@ -69,7 +69,7 @@ class Factors:
         return None
 
     def _of_expert(self, module: str, index: int, part: str, shape: Sequence[int], rows: int | None) -> Any:
-        """Of one expert's matrix [out, in], which in the model may be half of a larger one."""
+        """The change of one expert's matrix [out, in], which may be half of a larger one in the model."""
         num_out, num_in = shape
         for first, down, up in self._pairs(module, part):
             halves = len(up) == 2 * num_out and part in HALVES
@@ -82,12 +82,12 @@ class Factors:
         return None
 
     def _pairs(self, module: str, part: str) -> list[tuple[str, Any, Any]]:
-        """The pairs of a module, first that of such a part."""
+        """The pairs of a module, the one for `part` first."""
         pairs = self.pairs.get(module, [])
         return pairs[::-1] if part in WRITES else pairs
 
     def _of_experts(self, module: str, part: str, shape: Sequence[int], rows: int | None) -> Any:
-        """Of all experts' matrices in one tensor, [E, out, in] or [E, in, out]."""
+        """The change of all experts in one tensor, [E, out, in] or [E, in, out]."""
         for first, down, up in self._pairs(module, part):
             sizes = [len(up), down.shape[1]]
             if sizes in ([*shape[1:]], [*reversed(shape[1:])]):
@@ -95,7 +95,7 @@ class Factors:
                 change = self.scale * (up.reshape(len(up), self.rank, -1).permute(2, 0, 1)
                                        @ down.reshape(shape[0], self.rank, -1))[:rows]
                 if sizes[0] == sizes[1] and module not in self._turned:
-                    raise StageError(f"{self.adapter} changes {module}.{part}, whose shape does not tell "
+                    raise StageError(f"{self.adapter} changes {module}.{part}, but its shape does not tell "
                                      "rows from columns. Sample with --serve adapter.")
                 turned = self._turned[module] if sizes[0] == sizes[1] else sizes != [*shape[1:]]
                 return change.transpose(1, 2) if turned else change
@@ -103,7 +103,7 @@ class Factors:
 
     @cached_property
     def _turned(self) -> dict[str, bool]:
-        """Whether files have experts' matrices as [E, in, out], by module: those that are not square tell."""
+        """Whether files store experts' matrices as [E, in, out], by module; square ones do not tell."""
         from safetensors import safe_open
         turned = {}
         for source in self.files:
@@ -123,12 +123,12 @@ class Factors:
 
 
 def plain_name(module: str) -> str:
-    """A module's name without what files and models call differently."""
+    """A module's name without the parts that differ between files and models."""
     return ".".join(CALLED.get(part, part) for part in module.split(".") if part not in LEFT_OUT)
 
 
 def scaling(config: dict[str, Any], adapter: Path) -> float:
-    """What B A is multiplied by; StageError for forms of adapters that do more than add B A."""
+    """The factor of B A; StageError for adapters that do more than add B A."""
     for name, plain in UNSUPPORTED.items():
         if config.get(name, plain) != plain:
             raise StageError(f"{adapter} has {name} = {config[name]} and cannot simply be added to its base. "

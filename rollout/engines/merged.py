@@ -1,4 +1,4 @@
-"""A policy's adapter added into its base: plain weights in a scratch folder while an engine loads them."""
+"""A policy's adapter merged into its base: plain weights in a scratch folder while an engine loads them."""
 
 import fcntl
 import json
@@ -15,11 +15,11 @@ from rollout.engines.factors import Factors
 from warehouse.stages.space import saying_the_disk_is_full
 from warehouse.store.errors import StageError
 
-SCRATCH, LOCK = "rollhouse-merged-", ".in-use"     # a folder's name begins so; its user has its file locked
+SCRATCH, LOCK = "rollhouse-merged-", ".in-use"     # prefix of folder names; lock file held by the user
 
 
 def adapts_experts(adapter: Path) -> bool:
-    """Whether an adapter changes the experts of a mixture, which PEFT counts as parameters, not modules."""
+    """Whether an adapter changes the experts of a mixture; PEFT lists these as parameters, not modules."""
     return bool(json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8")).get(
         "target_parameters"))
 
@@ -28,8 +28,8 @@ def adapts_experts(adapter: Path) -> bool:
 def merged_weights(model: str, revision: str | None, adapter: Path, dtype: str) -> Iterator[str]:
     """A folder with base + adapter, added in float32 and rounded to `dtype` once; gone afterwards.
 
-    `dtype` "auto" keeps the base's own. It lies in the system's folder for temporary files (TMPDIR).
-    Raises StageError when the adapter is of a form that is not simply added, or the disk is too small.
+    `dtype` "auto" keeps the base's own. The folder is in the system's temporary directory (TMPDIR).
+    Raises StageError if more than addition is needed to merge the adapter, or if the disk is too small.
     """
     sweep()
     base = base_folder(model, revision)
@@ -49,7 +49,7 @@ def merged_weights(model: str, revision: str | None, adapter: Path, dtype: str) 
 
 
 def scratch_folder() -> tuple[Path, int]:
-    """A folder and its lock, which this process holds; made again if a `sweep` of another came in between."""
+    """A scratch folder and its lock, held by this process; retried if another `sweep` removed it."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=SCRATCH))
         try:
@@ -63,7 +63,7 @@ def scratch_folder() -> tuple[Path, int]:
 
 
 def merge(base: Path, adapter: Path, folder: Path, dtype: str) -> None:
-    """Write base + scale * B A for every adapted weight [out, in]; everything else as it is."""
+    """Write base + scale * B A for every adapted weight [out, in], and everything else unchanged."""
     from safetensors.torch import save_file
     for source in base.iterdir():
         if source.is_file() and source.suffix not in (".safetensors", ".bin", ".pt", ".gguf"):
@@ -77,7 +77,7 @@ def merged_tensors(base: Path, adapter: Path | None, dtype: str,
                    device: str) -> Iterator[tuple[str, Any, Path]]:
     """Name, tensor and file of every weight of base + adapter, added in float32 and rounded to `dtype` once.
 
-    Without an adapter the base's own. StageError if the adapter is not simply added.
+    Without an adapter, the base's own. StageError if more than addition is needed to merge it.
     """
     import torch
     from safetensors import safe_open
@@ -96,10 +96,10 @@ def merged_tensors(base: Path, adapter: Path | None, dtype: str,
 
 
 def kept_by_rounding(base: Path, adapter: Path, dtype: str) -> float:
-    """The share of an adapter's change that is left when it is added into its base and rounded to `dtype`.
+    """The share of an adapter's change that is left after merging it into its base and rounding to `dtype`.
 
-    e.d / d.d with d the change and e what the weights differ by afterwards, by the first 64 rows of each
-    matrix: a weight of that dtype whose change is less than half of its rounding does not differ at all.
+    This is e.d / d.d with the change d and the difference e of the rounded weights, over the first 64 rows of
+    each matrix. A weight does not change at all if its change is below half a rounding step.
     """
     import torch
     from safetensors import safe_open
@@ -122,7 +122,7 @@ def kept_by_rounding(base: Path, adapter: Path, dtype: str) -> float:
 
 
 def base_folder(model: str, revision: str | None) -> Path:
-    """Where the base's safetensors lie: the folder itself, or the hub's copy of that commit."""
+    """The folder with the base's safetensors: the folder itself, or the hub's copy of that commit."""
     if Path(model).is_dir():
         folder = Path(model)
     else:
@@ -136,15 +136,15 @@ def base_folder(model: str, revision: str | None) -> Path:
 
 
 def sweep() -> None:
-    """Remove what processes that no longer live left behind.
+    """Remove the folders of processes that have ended.
 
-    A lock tells, also of other containers and machines that share the folder, whose process ids say nothing.
+    The lock shows this even across containers and machines, where process ids mean nothing.
     """
     for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
         try:
             lock = os.open(left / LOCK, os.O_RDWR)
         except OSError:
-            continue                 # somebody else's, or made just now
+            continue                 # another user's, or just created
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left, ignore_errors=True)

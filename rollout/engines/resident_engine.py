@@ -1,4 +1,4 @@
-"""An engine that stays from rollout to rollout, in the one process of `warehouse warm` that runs them."""
+"""An engine that stays loaded between rollouts, in the rollout process of `warehouse warm`."""
 
 import os
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from warehouse.stages import warm
 
 @dataclass
 class Kept:
-    """A started engine, how it was started, and which weights it holds now."""
+    """A started engine, how it was started, and its current weights."""
 
     engine: VllmEngine
     settings: EngineSettings
@@ -26,24 +26,24 @@ _kept: Kept | None = None
 
 @lru_cache(maxsize=1)
 def keep_encoder(model: str, base: str) -> PromptEncoder:
-    """The encoder of a model, loaded once: a large tokenizer takes a second. `base` tells bases apart."""
+    """The encoder of a model, loaded once: a large tokenizer takes a second. `base` identifies the base."""
     return load_encoder(model)
 
 
 def check_fits(settings: EngineSettings, *, keeps: bool) -> None:
-    """NewProcess where the engine of the rollout before is in the way of one that fits, kept or not.
+    """NewProcess if the kept engine is in the way of one that fits, resident or not.
 
-    On a GPU vLLM has one that sleeps in a process, and no second.
+    On a GPU, a process can hold one sleeping vLLM engine and no second one.
     """
     if _kept and not keeps:
-        raise warm.NewProcess("The engine of the rollout before is kept, this one cannot be: another process "
+        raise warm.NewProcess("The previous rollout's engine is kept, this one cannot be: another process "
                               "starts it.")
     if _kept and (reason := lacks(_kept, settings)):
-        raise warm.NewProcess(f"The engine of the rollout before has {reason}: another is started.")
+        raise warm.NewProcess(f"The previous rollout's engine has {reason}: another is started.")
 
 
 def start_kept(settings: EngineSettings) -> VllmEngine:
-    """The engine of the rollout before with this policy's weights, or the first of this process."""
+    """The previous rollout's engine with this policy's weights, or the first engine of this process."""
     global _kept
     if _kept is None and settings.merge and adapts_experts(settings.merge):
         with merged_weights(settings.model, settings.revision, settings.merge, settings.dtype) as folder:
@@ -57,7 +57,7 @@ def start_kept(settings: EngineSettings) -> VllmEngine:
     engine = _kept.engine
     engine.serve(settings.adapter)
     if _kept.weights == settings.weights:
-        check_engine(engine, settings, "The engine that was kept")
+        check_engine(engine, settings, "The kept engine")
         return engine
     engine.load(base_folder(settings.model, settings.revision), settings.merge, settings.dtype)
     _kept.weights = settings.weights
@@ -66,24 +66,24 @@ def start_kept(settings: EngineSettings) -> VllmEngine:
 
 
 def start_alone(settings: EngineSettings) -> VllmEngine:
-    """An engine that cannot be kept, in a process that ends with its rollout: memory is free only so."""
+    """An engine that cannot be kept, in a process that ends with its rollout: only this frees its memory."""
     warm.stays = False
     return start_cold(settings)
 
 
 def start_cold(settings: EngineSettings) -> VllmEngine:
-    """An engine for one rollout, held against what `train` wrote down of its policy."""
+    """An engine for one rollout, checked against the probe of its policy."""
     engine = VllmEngine(settings)
     check_engine(engine, settings)
     return engine
 
 
 def lacks(kept: Kept, wanted: EngineSettings) -> str:
-    """What of an engine a rollout wants otherwise, but for weights that can be changed; '' for nothing.
+    """What a rollout needs that the kept engine lacks, except changeable weights; '' for nothing.
 
-    Another base may have other layers, another tokenizer: it needs another engine. On a CPU vLLM packs the
-    experts of a mixture, and an output layer that is tied to the embedding, when it starts. Given other
-    weights later, it would sample with those of the policy before.
+    Another base needs another engine: its layers or tokenizer may differ. On a CPU vLLM packs the experts of
+    a mixture, and an output layer that is tied to the embedding, when it starts. With replaced weights it
+    would still sample with the previous policy's.
     """
     has = kept.settings
     if has.base != wanted.base:
@@ -100,6 +100,6 @@ def lacks(kept: Kept, wanted: EngineSettings) -> str:
 
 
 def rest() -> None:
-    """Give up the GPU until the next rollout, unless a training has room beside the engine."""
+    """Free the GPU until the next rollout, unless a training has room next to the engine."""
     if _kept and not os.environ.get(warm.AWAKE):
         _kept.engine.sleep()

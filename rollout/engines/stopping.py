@@ -1,4 +1,4 @@
-"""How a completion ends: what the engine is asked for next, and why a completion is over."""
+"""How a completion ends: the next draw to request, and why a completion is over."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 from rollout.engines.engine import Request, Sampled, Sampling
 from rollout.prompts.plan import seed_of
 
-FINAL_ONLY = 2                   # of vLLM's RequestOutputKind: no answer before the last token
+FINAL_ONLY = 2                   # vLLM's RequestOutputKind: one answer, after the last token
 REASONS = ("stop", "length")
 
 
 class Drawn(NamedTuple):
-    """What an engine drew at one go: ids, their logprobs (nats), its own finish reason.
+    """The result of one draw: ids, their logprobs (nats), the engine's finish reason.
 
-    And the ids that truncation left for each token; none where it leaves all.
+    And the ids that truncation kept for each token; empty if it kept all.
     """
 
     ids: list[int]
@@ -25,9 +25,9 @@ class Drawn(NamedTuple):
 
 
 def next_draw(request: Request, sampling: Sampling) -> tuple[list[int], int, int]:
-    """What an engine is asked for: token ids, seed, and how many tokens at most.
+    """What to request from an engine: token ids, seed, and the maximum number of tokens.
 
-    A completion that goes on draws from a seed of its own: the first seed again would draw the same numbers.
+    A continued completion needs another seed: the first seed would repeat the same random numbers.
     """
     num_drawn = len(request.drawn_ids)
     seed = seed_of(request.seed, "from", num_drawn) if num_drawn else request.seed
@@ -35,26 +35,26 @@ def next_draw(request: Request, sampling: Sampling) -> tuple[list[int], int, int
 
 
 def draw_parameters(sampling: Sampling, seed: int, max_tokens: int) -> dict[str, Any]:
-    """vLLM's parameters of one draw: its own seed, the sampled token's logprob, ids only.
+    """vLLM's parameters of one draw: seed, the sampled token's logprob, ids only.
 
-    With --top-k the logprobs of all that could have been sampled.
+    With --top-k also the logprobs of all candidates.
     """
     return {**vars(sampling), "max_tokens": max_tokens, "seed": seed, "logprobs": sampling.num_likely(),
             "detokenize": False, "output_kind": FINAL_ONLY}
 
 
 def likely(logprobs: Iterable[tuple[int, float]], least: float = -math.inf) -> tuple[list[int], float]:
-    """Of (id, logprob) the ids that can be drawn, those above `least`, and the logprob of all of them.
+    """Ids of (id, logprob) pairs that can be sampled, those above `least`, and their total logprob.
 
-    That is 0 but where more are equally likely at the edge of truncation than the engine names; a token's
-    logprob less it is exact among those that are named.
+    The total is 0 unless more tokens tie at the edge of truncation than the engine returns. Subtracting it
+    from a token's logprob renormalises over the returned tokens.
     """
     left = {token: logprob for token, logprob in logprobs if logprob > least}
     return [*left], math.log(math.fsum(map(math.exp, left.values())))
 
 
 def gone_on(request: Request, drawn: Drawn) -> Request:
-    """The request with what was drawn more."""
+    """The request with the newly sampled tokens appended."""
     return replace(request, drawn_ids=[*request.drawn_ids, *drawn.ids],
                    drawn_logprobs=[*request.drawn_logprobs, *drawn.logprobs],
                    drawn_support=[*request.drawn_support, *drawn.support])
@@ -62,7 +62,7 @@ def gone_on(request: Request, drawn: Drawn) -> Request:
 
 def after_draw(request: Request, sampling: Sampling, drawn: Drawn,
                decode: Callable[[list[int]], str]) -> Sampled | Request:
-    """The whole completion, or, where the draw was broken off, the request with what is drawn so far."""
+    """The whole completion or, if the draw was aborted, the request with its tokens so far."""
     request = gone_on(request, drawn)
     if drawn.reason not in REASONS:
         return request

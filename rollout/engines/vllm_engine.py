@@ -1,4 +1,4 @@
-"""The one door to vLLM: its tokenizer, its engine, and what its errors mean.
+"""The only module that imports vLLM: its tokenizer, its engine, and what its errors mean.
 
 Call rollout.engines.environment.prepare_environment before importing this.
 """
@@ -38,14 +38,14 @@ def load_encoder(model: str) -> PromptEncoder:
 
 
 def device_name() -> str:
-    """What vLLM samples on: 'cpu', the name of a GPU, or '' where this build of it sees none."""
+    """vLLM's device: 'cpu', the name of a GPU, or '' if this build sees none."""
     if current_platform.is_unspecified():
         return ""
     return "cpu" if current_platform.is_cpu() else str(current_platform.get_device_name())
 
 
 def why_unknown(model: str, revision: str | None) -> str | None:
-    """Why vLLM refuses a model by its config; None where it takes it."""
+    """Why vLLM refuses a model by its config; None if it accepts the model."""
     try:
         EngineArgs(model=model, revision=revision, tokenizer_revision=revision).create_model_config()
     except ValueError as error:
@@ -56,7 +56,7 @@ def why_unknown(model: str, revision: str | None) -> str | None:
 class VllmEngine:
     """A started vLLM that serves one policy: the base, or the base with a LoRA adapter.
 
-    One that `sleeps` can give up its GPU between rollouts, and be given other weights.
+    If it `sleeps`, it can free the GPU between rollouts and get other weights.
     """
 
     def __init__(self, settings: EngineSettings, *, sleeps: bool = False) -> None:
@@ -77,20 +77,20 @@ class VllmEngine:
         self.lora = LoRARequest(f"policy-{self.num_loras}", self.num_loras, adapter) if adapter else None
 
     def load(self, folder: Path, adapter: Path | None, dtype: str) -> None:
-        """Replace the weights by those in a folder, with an adapter added to them."""
+        """Replace the weights by those in a folder, with an adapter merged."""
         device = "cpu" if self.device == "cpu" else "cuda"
         weights = ((name, weight) for name, weight, _ in merged_tensors(folder, adapter, dtype, device))
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         self.llm.reset_prefix_cache()
 
     def sleep(self) -> None:
-        """Give up the GPU until `wake`: weights to main memory, the cache away."""
+        """Free the GPU until `wake`: move weights to main memory and drop the cache."""
         if self.sleeps:
             self.llm.sleep(level=1)
             self.asleep = True
 
     def wake(self) -> None:
-        """Take the GPU again, with the same weights."""
+        """Return to the GPU with the same weights."""
         if self.asleep:
             self.llm.wake_up()
             self.asleep = False
@@ -104,14 +104,14 @@ class VllmEngine:
         return [row[token].logprob for token, row in zip(ids[1:], answer.prompt_logprobs[1:], strict=True)]
 
     def moves(self, prompt_ids: list[int]) -> bool:
-        """True if the adapter changes any logprob of a prompt's tokens; False if it is not served at all."""
+        """True if the adapter changes any logprob of a prompt; False if no adapter is served."""
         return self.prompt_logprobs(prompt_ids, with_adapter=False) != self.prompt_logprobs(prompt_ids)
 
     def sample(self, requests: Iterable[Request], sampling: Sampling,
                over: Callable[[], bool] | None = None) -> Iterator[Sampled | Request | None]:
-        """All requests in one continuous batch, each yielded when it finishes, and None after every step.
+        """Sample in one continuous batch; yield each request when it finishes, and None after every step.
 
-        The engine is handed a few batches ahead, not everything: a waiting request costs its prompt's memory.
+        The engine gets a few batches ahead, not everything: a waiting request costs its prompt's memory.
         """
         tokenizer, waiting = self.llm.get_tokenizer(), iter(requests)
         inside: dict[int, Request] = {}
@@ -133,10 +133,10 @@ class VllmEngine:
 
     def _break_off(self, inside: dict[int, Request], sampling: Sampling,
                    decode: Callable[[list[int]], str]) -> Iterator[Sampled | Request]:
-        """End the requests that are inside; each with what was drawn of it."""
+        """Abort the requests in flight; each keeps its tokens so far."""
         core, broken = self.llm.llm_engine, Broken()
         for state in core.output_processor.request_states.values():
-            state.queue = broken        # where vLLM puts what an aborted request has
+            state.queue = broken        # vLLM puts the tokens of an aborted request here
         core.abort_request([str(index) for index in inside])
         for output in broken.outputs:
             request = inside.pop(int(output.request_id.split("-")[0]))
@@ -152,7 +152,7 @@ class VllmEngine:
 
 
 class Broken:
-    """Takes the outputs of requests that are aborted."""
+    """Receives the outputs of aborted requests."""
 
     def __init__(self) -> None:
         self.outputs: list[Any] = []
@@ -163,9 +163,9 @@ class Broken:
 
 
 def _start(settings: EngineSettings, more: dict[str, Any], *, second: bool = True) -> LLM:
-    """An engine with vLLM's second model runner, which draws for all seeded requests in one kernel.
+    """An engine with vLLM's second model runner, which samples all seeded requests in one kernel.
 
-    With adapters beside the base, on a CPU, and where the second does not support the model, vLLM chooses.
+    With unmerged adapters, on a CPU, and for models that this runner lacks, vLLM chooses the runner.
     """
     options = vllm_options(settings, on_cpu=current_platform.is_cpu()) | more
     if not RUNNER_IS_SET:
@@ -205,14 +205,14 @@ def check_compiler() -> None:
 
 
 def parameters(sampling: Sampling, seed: int, max_tokens: int) -> SamplingParams:
-    """As in a request to a server, but with logprobs as flat lists: objects cost a small model an eighth."""
+    """The same as for a server, but with logprobs as flat lists: objects cost a small model an eighth."""
     values = draw_parameters(sampling, seed, max_tokens)
     values["output_kind"] = RequestOutputKind(values["output_kind"])
     return SamplingParams(**values, flat_logprobs=True)
 
 
 def _drawn(output: Any, sampling: Sampling) -> Drawn:
-    """What a finished request drew."""
+    """The draw of a finished request."""
     completion = output.outputs[0]
     ids, logprobs = list(completion.token_ids), completion.logprobs or FlatLogprobs()  # None at first
     if not sampling.num_likely():
@@ -224,13 +224,13 @@ def _drawn(output: Any, sampling: Sampling) -> Drawn:
 
 
 def _first_line(error: Exception) -> str:
-    if isinstance(error, ValidationError):         # its first line says only how many there are
+    if isinstance(error, ValidationError):         # its first line only counts the errors
         error = ValueError(error.errors()[0]["msg"].removeprefix("Value error, "))
     line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".") + "."
-    if "failed to be inspected" in line:        # the reason is in the logs alone
+    if "failed to be inspected" in line:        # the reason is only in the logs
         name = line.split("'")[1]
         try:
             ModelRegistry.models[name].load_model_cls()
-        except Exception as cause:      # a module fails in its own way
+        except Exception as cause:      # a module may raise anything
             return f"its {name} cannot be imported: {first_line(cause)}."
     return line

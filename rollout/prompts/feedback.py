@@ -1,6 +1,6 @@
-"""Feedback: what the next turn says about a completion, made from that completion's own score.
+"""Feedback: what the next turn says about a completion, made from the completion's own score.
 
-A feedback format is never edited once rows were sampled with it: a changed wording gets the next version.
+Never edit a feedback format once rows were sampled with it: new wording needs a new version.
 """
 
 import json
@@ -16,20 +16,20 @@ from warehouse.store.errors import StageError
 from warehouse.tasks.augmentation import augment
 
 Row = dict[str, Any]
-Shown = list[dict[str, Any]]  # what may be shown: train pairs as the prompt had them, or tests that failed
+Shown = list[dict[str, Any]]  # visible to the model: train pairs as prompted, or failed tests
 LINE = re.compile(r"line (\d+): ")  # before the message of an error
 REQUEST = "Write the whole program again, corrected."
 
 
 class Feedback(NamedTuple):
-    """A named and versioned way to say what was wrong, given columns of a sample, its prompt and its task."""
+    """A named and versioned feedback text, made from columns of a sample, its prompt and its task."""
 
     name: str
     say: Callable[[Row, Shown], str]
 
 
 def find_feedback(name: str) -> Feedback:
-    """The format of a name, with or without its version, or `def NAME(sample, shown)` in FILE.py:NAME."""
+    """The format of this name, with or without its version, or `def NAME(sample, shown)` in FILE.py:NAME."""
     if ".py:" in name:
         user = load_function(name, "--feedback")
         return Feedback(f"{user.name}@{user.content_hash}", lambda sample, shown: _users(user, sample, shown))
@@ -49,11 +49,11 @@ def _users(user: UserFunction, sample: Row, shown: Shown) -> str:
 
 
 def shown_of(parent: Row) -> Shown:
-    """What may be shown of how a completion did; of grids never a test pair.
+    """What may be shown of how a completion did; for grids never a test pair.
 
-    For 'grid' the train pairs that the prompt showed, as it showed them, all where it does not say which:
-    {input, expected, output}, output None where the program gave none; none that a replaced task has no
-    longer. For others the tests that failed: {test, error}, in their order.
+    For 'grid': the train pairs that the prompt showed, as it showed them, or all if it does not record them:
+    {input, expected, output}, output None if the program gave none; without pairs that a replaced task no
+    longer has. For others: the failed tests {test, error}, in their order.
     """
     payload, outputs = json.loads(parent["payload"]), json.loads(parent["outputs"] or "{}")
     if parent["kind"] == "grid":
@@ -83,7 +83,7 @@ def _as_shown(grid: list[list[int]], parent: Row) -> list[list[int]]:
 
 
 def _failed_call(entry_point: str, call: Row, result: Any) -> dict[str, str] | None:
-    """A call that raised, or gave something else than expected; None where it is not clear."""
+    """A call that raised, or returned something unexpected; None if it is not clear."""
     arguments = [repr(each) for each in call.get("args", [])]
     arguments += [f"{name}={value!r}" for name, value in call.get("kwargs", {}).items()]
     test = f"{entry_point}({', '.join(arguments)}) == {call['expected']!r}"
@@ -96,7 +96,7 @@ def _failed_call(entry_point: str, call: Row, result: Any) -> dict[str, str] | N
 
 
 def _plain(value: Any) -> bool:
-    """True for a value that is stored as it is: tuples, sets and odd numbers are tagged."""
+    """True for a value that is stored unchanged: tuples, sets and special numbers are tagged."""
     return not isinstance(value, dict) and (not isinstance(value, list) or all(map(_plain, value)))
 
 
@@ -118,15 +118,15 @@ def _tests(sample: Row, shown: Shown) -> str:
 
 
 def _error(sample: Row, _shown: Shown) -> str:
-    """The error alone: no test and no expected output."""
+    """Only the error: no test and no expected output."""
     if sample["truncated"]:
         return f"Your answer was cut off at the limit of {sample['num_completion_tokens']} tokens. {REQUEST}"
     if not sample["error_class"]:
         return f"Your answer is not right. {REQUEST if sample['code'] else 'Try again.'}"
     name = sample["error_name"] or sample["error_class"].replace("_", " ")
     message, lines, place = sample["error_message"] or "", (sample["code"] or "").splitlines(), ""
-    if (told := LINE.match(message)) and int(told[1]) <= len(lines):
-        message, place = message[told.end():], f" in line {told[1]}, `{lines[int(told[1]) - 1].strip()}`"
+    if (line := LINE.match(message)) and int(line[1]) <= len(lines):
+        message, place = message[line.end():], f" in line {line[1]}, `{lines[int(line[1]) - 1].strip()}`"
     return f"Your program failed with {name}{place}{f': {message}' if message else ''}. {REQUEST}"
 
 

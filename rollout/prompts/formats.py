@@ -1,6 +1,6 @@
 """Prompt formats: named and versioned ways to turn a task into chat messages.
 
-A format is never edited once rows were sampled with it: a changed wording gets the next version.
+Never edit a format once rows were sampled with it: new wording needs a new version.
 """
 
 import inspect
@@ -21,7 +21,7 @@ MIN_PAIRS, DIGITS = 2, grid_encoder("digits")       # of compact@1
 
 @dataclass(frozen=True)
 class Shown:
-    """What a grid prompt may show: train pairs in the order drawn, and one test input; augmented already."""
+    """What a grid prompt may show: train pairs in the drawn order, and one test input; already augmented."""
 
     pairs: list[dict[str, Any]]
     test_input: list[list[int]]
@@ -38,7 +38,7 @@ class Format:
     shows_test: bool
 
     def with_options(self, given: dict[str, str]) -> dict[str, str]:
-        """The format's options with those given; StageError for one it does not have."""
+        """The format's options updated with those given; StageError for an unknown one."""
         unknown = sorted(given.keys() - self.options.keys())
         if unknown:
             raise StageError(f"Prompt format {self.name} has no option '{unknown[0]}'. "
@@ -47,7 +47,7 @@ class Format:
 
 
 def all_pairs(pairs: list[dict[str, Any]], _options: dict[str, str]) -> list[int]:
-    """Every pair is shown."""
+    """Show every pair."""
     return list(range(len(pairs)))
 
 
@@ -67,8 +67,8 @@ def choose_pairs(pairs: Sequence[dict[str, Any]], *, max_pairs: int = 3,
                  max_characters: int = 700) -> list[int]:
     """Indices of the pairs to show, in their original order: the smallest first while they fit.
 
-    The two smallest are always taken, so that a rule can be told from them; whoever sends the prompt
-    leaves out those that are still too long.
+    The two smallest are always taken, so that the rule can be inferred; the caller leaves out prompts that
+    are still too long.
     """
     lengths = [len(render_pair(pair)) for pair in pairs]
     chosen: list[int] = []
@@ -114,11 +114,11 @@ FORMATS = {format.name: format for format in (
            lambda shown, _options: [{"role": "user", "content": render_pairs(shown.pairs)}], False),
     Format("chat@1", CHAT_OPTIONS, all_pairs, _chat, True),
 )}
-OWN_MESSAGES = "messages@1"  # tasks that bring their own messages are sent as they are
+OWN_MESSAGES = "messages@1"  # tasks with their own messages are sent unchanged
 
 
 def own_messages(task_messages: str) -> tuple[Messages, str]:
-    """Messages of a task that brings its own, and the prefill: a last assistant turn is continued."""
+    """Messages of a task with its own messages, and the prefill: a last assistant turn is continued."""
     messages = json.loads(task_messages)
     if messages[-1]["role"] == "assistant":
         return messages[:-1], messages[-1]["content"]
@@ -126,7 +126,7 @@ def own_messages(task_messages: str) -> tuple[Messages, str]:
 
 
 def find_format(name: str) -> Format:
-    """The format of a name, without a version the newest, or that of FILE.py:NAME; else StageError."""
+    """The format with this name, without a version the newest, or that of FILE.py:NAME; else StageError."""
     if ".py:" in name:
         return user_format(name)
     matches = [known for known in FORMATS if known in (name, f"{name}@{known.rpartition('@')[2]}")]
@@ -149,7 +149,7 @@ def user_format(text: str) -> Format:
 
 
 def _render(user: UserFunction, shown: Shown, options: dict[str, str]) -> Messages:
-    """What the function gives: a text, the user's turn, or messages; StageError for anything else."""
+    """The function's result: a text, the user's turn, or messages; StageError for anything else."""
     where = f"The prompt format {user.name} in {user.path}"
     given = user.call(where, "Nothing was sampled; correct it.", shown.pairs, shown.test_input, **options)
     messages = [{"role": "user", "content": given}] if isinstance(given, str) else given

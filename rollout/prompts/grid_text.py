@@ -14,7 +14,7 @@ CELLS: dict[str, Callable[[list[int]], str]] = {
 
 
 def grid_encoder(name: str) -> Callable[[Grid], str]:
-    """The encoder of a name; StageError for an unknown one."""
+    """The encoder with this name; StageError for an unknown one."""
     if name not in CELLS:
         raise StageError(f"Unknown grid encoder '{name}'. Use one of {', '.join(CELLS)}, or a function of "
                          "your own: --prompt-format FILE.py:NAME.")
@@ -22,7 +22,7 @@ def grid_encoder(name: str) -> Callable[[Grid], str]:
 
 
 def describe_cells(name: str) -> str:
-    """A sentence that says how the cells of an encoder are to be read."""
+    """A sentence that explains the cells of an encoder to the model."""
     if name == "names":
         numbered = ", ".join(f"{number} {color}" for number, color in enumerate(COLOR_NAMES))
         return f"Each cell is the name of a colour, whose number is: {numbered}."

@@ -1,4 +1,4 @@
-"""The prompts of a next turn: each conversation so far, token for token, then feedback; a group each."""
+"""The prompts of a next turn: each conversation so far, token for token, then feedback; one group each."""
 
 import json
 from collections import Counter
@@ -12,15 +12,15 @@ from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.store.errors import StageError, counted
 from warehouse.store.names import group_id_of, prompt_id_of
 
-QUESTION = {"role": "user", "content": "?"}  # stands for the first turn, whose own tokens are kept
+QUESTION = {"role": "user", "content": "?"}  # placeholder for the first turn; its tokens are kept
 Segment = dict[str, Any]                     # start, length, kind
-# What a turn has from the first: how its grids were augmented, which the scorer undoes.
+# Columns copied from the first turn: how its grids were augmented; the scorer undoes this.
 INHERITED = ("task_id", "split", "prompt_format", "format_options", "flip", "rotations", "color_map",
              "pair_order", "shown_test")
 
 
 class NextPrompt(NamedTuple):
-    """A prompt of a second or later turn; `verbatim` if it begins with the parent's very tokens."""
+    """A prompt of a second or later turn; `verbatim` if it begins with the parent's exact tokens."""
 
     prompt: str
     prompt_ids: list[int]
@@ -30,7 +30,7 @@ class NextPrompt(NamedTuple):
 
 def plan_turn(parents: list[dict[str, Any]], options: RolloutOptions, encoder: PromptEncoder,
               max_prompt_tokens: int, **keys: Any) -> Plan:
-    """A prompt per parent, if its conversation fits; StageError if none does."""
+    """A prompt per parent, if its conversation fits; StageError if none fits."""
     plan, too_long, of_task = Plan(), set(), Counter[str]()
     feedback = find_feedback(options.feedback)
     for parent in parents:
@@ -43,7 +43,7 @@ def plan_turn(parents: list[dict[str, Any]], options: RolloutOptions, encoder: P
     plan.too_long = len(too_long - of_task.keys())
     if not plan.rows:
         raise StageError(f"None of {counted(len(parents), 'conversation')} fits {max_prompt_tokens} "
-                         "tokens with feedback. Raise --max-prompt-tokens where the model holds more, or "
+                         "tokens with feedback. Raise --max-prompt-tokens if the model holds more, or "
                          "give a shorter --feedback.")
     return plan
 
@@ -69,20 +69,20 @@ def _prompt_row(parent: dict[str, Any], index: int, options: RolloutOptions, fee
 def next_prompt(parent: dict[str, Any], feedback: str, encoder: PromptEncoder) -> NextPrompt:
     """The conversation of a parent (columns of prompts and completions) with feedback to its completion.
 
-    The template is asked how it writes an answer that is followed by feedback. Where it repeats the answer,
-    what stands behind it is encoded and appended to the tokens that were sampled. Where it rewrites earlier
-    turns, for instance leaves out what was thought, the conversation is what the template makes of it.
-    StageError where it changes how the question is written, too.
+    The template shows how it writes an answer followed by feedback. If it repeats the answer, the text
+    behind the answer is encoded and appended to the sampled tokens. If it rewrites earlier turns, for example
+    drops the thoughts, the template's conversation is used. StageError if it changes how the question is
+    written, too.
     """
     said = (parent["prefill"] or "") + parent["completion"]
     messages = [QUESTION, {"role": "assistant", "content": said}, {"role": "user", "content": feedback}]
     opening, whole = encoder.render([QUESTION], ask=False), encoder.render(messages, ask=True)
-    asked = encoder.render([QUESTION], ask=True)
+    rendered = encoder.render([QUESTION], ask=True)
     kept = next((text for text in (said, said.rstrip(), said.strip())
-                 if whole.startswith(asked + text)), None)
+                 if whole.startswith(rendered + text)), None)
     before = parent["segments"] or [segment(0, len(parent["prompt_ids"]), "task")]
     if kept is not None:
-        text = whole[len(asked + kept):]
+        text = whole[len(rendered + kept):]
         ids, places = encoder.encode_places(text)
         sampled = parent["completion_ids"]
         if ids and sampled and ids[0] == sampled[-1]:  # the end token, which was sampled
@@ -91,8 +91,8 @@ def next_prompt(parent: dict[str, Any], feedback: str, encoder: PromptEncoder) -
             parent["prompt"] + parent["completion"] + text, [*parent["prompt_ids"], *sampled, *ids],
             join(before, [segment(0, len(sampled), "policy")],
                  label(text, places, [("feedback", feedback)])), verbatim=True)
-    opened = asked.removeprefix(opening) + (parent["prefill"] or "")
-    if not (whole.startswith(opening) and asked.startswith(opening) and parent["prompt"].endswith(opened)):
+    opened = rendered.removeprefix(opening) + (parent["prefill"] or "")
+    if not (whole.startswith(opening) and rendered.startswith(opening) and parent["prompt"].endswith(opened)):
         raise StageError("The model's chat template writes a question differently once it is answered, so no "
                          "turn can follow. Use a template that leaves earlier turns alone.")
     question = parent["prompt"].removesuffix(opened)
@@ -106,9 +106,9 @@ def next_prompt(parent: dict[str, Any], feedback: str, encoder: PromptEncoder) -
 
 
 def label(text: str, places: list[int], contents: list[tuple[str, str]]) -> list[Segment]:
-    """Segments of a text's tokens: those that begin in one of the `contents` are of its kind, else template.
+    """Segments of a text's tokens: tokens that begin within one of `contents` get its kind, others template.
 
-    Contents are (kind, text) in the order in which they stand; what the template changed is not known.
+    Contents are (kind, text) in their order in the text; one that the template changed is not found.
     """
     spans, start = [], 0
     for kind, content in contents:
@@ -123,12 +123,12 @@ def label(text: str, places: list[int], contents: list[tuple[str, str]]) -> list
 
 
 def segment(start: int, length: int, kind: str) -> Segment:
-    """`length` tokens of a kind from a place in the prompt's ids on."""
+    """`length` tokens of a kind, from position `start` of the prompt's ids."""
     return {"start": start, "length": length, "kind": kind}
 
 
 def join(*several: list[Segment], by: str = "kind") -> list[Segment]:
-    """Lists of segments one behind the other; neighbours of a kind, or of another field, are joined."""
+    """Concatenated lists of segments; neighbours of equal kind, or other field, are merged."""
     whole: list[Segment] = []
     for each in chain(*several):
         start = whole[-1]["start"] + whole[-1]["length"] if whole else 0

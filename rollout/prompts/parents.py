@@ -29,8 +29,8 @@ def choose_parents(warehouse: Warehouse, options: RolloutOptions, iteration: int
                    purpose: str) -> list[dict[str, Any]]:
     """Rows of the parents of the wave `purpose`: columns of samples, completions, prompts and tasks.
 
-    A task has `parents_per_task` of them, the same again where it has fewer wrong ones; those of a query are
-    taken as it gives them. StageError where there is none, or one that cannot be answered.
+    A task has `parents_per_task` of them, repeated if it has fewer wrong ones; rows of a query are taken
+    as they are. StageError if there is none, or one that cannot be answered.
     """
     from warehouse.sql.database import connect, keys_of, rows_of
     if is_training(purpose) and warehouse.state.is_trained(iteration):
@@ -68,13 +68,13 @@ def _per_task(keys: list[tuple[Any, ...]], options: RolloutOptions) -> list[tupl
 
 def _of_tasks(keys: list[tuple[Any, ...]], warehouse: Warehouse,
               options: RolloutOptions) -> list[tuple[Any, ...]]:
-    """Parents of the tasks that --split and --tasks-sql leave, of the first --num-tasks of these."""
+    """Parents of the tasks in --split and --tasks-sql, limited to the first --num-tasks of them."""
     if options.splits or options.tasks_sql is not None:
         allowed = {task["task_id"] for task in choose_tasks(warehouse, options)}
         keys = [key for key in keys if key[2] in allowed]
         if not keys:
             where = f"split {', '.join(options.splits)}" if options.splits else "the tasks of --tasks-sql"
-            raise StageError(f"No completion to answer is of {where}. Name splits that have some with "
+            raise StageError(f"No completion to answer is in {where}. Name splits that have some with "
                              "--split, or other tasks.")
     tasks = list(dict.fromkeys(key[2] for key in keys))[:options.num_tasks]
     return [key for key in keys if key[2] in tasks]
@@ -99,14 +99,14 @@ def _check(warehouse: Warehouse, parent: dict[str, Any], purpose: str) -> None:
         raise StageError(f"There is no completion {name} in the complete rollouts: it was never sampled, or "
                          "its iteration was discarded. Correct --from.")
     if parent["scorer"] is None:
-        raise StageError(f"Completion {name} is not scored, so there is nothing to say about it. Run `score "
+        raise StageError(f"Completion {name} is not scored, so there is no feedback for it. Run `score "
                          f"{shell_quote(warehouse.root)} --iteration {parent['iteration']}` first.")
     if parent["prompt_ids"] is None or parent["completion_ids"] is None:
-        raise StageError(f"The tokens of completion {name} were pruned, so nothing can follow them. Name "
+        raise StageError(f"The tokens of completion {name} were pruned, so they cannot be continued. Name "
                          "rows of an iteration that was not pruned.")
     if turn_of(parent["purpose"]) != turn_of(purpose) - 1:
         raise StageError(f"Completion {name} is of turn {turn_of(parent['purpose'])}: turn "
                          f"{turn_of(purpose)} follows turn {turn_of(purpose) - 1} alone. Correct --from.")
     if is_training(purpose) and not is_training(parent["purpose"]):
-        raise StageError(f"Completion {name} is an evaluation, which nothing trains on. Name training rows, "
+        raise StageError(f"Completion {name} is an evaluation, not to be trained on. Name training rows, "
                          "or give --eval.")

@@ -1,4 +1,4 @@
-"""The plan of a rollout: which tasks, under which augmentation, as which prompt; all drawn from seeds."""
+"""The plan of a rollout: which tasks, with which augmentation, as which prompts; all drawn from seeds."""
 
 import hashlib
 import json
@@ -15,13 +15,13 @@ from warehouse.store.names import group_id_of, prompt_id_of
 from warehouse.tasks.augmentation import augment
 
 Encode = Callable[[Messages, str], tuple[str, list[int]]]  # (messages, prefill) -> (prompt, prompt_ids)
-CHAT_TEMPLATE = "chat_template"  # under which stored format options hold the template's own
-KEEP_BACKGROUND = 0.9  # share of colour permutations that leave 0 alone, as the published ARC runs drew them
+CHAT_TEMPLATE = "chat_template"  # key of the chat template's options in the stored format options
+KEEP_BACKGROUND = 0.9  # share of colour permutations that leave 0 alone, as in published ARC runs
 
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """What decides the prompts of one rollout."""
+    """The settings that determine the prompts of one rollout."""
 
     iteration: int
     purpose: str
@@ -34,18 +34,18 @@ class PlanSettings:
     shuffle_pairs: bool
     max_prompt_tokens: int
     seed: int
-    keeps_messages: bool = False  # for an engine that is asked by them
-    visits: Mapping[str, int] = field(default_factory=dict)  # earlier training iterations that had the task
-    chat_options: dict[str, Any] = field(default_factory=dict)  # what the model's chat template is given
-    num_taken: int = 0  # completions that go on: they take the places of as many new ones
+    keeps_messages: bool = False  # for APIs that take messages
+    visits: Mapping[str, int] = field(default_factory=dict)  # earlier training iterations of each task
+    chat_options: dict[str, Any] = field(default_factory=dict)  # values for the model's chat template
+    num_taken: int = 0  # continued completions; each replaces a new one
 
 
 @dataclass
 class Plan:
-    """Rows of the prompts table, and how many tasks were left out because their prompt is too long.
+    """Rows of the prompts table, and the number of tasks left out because their prompt is too long.
 
-    `begun` is what earlier iterations drew of its completions, by (task_id, sample_index); `facts` goes into
-    the manifest.
+    `begun` holds what earlier iterations sampled of its completions, by (task_id, sample_index); `facts` go
+    into the manifest.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -55,13 +55,13 @@ class Plan:
 
 
 def seed_of(*keys: int | str) -> int:
-    """A 62-bit seed that depends on the keys alone."""
+    """A 62-bit seed that depends only on the keys."""
     digest = hashlib.sha256(json.dumps(keys).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 2
 
 
 def prompt_seed(seed: int, iteration: int, purpose: str, task_id: str, index: int) -> int:
-    """Seed of what is drawn for a prompt. Evaluations of all iterations draw alike: gains are paired."""
+    """Seed of a prompt's random choices; equal in all evaluations of a task, so that gains are paired."""
     return seed_of(seed, 0 if purpose.startswith("eval") else iteration, purpose, task_id, index)
 
 
@@ -93,9 +93,9 @@ def make_plan(tasks: list[dict[str, Any]], settings: PlanSettings, encode: Encod
 
 
 def _in_order(tasks: list[dict[str, Any]], settings: PlanSettings, wanted: int) -> list[dict[str, Any]]:
-    """Training visits the tasks it has visited least, drawn among equals: none twice before all once.
+    """Training visits the least visited tasks first, ties drawn at random: none twice before all once.
 
-    Evaluations, and training on all tasks, take them in the order of import.
+    Evaluations, and training on all tasks, use the order of import.
     """
     if settings.purpose != "train" or wanted == len(tasks):
         return tasks
@@ -112,8 +112,8 @@ def _prompt_row(task: dict[str, Any], index: int, settings: PlanSettings, encode
     else:
         messages, prefill, drawn = _grid_messages(task, seed, settings)
     if settings.keeps_messages and prefill:
-        raise StageError(f"The prompt of task {task['task_id']} begins the answer itself ('{prefill[:20]}'), "
-                         "which a model behind an API cannot go on from. Leave the prefill out.")
+        raise StageError(f"The prompt of task {task['task_id']} begins the answer itself ('{prefill[:20]}'). "
+                         "A model behind an API cannot continue that. Leave the prefill out.")
     if settings.chat_options:
         drawn["format_options"] = json.dumps(
             {**json.loads(drawn["format_options"]), CHAT_TEMPLATE: settings.chat_options}, sort_keys=True)
@@ -130,7 +130,7 @@ def _prompt_row(task: dict[str, Any], index: int, settings: PlanSettings, encode
 
 def _grid_messages(task: dict[str, Any], seed: int,
                    settings: PlanSettings) -> tuple[Messages, str, dict[str, Any]]:
-    """Messages and prefill of a grid task, and the columns that say what was drawn and shown."""
+    """Messages and prefill of a grid task, and the columns that record what was drawn and shown."""
     payload = json.loads(task["payload"])
     draw = random.Random(seed)
     change = draw_augmentation(draw, settings.augmentation)

@@ -1,4 +1,4 @@
-"""Chat messages to a prompt's text and token ids, by the model's own chat template; ids to text."""
+"""Chat messages to a prompt's text and token ids, by the model's chat template; ids to text."""
 
 import copy
 import re
@@ -15,19 +15,19 @@ from warehouse.store.errors import StageError
 
 LENGTHS = ("max_position_embeddings", "model_max_length", "max_sequence_length", "max_seq_len", "n_positions",
            "seq_length")
-UNLIMITED = 1 << 20     # of a model that is recurrent throughout
-RENDERING = 60          # seconds for one prompt; a template is code of the model's maker, and may loop
+UNLIMITED = 1 << 20     # for a purely recurrent model
+RENDERING = 60          # seconds for one prompt; a template is foreign code and may loop
 
 
 @contextmanager
 def at_most(seconds: int, what: str) -> Iterator[None]:
-    """StageError where the body takes longer; without a limit outside of the main thread."""
+    """StageError if the body takes longer; outside of the main thread there is no limit."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def end(*_: object) -> None:
-        raise StageError(f"{what} for more than {seconds} seconds. Mend what it does, or use another model.")
+        raise StageError(f"{what} for more than {seconds} seconds. Fix it, or use another model.")
     before = signal.signal(signal.SIGALRM, end)
     signal.alarm(seconds)
     try:
@@ -38,7 +38,7 @@ def at_most(seconds: int, what: str) -> Iterator[None]:
 
 
 class PromptEncoder:
-    """Encodes with a tokenizer of transformers' kind; `model_length` is how many tokens the model holds."""
+    """Encodes with a transformers tokenizer; `model_length` is the model's context length."""
 
     def __init__(self, tokenizer: Any, config: dict[str, Any]) -> None:
         self.tokenizer, self.switches = tokenizer, dict[str, Any]()
@@ -47,27 +47,27 @@ class PromptEncoder:
 
     @property
     def end_id(self) -> int | None:
-        """The token that ends a turn of the model; None where the tokenizer names none."""
+        """The token that ends a turn of the model; None if the tokenizer has none."""
         return self.tokenizer.eos_token_id
 
     def reads(self, name: str) -> bool:
-        """True if the chat template mentions a variable, as `enable_thinking`."""
+        """True if the chat template mentions a variable such as `enable_thinking`."""
         return bool(re.search(rf"\b{re.escape(name)}\b", str(self.tokenizer.chat_template or "")))
 
     def switched(self, switches: dict[str, Any]) -> "PromptEncoder":
-        """The same encoder, which gives these values to the chat template."""
+        """A copy of the encoder that passes these values to the chat template."""
         other = copy.copy(self)
         other.switches = {**self.switches, **switches}
         return other
 
     def __call__(self, messages: Messages, prefill: str) -> tuple[str, list[int]]:
-        """Prompt text and ids; a prefill is an assistant turn left open. No token is added twice."""
+        """Prompt text and ids; a prefill is an open assistant turn. No token is added twice."""
         turns = [*messages, {"role": "assistant", "content": prefill}] if prefill else messages
         prompt = self.render(turns, ask=not prefill, go_on=bool(prefill))
         return prompt, self.encode(prompt)
 
     def render(self, messages: Messages, *, ask: bool, go_on: bool = False) -> str:
-        """The messages by the template: `ask` opens a turn of the assistant, `go_on` leaves the last open."""
+        """Render the messages: `ask` opens an assistant turn, `go_on` leaves the last one open."""
         turns: list[Any] = [*messages]
         try:
             with at_most(RENDERING, "The model's chat template renders a prompt"):
@@ -80,14 +80,14 @@ class PromptEncoder:
                              "chat template needs one.") from error
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text. A template writes its special tokens (BOS too) as text; none may be added again.
+        """Ids of a text. A template writes its special tokens (also BOS) as text; none may be added again.
 
-        Not `verbose`: prompts that are too long for the model are left out and counted, so no warning is due.
+        Not `verbose`, which would warn about prompts that are too long: these are left out and counted.
         """
         return self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
 
     def encode_places(self, text: str) -> tuple[list[int], list[int]]:
-        """Ids of a text, and at which character each begins."""
+        """Ids of a text, and the character position where each begins."""
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         return encoded["input_ids"], [first for first, _ in encoded["offset_mapping"]]
 

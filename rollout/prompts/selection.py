@@ -11,10 +11,10 @@ from warehouse.store.run_folder import Warehouse
 
 
 def choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[str, Any]]:
-    """Tasks of the splits asked for, in order of import, or those of them that a query names.
+    """Tasks of the requested splits in order of import, or those of them that a query returns.
 
-    By default all held-out splits for evaluation, all others for training; for the evaluation `eval` the
-    split that it is of, where there is one. StageError when none is left.
+    The default is all held-out splits for evaluation and all others for training; for a begun evaluation
+    `eval` it is that evaluation's split. StageError when none is left.
     """
     tasks = warehouse.read("tasks").sort_by("position").to_pylist()
     known = list(dict.fromkeys(task["split"] for task in tasks))
@@ -44,11 +44,11 @@ def named_by_query(warehouse: Warehouse, query: str, tasks: list[dict[str, Any]]
 
 
 def training_visits(warehouse: Warehouse, before: int) -> Counter[str]:
-    """How many training iterations before this one began each task.
+    """In how many training iterations before this one each task was begun.
 
-    Two columns of each plan are read, their pages verified; hashing whole plans would read the past again.
+    Reads and verifies only two columns of each plan; hashing whole plans would read everything again.
     """
-    warehouse.stages()                  # which has their manifests here, many brought at once
+    warehouse.stages()                  # downloads their manifests, many at once
     plans = {iteration: warehouse.parts("prompts", iteration=iteration, purpose="train")
              for iteration in warehouse.state.iterations("rollout") if iteration < before}
     ensure_local(part for parts in plans.values() for part in parts)

@@ -159,7 +159,7 @@ class Sequence:
         assert Log(self.root, lambda: old_entries(self.root)).state().lives == state.lives
         if self.damaged:
             return
-        problems = [each for each in check_run(warehouse).problems if "is not complete, though" not in each]
+        problems = [each for each in check_run(warehouse).problems if "complete, but stages" not in each]
         assert not problems, problems[0]
         for life in state.of_stage("rollout"):
             if life.is_complete and not life.lost:

@@ -282,7 +282,7 @@ def test_the_first_every_kth_and_the_last_policy_are_evaluated_once(world: World
 
 def test_what_cannot_be_evaluated_is_one_sentence(tmp_path: Path) -> None:
     warehouse = World(tmp_path, heldout=False).warehouse
-    with pytest.raises(StageError, match="holds no tasks out"):
+    with pytest.raises(StageError, match="has no held-out tasks"):
         check_options(warehouse, LoopOptions(1, eval_every=1))
     with pytest.raises(StageError, match=r"--eval-options .* Close the quote"):
         check_options(warehouse, LoopOptions(1, eval_options="--group-size '8"))

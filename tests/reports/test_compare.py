@@ -61,7 +61,7 @@ def test_curves_per_token_need_one_tokenizer(runs: list[Warehouse], tmp_path: Pa
     assert 'data-figure="tokens-mean"' in compared(runs, tmp_path)
     change_document(runs[1].root / "warehouse.json", tokenizer_sha256="0" * 64)
     text = compared([open_warehouse(run.root) for run in runs], tmp_path)
-    assert "The runs have other tokenizers" in text and 'data-figure="pass-at-1"' in text
+    assert "The runs have different tokenizers" in text and 'data-figure="pass-at-1"' in text
     assert 'data-figure="tokens-mean"' not in text and 'data-figure="nll-sampled"' not in text
     assert ">000000000000<" in text
 

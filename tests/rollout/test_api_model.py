@@ -136,7 +136,7 @@ def test_a_prompt_that_is_refused_keeps_none_of_the_others_from_being_answered(
         return request["messages"][-1]["content"].startswith("In\n17\n")
     service = serve(lambda number, request: refusal("content policy")
                     if number < 12 and of_a_task(request) else None)
-    with pytest.raises(StageError, match=r"content policy.*to 3 requests of 1 prompt, .* with 'In\\n17"):
+    with pytest.raises(StageError, match=r"content policy.*refuses 3 requests of 1 prompt, .* with 'In\\n17"):
         ask(warehouse, service)
     assert len(service.asked) == 12
     assert not warehouse.stage("rollout", iteration=0, purpose="distil").is_complete()
@@ -150,7 +150,7 @@ def test_a_service_that_refuses_every_prompt_is_not_asked_for_all(tmp_path: Path
         {"input": [[number, 7]], "output": [[7, number]]}]} for number in range(10)}))
     init_run(tmp_path / "run", str(STARTER), (str(tasks),), ())
     service = serve(lambda number, request: refusal("no such field"))
-    with pytest.raises(StageError, match=r"no such field\. What was finished is kept"):
+    with pytest.raises(StageError, match=r"no such field\. Finished completions are kept"):
         ask(open_warehouse(tmp_path / "run"), service, max_num_seqs=1)
     assert len({request["messages"][-1]["content"] for request in service.asked}) == 5
 
@@ -211,7 +211,7 @@ def test_a_model_that_dies_ends_the_rollout_and_what_it_said_is_kept(
         warehouse: Warehouse, serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(work, "FIRST_PAUSE", 0.01)
     dying = serve(lambda number, request: web.Response(status=500, text="dead") if number >= 7 else None)
-    with pytest.raises(StageError, match=r"failed 5 times.*dead.*What was finished is kept"):
+    with pytest.raises(StageError, match=r"failed 5 times.*dead.*Finished completions are kept"):
         ask(warehouse, dying, max_num_seqs=1)
     dying.trouble = lambda number, request: None
     before = len(dying.asked)
@@ -226,7 +226,7 @@ def test_the_key_comes_from_a_variable_and_is_neither_stored_nor_printed(
         warehouse: Warehouse, serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     service = serve(key=KEY)
     monkeypatch.setenv("WISE_KEY", "wrong-words")
-    with pytest.raises(StageError, match="WISE_KEY, which holds one that it does not take") as refusal:
+    with pytest.raises(StageError, match="WISE_KEY, which holds a key that it rejects") as refusal:
         ask(warehouse, service, api_key_variable="WISE_KEY")
     assert "wrong-words" not in str(refusal.value)
     monkeypatch.delenv("WISE_KEY")
@@ -245,8 +245,8 @@ def test_the_key_comes_from_a_variable_and_is_neither_stored_nor_printed(
 
 @pytest.mark.parametrize(("options", "sentence"), [
     (("--model", "m", "--endpoint", "http://x"), "cannot be rows of purpose 'train'"),
-    (("--model", "m", "--eval"), "asked at one address"),
-    (("--model", "m", "--eval", "--endpoint", "http://x,http://y"), "asked at one address"),
+    (("--model", "m", "--eval"), "needs exactly one address"),
+    (("--model", "m", "--eval", "--endpoint", "http://x,http://y"), "needs exactly one address"),
     (("--distil",), "--distil is about a model behind an API"),
     (("--endpoint", "http://x,http://x"), "--endpoint names http://x twice"),
     (("--model", "m", "--eval", "--endpoint", "http://127.0.0.1:9"), "nothing listens at that port"),
@@ -326,7 +326,7 @@ def test_a_time_to_wait_is_a_number(told: str | None, seconds: float | None) -> 
 def test_who_wants_to_be_left_alone_for_years_ends_the_stage(warehouse: Warehouse, serve: Serve) -> None:
     service = serve(lambda number, request: web.json_response(
         {}, status=429, headers={"Retry-After": "1e12"}))
-    with pytest.raises(StageError, match="wants to be left alone for 16,666,666,667 minutes"):
+    with pytest.raises(StageError, match="asks for a pause of 16,666,666,667 minutes"):
         ask(warehouse, service)
 
 

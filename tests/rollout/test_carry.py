@@ -449,11 +449,11 @@ def test_bad_input_is_one_sentence_and_writes_nothing(run: Warehouse) -> None:
         ({"carry_over": "1.5"}, "--carry-over 1.5 is not possible"),
         ({"carry_over": "2.5groups"}, "--carry-over 2.5groups is not possible"),
         ({"carry_over": "half"}, "--carry-over half is not possible"),
-        ({"carry_over": "0.5", "evaluate": True}, "--carry-over is of first turns to train on"),
-        ({"carry_over": "0.5", "turn": 2}, "--carry-over is of first turns to train on"),
+        ({"carry_over": "0.5", "evaluate": True}, "--carry-over is only for first turns of training"),
+        ({"carry_over": "0.5", "turn": 2}, "--carry-over is only for first turns of training"),
         ({"carry_over": "0.5", "allow_truncated_sampling": True,
           "sampling": Sampling(max_tokens=20, presence_penalty=1.0)}, "--presence-penalty counts the tokens"),
-        ({"sampling": Sampling(max_tokens=10)}, "Iteration 0 carried completions over that were begun with "
+        ({"sampling": Sampling(max_tokens=10)}, "Iteration 0 carried over completions that were begun with "
          "--max-tokens 20, now it is 10"),
         ({"sampling": Sampling(max_tokens=20, temperature=0.5)}, "--temperature 1.0, now it is 0.5"),
     ]:

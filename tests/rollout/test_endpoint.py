@@ -147,7 +147,7 @@ def test_a_server_without_adapters_is_given_whole_weights(warehouse: Warehouse, 
     ({}, {"dtype": "bfloat16"}, "runs in float32, --dtype says bfloat16"),
     ({"quantization": "fp8"}, {}, "has quantization fp8, --quantization says None"),
     ({"lora_rank": 2}, {"iteration": 1}, "takes adapters up to rank 2, the policy's has 4"),
-    ({}, {"iteration": 1, "serve": "merged"}, "was started with --enable-lora: its base stays as it is"),
+    ({}, {"iteration": 1, "serve": "merged"}, "was started with --enable-lora: it keeps its base"),
 ])
 def test_a_server_that_samples_something_else_is_refused_and_nothing_is_written(
         warehouse: Warehouse, serve: Serve, told: dict, options: dict, sentence: str) -> None:
@@ -260,7 +260,7 @@ def test_when_no_server_is_left_what_is_finished_stays_and_a_later_run_goes_on(
     def die(number: int, asked: dict) -> None:
         if number == 13:
             raise ConnectionResetError
-    with pytest.raises(StageError, match=r"No server is left: .* What was finished is kept"):
+    with pytest.raises(StageError, match=r"No server is left: .* Finished completions are kept"):
         sample(warehouse, serve(trouble=die), max_num_seqs=2)
     server = serve()
     sample(warehouse, server)

@@ -342,7 +342,7 @@ def test_a_grader_that_score_will_miss_is_named_before_anything_is_sampled(
     with pytest.raises(KeyboardInterrupt):
         list(run_rollout(options, ScriptedEngine(stop_after=0).start, ScriptedEncoder, said.append))
     assert said[0] == ("Tasks of kind math are graded by math-verify, which is not installed. Run pip "
-                       "install 'rollhouse[math]'. `score` needs it; what is sampled stays.")
+                       "install 'rollhouse[math]'. `score` needs it; sampled rows are kept.")
     assert said[1].startswith("starting the engine")
 
 
@@ -568,4 +568,4 @@ def test_several_gpus_are_refused_of_an_engine_for_cpus(tmp_path: Path,
     monkeypatch.setattr("rollout.settings.on_cpu", lambda: True)
     warehouse = new_run(tmp_path / "run")
     done = CliRunner().invoke(rollout, [str(warehouse.root), "--tensor-parallel-size", "2"])
-    assert done.exit_code == 1 and "is the build for CPUs" in done.output
+    assert done.exit_code == 1 and "is the CPU build" in done.output

@@ -125,7 +125,7 @@ def test_a_third_turn_follows_the_second_and_a_resumed_wave_is_the_undisturbed_o
     ({"turn": 2, "parents_sql": "select 't0' as task_id, 1 as sample_index, 'train-turn2' as purpose"},
      "no completion 0/train-turn2/t0/1"),
     ({"turn": 2, "max_prompt_tokens": 40}, "None of 5 conversations fits 40 tokens"),
-    ({"turn": 2, "splits": ("heldout",)}, "No completion to answer is of split heldout"),
+    ({"turn": 2, "splits": ("heldout",)}, "No completion to answer is in split heldout"),
     ({"turn": 2, "evaluate": True}, "has no complete rollout of purpose eval to answer"),
     ({"evaluate": True, "label": "turn2"}, "would name the turns of another evaluation")])
 def test_bad_input_is_a_sentence_and_nothing_is_written(run: Warehouse, values: dict, words: str) -> None:
@@ -140,10 +140,10 @@ def test_bad_input_is_a_sentence_and_nothing_is_written(run: Warehouse, values: 
 def test_parents_that_nothing_can_follow_are_refused(run: Warehouse, tmp_path: Path) -> None:
     sample(run, evaluate=True)
     query = "select task_id, sample_index, purpose from completions where purpose = 'eval'"
-    with pytest.raises(StageError, match="is not scored, so there is nothing to say about it"):
+    with pytest.raises(StageError, match="is not scored, so there is no feedback for it"):
         sample(run, turn=2, evaluate=True, iteration=0, parents_sql=query)
     score(run, "eval")
-    with pytest.raises(StageError, match="is an evaluation, which nothing trains on"):
+    with pytest.raises(StageError, match="is an evaluation, not to be trained on"):
         sample(run, turn=2, parents_sql=query)
     sample(run, turn=2)
     score(run, "train-turn2")

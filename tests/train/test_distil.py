@@ -109,8 +109,8 @@ def test_where_nothing_is_due_what_comes_first_is_said(warehouse: Warehouse) -> 
     answer(warehouse, 1)
     there = CliRunner().invoke(train, [str(warehouse.root), *OPTIONS])
     assert there.exit_code == 0 and there.stdout == (
-        "nothing to train: iteration 1 has no rollout yet, but rows of purpose distil, which --purpose "
-        f"names; next: rollout {warehouse.root}\n")
+        "nothing to train: iteration 1 has no rollout yet, but rows of purpose distil (see "
+        f"--purpose); next: rollout {warehouse.root}\n")
     unscored = invoke(warehouse, "--loss", "nll")
     assert unscored.exit_code == 1 and "of purpose distil of iteration 1 are not scored. Run `score" in (
         unscored.stderr), unscored.output

@@ -82,7 +82,7 @@ def test_what_cannot_be_exported_is_one_sentence(run, tmp_path):
                                ([str(run.root), "--policy", "9", "--output", str(tmp_path / "x")],
                                 "no policy 9"),
                                ([str(fresh.root), "--output", str(tmp_path / "x")],
-                                "no policy but the base")):
+                                "has only the base policy")):
         result = CliRunner().invoke(train_command, ["export", *arguments])
         assert result.exit_code == 1, result.output
         assert message in result.stderr and result.stderr.count("\n") == 1

@@ -277,7 +277,7 @@ def test_where_the_correction_leaves_nothing_the_stage_stops_or_keeps_the_policy
     assert "importance_mask" in run_train(run, *options, "--dry-run").stderr
     result = run_train(run, *options)
     assert result.exit_code == 1 and "--keep-if-nothing" in result.stderr, result.output
-    assert "The bounds of --correction and --veto leave none" in result.stderr
+    assert "The bounds of --correction and --veto drop all" in result.stderr
     assert not (run.root / "train" / "iteration=1").exists()
     assert run_train(run, *options, "--keep-if-nothing").exit_code == 0
     before, after = adapter(run, 1), adapter(run, 2)
@@ -433,7 +433,7 @@ def test_too_few_groups_with_a_signal_wait_and_are_trained_on_together_with_the_
     assert all(not tensor.any() for name, tensor in adapter(waiting, 1).items() if "lora_B" in name)
     sample_rows(waiting, 1)
     result = run_train(waiting, "--until-signal", "7")
-    assert "passed on unchanged" not in result.stdout
+    assert "no update; iteration" not in result.stdout
     rows = waiting.read("train_samples", iteration=1).to_pylist()
     assert {row["iteration"] for row in rows if row["drop_reason"] is None} == {0, 1}
     assert max(row["mismatch_kl"] for row in rows) < 1e-9       # sampled by the very weights that are trained
@@ -456,7 +456,7 @@ def test_after_five_rollouts_it_trains_on_what_there_is(scored, tmp_path):
         if iteration:
             sample_rows(run, iteration, num_groups=1)
         result = run_train(run, "--until-signal", "99")
-        assert ("passed on unchanged" in result.stdout) == (iteration < 4), result.output
+        assert ("no update; iteration" in result.stdout) == (iteration < 4), result.output
     assert {row["iteration"] for row in run.read("train_samples", iteration=4).to_pylist()} == set(range(5))
 
 

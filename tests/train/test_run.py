@@ -259,7 +259,7 @@ def test_unscored_and_twice_scored_iterations_are_refused(scored, run):
 
 
 @pytest.mark.parametrize(("table", "change", "message"), [
-    ("completions", lambda row: {**row, "top_p": 0.9}, "or with a --top-k of 64 or less beside it"),
+    ("completions", lambda row: {**row, "top_p": 0.9}, "or add --top-k of 64 or less"),
     ("completions", lambda row: {**row, "support_ids": [[token] for token in row["completion_ids"][1:]]},
      "support_ids of"),
     ("completions", lambda row: {**row, "repetition_penalty": 1.1}, "repetition_penalty"),

@@ -1,1 +1,1 @@
-"""What a stage is given, options and stored rows, checked before torch loads: imports no torch."""
+"""The inputs of a stage, options and stored rows, checked before torch loads: imports no torch."""

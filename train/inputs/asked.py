@@ -1,4 +1,4 @@
-"""Who is asked for logprobs, policies of the run or other models, and about which rows; no torch."""
+"""Which models compute logprobs, policies of the run or others, and for which rows; no torch."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from warehouse.store.run_folder import Warehouse
 
 
 class Model(NamedTuple):
-    """A model that is asked: how rows name it, which policy of the run it is, and where else it lies."""
+    """A model that computes logprobs: its name in rows, its policy version in the run, its other location."""
 
     name: str
     sha256: str
@@ -26,13 +26,13 @@ class Model(NamedTuple):
 
 
 def model_of_policy(warehouse: Warehouse, version: int) -> Model:
-    """A policy of the run; StageError where there is none, or its weights are gone."""
+    """A policy of the run; StageError if it does not exist or its weights are gone."""
     warehouse.verify_policy(version)
     return Model(f"policy-{version}", warehouse.policy(version)["sha256"], version)
 
 
 def model_of_folder(warehouse: Warehouse, path: str) -> Model:
-    """A model folder or hub id; StageError where there is none, or its token ids mean other texts."""
+    """A model folder or hub id; StageError if it does not exist or has another tokenizer."""
     found = find_model(path, warehouse.root)
     source = str(warehouse.root / found.stored_path) if Path(path).is_dir() else path
     if found.tokenizer_sha256 != warehouse.facts["tokenizer_sha256"]:
@@ -40,14 +40,14 @@ def model_of_folder(warehouse: Warehouse, path: str) -> Model:
         ours, theirs = (load_tokenizer(file).get_vocab(with_added_tokens=True) if file.exists() else object()
                         for file in files)
         if ours != theirs:
-            raise StageError(f"{path} has another tokenizer than {warehouse.model}: what the run stores are "
+            raise StageError(f"{path} has another tokenizer than {warehouse.model}: the run stores "
                              "token ids. Name a model with the vocabulary of the run's base.")
     return Model(f"{Path(found.stored_path).name}-{found.sha256[:8]}", found.sha256, None, source,
                  found.revision)
 
 
 def rollouts_to_ask_about(warehouse: Warehouse, iterations: Iterable[int] | None, purpose: str) -> list[Life]:
-    """Complete rollouts of these iterations, or of all, that hold tokens; StageError if there are none."""
+    """Complete rollouts with tokens, of these iterations or of all; StageError if there are none."""
     lives = [life for life in warehouse.state.of_stage("rollout")
              if is_of(str(life.purpose), purpose) and (iterations is None or life.iteration in iterations)
              and life.is_complete and not life.pruned]
@@ -58,17 +58,16 @@ def rollouts_to_ask_about(warehouse: Warehouse, iterations: Iterable[int] | None
 
 
 def rollouts_of(warehouse: Warehouse, groups: Sequence[Group]) -> list[Life]:
-    """The rollouts that groups are of."""
+    """The rollouts that the groups come from."""
     lives = [warehouse.state.life("rollout", *key)
              for key in dict.fromkeys((group.iteration, group.purpose) for group in groups)]
     return [life for life in lives if life]
 
 
 def teacher_advantages(warehouse: Warehouse, groups: Sequence[Group], teacher: str) -> list[np.ndarray]:
-    """log p_teacher - log mu of every token of every completion, by the rows of `train logprobs`.
+    """log p_teacher - log mu of every token of every completion, from the rows of `train logprobs`.
 
-    With it a policy gradient follows the reverse KL(policy, teacher) downwards, on the policy's own
-    completions.
+    With it, a policy gradient descends the reverse KL(policy, teacher) on the policy's own completions.
     """
     said = dict[tuple[Any, ...], Any]()
     for life in rollouts_of(warehouse, groups):

@@ -18,7 +18,7 @@ from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import CUT_OFF
 
 TRUNCATION = ("top_p", "top_k", "min_p")
-ORIGIN = ("temperature", "dtype", "max_tokens")     # one for a whole group
+ORIGIN = ("temperature", "dtype", "max_tokens")     # equal within a group
 WHOSE = ("policy_version", "policy_sha256", "version_segments")
 COMPLETION_COLUMNS = ["task_id", "sample_index", "group_id", "completion_ids", "behaviour_logprobs",
                       "support_ids", "finish_reason", "logprobs_mode", *WHOSE, *ORIGIN, *UNTRUNCATED]
@@ -32,43 +32,43 @@ Rewards = dict[tuple[str, int], tuple[float, bool]]     # reward and correct, by
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """One completion with what the engine and the scorer said about it."""
+    """One completion with the numbers of the engine and the scorer."""
 
     task_id: str
     sample_index: int
-    completion_ids: np.ndarray          # [n] int32; like the logprobs a slice of what was read, not a copy
-    behaviour_logprobs: np.ndarray      # [n] float32, nats; NaN where no policy of the run sampled it
+    completion_ids: np.ndarray          # [n] int32; like the logprobs a view of the table, not a copy
+    behaviour_logprobs: np.ndarray      # [n] float32, nats; NaN if another model wrote it
     truncated: bool
-    reward: float                       # NaN where it could not be measured
+    reward: float                       # NaN if it could not be measured
     correct: bool
-    versions: int | np.ndarray          # the policy that drew all tokens, or each [n]
-    support: tuple[np.ndarray, np.ndarray] | None = None   # [s] ids that truncation left, [n] how many each
+    versions: int | np.ndarray          # policy version of all tokens, or of each [n]
+    support: tuple[np.ndarray, np.ndarray] | None = None   # [s] ids kept by truncation, [n] number per token
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Completions of one prompt, by one policy unless some were carried over from iteration to iteration."""
+    """Completions of one prompt, by one policy unless some were carried over between iterations."""
 
     iteration: int
     group_id: str
     prompt_ids: np.ndarray              # [P] int32
     rollouts: tuple[Rollout, ...]
-    policy_version: int                 # the oldest that drew a token
-    policies: dict[int, str | None]     # hash of the weights by version; {} where no policy of the run drew
+    policy_version: int                 # the oldest that sampled a token
+    policies: dict[int, str | None]     # hash of the weights by version; {} for rows of another model
     temperature: float
     dtype: str                          # of the engine
-    max_tokens: int | None              # limit on completion tokens; None where the rows do not tell it
+    max_tokens: int | None              # limit on completion tokens; None if the rows do not store it
     purpose: str = "train"
-    parent: Key | None = None           # the completion that the prompt goes on from
+    parent: Key | None = None           # the completion that the prompt continues
 
 
 def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_sampling: str,
                 purpose: str = "train", alone: bool = False) -> list[Group]:
-    """Groups of one iteration's rows of a purpose, in stored order; StageError for rows that cannot be used.
+    """Groups of one iteration's rows of a purpose, in stored order; StageError for unusable rows.
 
-    `alone`: groups of one completion can be used, since nothing is compared within a group.
+    `alone` allows groups of one completion, because no advantage is relative to the group.
 
-    Rows of no policy have neither logprobs nor a distribution that could be wrong; nothing weighs them.
+    Rows of another model have no logprobs, so nothing weighs them and their sampling options do not matter.
     """
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
     prompts = warehouse.read("prompts", columns=PROMPT_COLUMNS, **keys)
@@ -102,16 +102,16 @@ def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_
 
 
 def _since_shared(group: Group, shared: int) -> Group:
-    """The same, as old as the last policy that this branch shares with the run that sampled it."""
+    """The same group, with its version capped at the last policy shared with the run it was sampled in."""
     rollouts = tuple(replace(rollout, versions=np.minimum(rollout.versions, shared))
                      for rollout in group.rollouts)
     return replace(group, rollouts=rollouts, policy_version=min(group.policy_version, shared))
 
 
 def groups_of_part(part: Path, prompts: pa.Table, iteration: int, purpose: str) -> list[Group]:
-    """The groups of one part of completions, without rewards; greedy ones at temperature 1.
+    """The groups of one part of completions, without rewards; greedy ones have temperature 1.
 
-    `prompts` are the PROMPT_COLUMNS of all its rollout.
+    `prompts` are the PROMPT_COLUMNS of the whole rollout.
     """
     completions = read_parts([part], "completions", COMPLETION_COLUMNS)
     own = prompts.filter(pc.is_in(prompts["group_id"], completions["group_id"].combine_chunks()))
@@ -162,9 +162,9 @@ def _join(iteration: int, purpose: str, prompts: pa.Table, completions: pa.Table
 
 def _policies(columns: dict[str, list], rows: list[int], group_id: str,
               iteration: int) -> dict[int, str | None]:
-    """The hash of every policy that ended one of the completions; none where another model said them.
+    """The weight hash of every policy that finished one of the completions; {} for rows of another model.
 
-    There are several in groups alone that an earlier iteration began.
+    Only groups that an earlier iteration began have several.
     """
     policies = {(columns["policy_version"][row], columns["policy_sha256"][row]) for row in rows}
     versions = sorted({version for version, _ in policies if version is not None})
@@ -176,7 +176,7 @@ def _policies(columns: dict[str, list], rows: list[int], group_id: str,
 
 
 def _parents(prompts: pa.Table) -> list[Key | None]:
-    """Of each prompt the completion that it goes on from."""
+    """For each prompt, the completion that it continues."""
     columns = [prompts.column(name).to_pylist() for name in
                ("parent_iteration", "parent_purpose", "task_id", "parent_sample_index")]
     return [None if key[0] is None else key for key in zip(*columns, strict=True)]
@@ -192,7 +192,7 @@ def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, log
         logprobs = np.broadcast_to(np.float32(np.nan), length)
     elif len(logprobs) != length:
         raise StageError(f"{name} has {length} tokens but {len(logprobs)} behaviour logprobs. Sample it "
-                         "again with logprobs; a missing one is never taken for a ratio of 1.")
+                         "again with logprobs; a missing one is not treated as a ratio of 1.")
     elif not np.isfinite(logprobs).all() or (logprobs > ROUNDING).any():
         raise StageError(f"{name} has a behaviour logprob that is not a finite number, or above 0. "
                          "The engine that sampled it is at fault: run the rollout of this iteration again.")
@@ -204,13 +204,13 @@ def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, log
                          f"Run `score` on iteration {iteration} again.")
     reward, correct = (math.nan, False) if rewards is None else rewards[task_id, sample_index]
     if abs(reward) > REWARD_LIMIT:
-        raise StageError(f"{name} has reward {reward:g}, which no float32 loss can hold. Mend the reward and "
-                         f"`score` iteration {iteration} again; null is for what could not be measured.")
+        raise StageError(f"{name} has reward {reward:g}, which overflows float32. Fix the reward and "
+                         f"`score` iteration {iteration} again; use null for what could not be measured.")
     versions = iteration if version is None else version
     if segments := columns["version_segments"][row]:
         versions = np.concatenate([np.full(each["length"], each["policy_version"]) for each in segments])
         if len(versions) != length:
-            raise StageError(f"{name} has {length} tokens, but its version_segments tell the policy of "
+            raise StageError(f"{name} has {length} tokens, but its version_segments cover "
                              f"{len(versions)}. Run `warehouse check` on the run folder.")
     return Rollout(task_id, sample_index, completion_ids, logprobs, columns["finish_reason"][row] in CUT_OFF,
                    reward, correct, versions, support)
@@ -223,7 +223,7 @@ def _rewards(samples: pa.Table) -> Rewards:
 
 
 def _lists(table: pa.Table, column: str) -> list[np.ndarray]:
-    """A list column as one array per row, no Python object per token; null becomes an empty array."""
+    """A list column as one array per row, without a Python object per token; null becomes an empty array."""
     arrays = []
     for chunk in table.column(column).chunks:
         values, offsets = chunk.flatten().to_numpy(zero_copy_only=False), np.zeros(len(chunk) + 1, np.int64)
@@ -234,9 +234,9 @@ def _lists(table: pa.Table, column: str) -> list[np.ndarray]:
 
 
 def _supports(completions: pa.Table) -> list[tuple[np.ndarray, np.ndarray] | None]:
-    """Of each completion the ids that truncation left, all tokens' in a row, and how many are of each token.
+    """For each completion the ids kept by truncation, concatenated over its tokens; their number per token.
 
-    None where nothing is stored.
+    None if nothing is stored.
     """
     stored = (row.values for row in completions.column("support_ids"))
     return [None if lists is None else (lists.flatten().to_numpy(), lists.value_lengths().to_numpy())
@@ -248,10 +248,10 @@ def _refuse_changed_sampling(completions: pa.Table, truncated_sampling: str) -> 
         corrected = name in TRUNCATION and not completions["support_ids"].null_count
         other = {value for value in completions.column(name).unique().to_pylist() if value != neutral}
         if other and not corrected and truncated_sampling == "refuse":
-            beside = ", or with a --top-k of 64 or less beside it" if name in TRUNCATION else ""
+            or_top_k = ", or add --top-k of 64 or less" if name in TRUNCATION else ""
             raise StageError(f"The rows were sampled with {name} = {min(other):g}, so the stored logprobs "
                              "are not of the model's own distribution and every ratio is biased. Roll out "
-                             f"with {name} = {neutral:g}{beside}, or accept the bias with "
+                             f"with {name} = {neutral:g}{or_top_k}, or accept the bias with "
                              "--truncated-sampling uncorrected.")
     modes = set(completions.column("logprobs_mode").unique().to_pylist())
     hot = {value for value in completions.column("temperature").unique().to_pylist() if value != 1.0}

@@ -1,4 +1,4 @@
-"""What a train stage starts from: which iteration is due, which scorer, which policy; all without torch."""
+"""What a train stage starts from: the iteration due, its scorer, rows and parent policy; without torch."""
 
 import hashlib
 import json
@@ -28,8 +28,8 @@ class Inputs(NamedTuple):
     parent: dict[str, Any]          # policy.json of the policy the stage starts from
     groups: list[Group]
     stage: Stage
-    waiting: list[int]              # iterations before, whose rows are trained on together with its own
-    reads: list[int]                # begin entries of the stages whose rows and policy are used
+    waiting: list[int]              # earlier iterations that are trained together with this one
+    reads: list[int]                # begin entries of the stages that wrote the rows and the policy
 
 
 def due_iteration(warehouse: Warehouse, purpose: str = "train") -> int | None:
@@ -43,18 +43,18 @@ def due_iteration(warehouse: Warehouse, purpose: str = "train") -> int | None:
 
 
 def nothing_due(warehouse: Warehouse, purpose: str) -> str:
-    """What is said where `due_iteration` is None: what has to be there first, and what is there instead."""
+    """The message if `due_iteration` is None: what is missing, and what there is instead."""
     iteration = warehouse.state.train_due()
     others = [name for name in warehouse.state.purposes(iteration)
               if name == "train" or f"{name}-".startswith("distil-")]
-    instead = f", but rows of purpose {' and '.join(others)}, which --purpose names" if others else ""
+    instead = f", but rows of purpose {' and '.join(others)} (see --purpose)" if others else ""
     of = "" if purpose == "train" else f" of purpose {purpose}"
     return (f"nothing to train: iteration {iteration} has no rollout{of} yet{instead}; "
             f"next: {_rollout_of(warehouse, purpose)}")
 
 
 def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None, purpose: str = "train") -> str:
-    """Identity of the scorer to train on; StageError if only the latest could be guessed."""
+    """Identity of the scorer to train on; StageError if several are possible."""
     complete = warehouse.state.scorers(iteration, purpose)
     if not complete:
         raise _unscored(warehouse, iteration, purpose)
@@ -67,7 +67,7 @@ def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None, purp
 
 
 def change_of_scorer(warehouse: Warehouse, iteration: int, scorer: str) -> str:
-    """A line where the last training before was on another's rewards, else empty."""
+    """A line if the previous training used the rewards of another scorer, else empty."""
     for before in reversed(warehouse.state.of_stage("train")):
         if before.iteration < iteration and (former := before.facts.get("scorer")):
             return "" if former == scorer else (f"rewards are those of {scorer}; iteration "
@@ -96,7 +96,7 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Tra
 
 
 def _reads(state: RunState, iteration: int, groups: list[Group], scorer: str) -> list[int]:
-    """Begin entries of the training that wrote the parent, and of the rows' rollouts and scores."""
+    """Begin entries of the training that wrote the parent, and of the rollouts and scores of the rows."""
     rows = {(group.iteration, group.purpose) for group in groups}
     lives = [state.life("rollout", *key) for key in rows]
     lives += [life for key in rows for life in state.scores(*key)
@@ -111,7 +111,7 @@ def begin(inputs: Inputs, settings: TrainOptions) -> None:
 
 
 def stage_settings(inputs: Inputs, settings: TrainOptions) -> dict[str, Any]:
-    """What the stage is tied to: its options, the scorer, and the weights it starts from."""
+    """The settings recorded with the stage: its options, the scorer, and the weights it starts from."""
     names = json.dumps([[group.iteration, group.group_id] for group in inputs.groups])
     own = {}
     if settings.advantages:
@@ -125,7 +125,7 @@ def stage_settings(inputs: Inputs, settings: TrainOptions) -> dict[str, Any]:
 
 
 def mismatch_floor(warehouse: Warehouse, iteration: int) -> float | None:
-    """Mean k3 KL of iteration 0, where no adapter can be mixed up: what rounding makes; None if unknown."""
+    """Mean k3 KL of iteration 0, which has no adapter to mix up: the rounding error; None if unknown."""
     facts = warehouse.stage("train", iteration=0).facts() if iteration else None
     lines = facts.get("mismatch", []) if facts else []
     fresh = [line["mismatch_kl"] for line in lines if line["staleness"] == 0 and line["num_tokens"]]
@@ -150,7 +150,7 @@ def finish_committed(warehouse: Warehouse, inputs: Inputs, settings: TrainOption
 
 
 def complete_stage(inputs: Inputs, facts: dict[str, Any]) -> None:
-    """Remove the stage's checkpoints, its policy being committed, and write its manifest, the last of all."""
+    """Remove the stage's checkpoints now that its policy is committed; write its manifest last."""
     folder = inputs.stage.folder
     for name in {name.partition("/")[0] for name in file_names(folder, "checkpoint-*")}:
         remove_folder(folder / name)
@@ -159,9 +159,9 @@ def complete_stage(inputs: Inputs, facts: dict[str, Any]) -> None:
 
 def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions,
                   waiting: list[int]) -> list[Group]:
-    """Groups that wait, and those at most `--replay` policy versions old.
+    """Groups that wait, and groups at most `--replay` policy versions old.
 
-    None of the iterations that a rollback left behind.
+    Iterations that a rollback left behind are excluded.
     """
     groups = []
     replayed = {*range(max(0, iteration - settings.replay), iteration)}
@@ -218,7 +218,7 @@ def _check_policies_of(group: Group, warehouse: Warehouse, iteration: int) -> No
             raise StageError(f"Group {group.group_id} was sampled by policy {version}, later than policy "
                              f"{iteration} that this stage starts from. Train the iteration that follows it.")
         if version not in warehouse.state.versions:
-            continue    # pruned: only rows of the policy that is trained can be checked then
+            continue    # pruned: only rows of the trained policy can be checked
         expected = warehouse.policy(version)["sha256"]
         if sha256 != expected:
             raise StageError(f"Group {group.group_id} was sampled by other weights than policy {version} "

@@ -1,4 +1,4 @@
-"""The options of `train`: what each is, for the command line, config.toml and what a stage is tied to."""
+"""The options of `train`, for the command line, config.toml and the settings recorded with a stage."""
 
 import os
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ def chosen_turns(value: str | None) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Every option of `train`; a stage is tied to those that are stored."""
+    """Every option of `train`; a stage records those that are stored."""
 
     learning_rate: float = option(1e-5, "Peak learning rate of AdamW; --lr for short.", "--learning-rate",
                                   "--lr", least=0, group="Set first")
@@ -45,16 +45,16 @@ class TrainOptions:
         metavar="N,N", parse=chosen_turns)
     replay: int = option(0, "Also train on rows up to this many versions old.", least=0)
     truncated_sampling: str = option(
-        "refuse", "Rows sampled with penalties, or truncated without a record of what was left to draw from.",
+        "refuse", "Rows whose sampling distribution cannot be reconstructed: penalties, or truncation.",
         choices=("refuse", "uncorrected"))
     mask_truncated: bool = option(
-        False, "Leave completions cut off by the length limit out of the loss; their rewards count.",
+        False, "Mask completions cut off by the length limit in the loss; their rewards count.",
         "--mask-truncated/--keep-truncated")
     until_signal: int | None = option(
-        None, "With fewer groups of unequal rewards, pass the policy on unchanged and train on the rows "
-        "together with the next iteration's, of five rollouts at most.", least=1, metavar="GROUPS")
+        None, "With fewer groups that have reward variance, skip the update and merge the rows into the next "
+        "iteration (at most 5).", least=1, metavar="GROUPS")
     keep_if_nothing: bool = option(
-        False, "Write the policy unchanged when no completion has a gradient, instead of stopping.")
+        False, "If no completion has a gradient, write the policy unchanged instead of stopping.")
 
     clip_low: float | None = option(None, "Lower clip range; the loss's own default when left out.", least=0,
                                     group="Loss and advantages")
@@ -66,16 +66,16 @@ class TrainOptions:
     scale_rewards: str = option("group", "Divide advantages by the std of the group, of the batch, or not.",
                                 choices=("group", "batch", "none"))
     advantages: str | None = option(
-        None, "Your own advantages: a function of all rows that gives each a number, or one per token.",
+        None, "Your own advantages: a function of all rows; one number per row, or per token.",
         metavar="FILE.py:NAME", guarded="")
     teacher: str | None = option(
-        None, "Distil this model, a folder or hub id with the run's tokenizer: advantages of tokens are "
+        None, "Distil this model, a folder or hub id with the run's tokenizer: token advantages are "
         "log p_teacher - log mu.", metavar="PATH")
 
     kl_beta: float = option(0.0, "Weight of the KL to the base model.", least=0,
                             group="KL to the base and entropy")
     kl_monitor: bool | None = option(
-        None, "Compute and store the KL to the base model also without a weight; it costs a forward.",
+        None, "Compute and store the KL to the base even at weight 0; costs a forward pass.",
         show_default=False)
     entropy_coef: float = option(0.0, "Weight of an entropy bonus.")
     entropy_quantile: float = option(1.0, "Train on this share of the highest-entropy tokens.", least=0,
@@ -92,13 +92,13 @@ class TrainOptions:
     off_policy_threshold: float | None = option(
         None, "Drop a completion with a negative advantage and a mean log mu - log pi above this.")
 
-    schedule: str = option("constant", "How the learning rate goes on after the warmup.",
+    schedule: str = option("constant", "Learning rate schedule after the warmup.",
                            choices=("constant", "linear", "cosine"), group="Optimizer and steps")
-    warmup_steps: int = option(0, "Steps in which the learning rate rises, counted over the whole run. Not "
-                               "a share: a loop has no last step.", least=0)
-    total_steps: int | None = option(None, "Where linear and cosine reach zero.", least=1)
+    warmup_steps: int = option(0, "Optimizer steps of linear warmup, counted over the whole run.",
+                               least=0)
+    total_steps: int | None = option(None, "Optimizer step at which linear and cosine reach zero.", least=1)
     lr_after_rollback: float | None = option(
-        None, "Scale the learning rate by this once for every rollback of the run so far.", least=0, most=1,
+        None, "Multiply the learning rate by this for every rollback of the run so far.", least=0, most=1,
         above=True)
     weight_decay: float = option(0.0, "Weight decay of AdamW.", least=0)
     adam_beta1: float = option(0.9, "First beta of AdamW.", least=0, most=1, below=True)
@@ -115,11 +115,11 @@ class TrainOptions:
                                "experts, 'experts' those.")
     load_in_4bit: bool = option(False, "Load the frozen base in 4 bits (bitsandbytes, GPU).", "--load-4bit")
 
-    dtype: str = option("auto", "Weights and activations; logits and losses are float32 always. auto: as the "
-                        "engine that sampled the rows.", choices=("auto", *DTYPES),
+    dtype: str = option("auto", "Weights and activations; logits and losses are always float32. auto: as the "
+                        "engine sampled the rows.", choices=("auto", *DTYPES),
                         group="Memory and devices")
     tokens_per_batch: int = option(
-        0, "Tokens that go through the model together: whole groups, rows of a larger one, or a piece of its "
+        0, "Tokens per forward pass: whole groups, rows of a larger group, or a piece of its "
         "prompt.  [default: 1024 on a CPU, what fits the memory on a GPU]", least=0, stored=False,
         show_default=False)
     threads: int | None = option(None, "CPU threads.  [default: OMP_NUM_THREADS, or all cores]", least=1,
@@ -130,21 +130,21 @@ class TrainOptions:
         None, "Largest mean k3 KL at staleness 0.  [default: in float32 100 times that of iteration 0, at "
         "most 1e-4; else 0.015]", least=0, stored=False, group="Safeguards")
 
-    checkpoint_seconds: float = option(120.0, "Save a checkpoint in the stage this often.", least=0,
+    checkpoint_seconds: float = option(120.0, "Seconds between checkpoints within a stage.", least=0,
                                        stored=False, group="Run, stop and resume")
     time_limit: float | None = option(
-        None, "Seconds after which to stop, save and exit with 75, to be run again.", least=0, stored=False)
+        None, "Stop after this many seconds, save and exit with 75, to be run again.", least=0, stored=False)
     keep_policies: int | None = option(
-        None, "Remove the weights of all but the last policies when done.  [default: all are kept]", least=2,
+        None, "Keep the weights of only the last N policies.  [default: all are kept]", least=2,
         stored=False)
-    track: str | None = option(None, "Send the numbers of rollout, score and train to tensorboard, wandb, "
+    track: str | None = option(None, "Send the metrics of rollout, score and train to tensorboard, wandb, "
                                "trackio or mlflow.", stored=False)
 
     def results(self) -> dict[str, Any]:
-        """The settings that a stage is tied to: those that shape what it writes."""
+        """The settings recorded with a stage: those that shape its results."""
         values = stored_values(self)
         return {name: value for name, value in values.items() if (name, value) != ("dtype", "auto")}
 
     def replace(self, **changes: Any) -> Self:
-        """The same with other values."""
+        """A copy with other values."""
         return replace(self, **changes)

@@ -1,4 +1,4 @@
-"""Advantages of the user's own: a function in their file, called with all rows of the stage; no torch."""
+"""The user's own advantages: a function in their file, called with all rows of the stage; no torch."""
 
 import reprlib
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ OPTION = "--advantages"
 
 
 def own_advantages(text: str, groups: Sequence[Group], staleness: Sequence[int]) -> list[np.ndarray]:
-    """What the function FILE.py:NAME gives for every completion: a number, or [n] for its n tokens.
+    """The result of the function FILE.py:NAME for every completion: a number, or [n] for its n tokens.
 
     It is called with a list of dicts, one per completion that has a reward, in the order of the groups; the
     others get 0. StageError where it raises, or returns anything but a finite number or one per token for

@@ -1,4 +1,4 @@
-"""What a train stage is run with: the options of the command line, checked before anything loads."""
+"""The options of a train stage, checked before anything loads."""
 
 from train.inputs.groups import Group
 from train.inputs.options import DTYPES, TrainOptions
@@ -11,7 +11,7 @@ ENGINE_RANK_LIMIT = 512     # the largest max_lora_rank that vLLM takes
 
 
 def fill_in(settings: TrainOptions, groups: list[Group]) -> TrainOptions:
-    """The same with what the rows decide: 'auto' is the engine's dtype, dr_grpo divides by max_tokens."""
+    """The settings completed from the rows: 'auto' is the engine's dtype, dr_grpo divides by max_tokens."""
     engine_dtype = groups[0].dtype
     if settings.dtype == "auto":
         if engine_dtype not in DTYPES:
@@ -23,16 +23,16 @@ def fill_in(settings: TrainOptions, groups: list[Group]) -> TrainOptions:
         limits = [group.max_tokens for group in groups]
         if None in limits:
             raise StageError(f"The loss {settings.loss} divides by the limit on completion tokens, which the "
-                             "rows do not tell. Give it with --max-completion-length.")
+                             "rows do not store. Give it with --max-completion-length.")
         settings = settings.replace(max_completion_length=max(limit for limit in limits if limit))
     return settings
 
 
 def check_settings(settings: TrainOptions) -> None:
-    """StageError for options that contradict each other; everything here is known without reading a file."""
+    """StageError for options that contradict each other; no file is needed to check them."""
     loss = find_loss(settings.loss)
     if loss.corrects_itself and settings.correction not in (None, "none"):
-        raise StageError(f"The loss {settings.loss} takes no ratio, so there is none to correct: leave "
+        raise StageError(f"The loss {settings.loss} uses no ratio, so there is none to correct: leave "
                          f"--correction {settings.correction} out.")
     for name in OPTIONS:
         if getattr(settings, name) is not None and name not in loss.takes:
@@ -47,16 +47,16 @@ def check_settings(settings: TrainOptions) -> None:
 
 
 def _contradictions(settings: TrainOptions) -> list[tuple[object, str]]:
-    """What must not be, whether it is, and the sentence for it; first what would change nothing."""
+    """Conditions that must not hold, with their error sentences; options without effect come first."""
     loss, purpose, correction = settings.loss, settings.purpose, correction_of(settings)[0]
     spec, low, high = find_loss(loss), settings.correction_low, settings.correction_high
     return [
         (settings.scale_rewards != "group" and spec.correct_only,
          f"The loss {loss} divides by no std: leave --scale-rewards out."),
         (settings.advantages and settings.teacher,
-         "--advantages and --teacher both say what a token is worth. Leave one of them out."),
+         "--advantages and --teacher both set the advantages. Leave one of them out."),
         (settings.scale_rewards != "group" and (settings.advantages or settings.teacher),
-         "Advantages by --advantages or --teacher are taken as they are: leave --scale-rewards out."),
+         "Advantages by --advantages or --teacher are not scaled: leave --scale-rewards out."),
         (CORRECTIONS[correction] == (None, None) and (low, high) != (None, None),
          f"The correction {correction} has no bounds: leave --correction-low and -high out."),
         (settings.total_steps and settings.schedule == "constant",
@@ -65,7 +65,7 @@ def _contradictions(settings: TrainOptions) -> list[tuple[object, str]]:
          f"The loss {loss} gives every right completion the same weight; --advantages and --teacher need a "
          "loss that weighs, for example --loss reinforce."),
         (purpose != "train" and not f"{purpose}-".startswith("distil-"),
-         f"--purpose {purpose} is not possible: 'train' is trained on, or what a model behind an API said, "
+         f"--purpose {purpose} is not possible: train on 'train', or on completions of an API model, "
          "'distil' or 'distil-<label>'."),
         (purpose != "train" and loss != "nll",
          f"Rows of purpose {purpose} have no logprobs, which the loss {loss} needs. Train on them with "
@@ -73,10 +73,10 @@ def _contradictions(settings: TrainOptions) -> list[tuple[object, str]]:
         (spec.correct_only and settings.off_policy_threshold is not None,
          f"The loss {loss} has no negative advantage, which --off-policy-threshold asks for: leave it out."),
         (purpose != "train" and settings.veto,
-         f"Rows of purpose {purpose} have no logprobs to hold against: leave --veto out."),
+         f"Rows of purpose {purpose} have no logprobs, which --veto needs: leave it out."),
         (settings.entropy_quantile < 1 and spec.level == "sequence",
-         f"The ratio of {loss} is of the whole completion, so --entropy-quantile would leave no token out: "
-         "take a loss per token, for example dapo."),
+         f"The loss {loss} has one ratio per completion, so --entropy-quantile would leave no token out: "
+         "use a loss per token, for example dapo."),
         (settings.schedule != "constant" and not settings.total_steps,
          f"--schedule {settings.schedule} needs --total-steps, the optimizer step at which the learning rate "
          "reaches zero, counted over the whole run."),
@@ -94,12 +94,12 @@ def _contradictions(settings: TrainOptions) -> list[tuple[object, str]]:
 
 
 def asks_base(settings: TrainOptions) -> bool:
-    """Whether the logprobs of the base model are computed as well."""
+    """Whether the logprobs of the base model are computed, too."""
     return bool(settings.kl_beta or settings.kl_monitor)
 
 
 def correction_of(settings: TrainOptions) -> tuple[str, float | None, float | None]:
-    """The correction and its bounds, the usual ones where none are given."""
+    """The correction and its bounds, by default the usual ones."""
     usual = "none" if find_loss(settings.loss).corrects_itself else DEFAULT_CORRECTION
     name, given = settings.correction or usual, (settings.correction_low, settings.correction_high)
     return name, *(CORRECTIONS[name] if given == (None, None) else given)

@@ -1,4 +1,4 @@
-"""Which completions give no gradient, by their rewards: known before torch loads."""
+"""Which completions have no gradient, according to their rewards: known before torch loads."""
 
 import math
 from collections import Counter
@@ -10,8 +10,8 @@ from train.inputs.options import TrainOptions
 from train.objective.loss_table import find_loss
 from warehouse.store.errors import StageError, shell_quote
 
-LEFT_OUT = ("empty", "truncated", "not_right")      # the loss mask has no token of such rows
-WEIGHED_OUT = ("importance_mask", "vetoed")         # they have, with a weight of 0
+LEFT_OUT = ("empty", "truncated", "not_right")      # their tokens are outside of the loss mask
+WEIGHED_OUT = ("importance_mask", "vetoed")         # their tokens are in the mask, with weight 0
 
 
 class NoGradient(StageError):
@@ -24,7 +24,7 @@ class NoGradient(StageError):
         run = inputs.stage.warehouse.root
         keep = "write the policy unchanged with --keep-if-nothing."
         if self.drops.keys() & {*WEIGHED_OUT}:
-            way_out = ("The bounds of --correction and --veto leave none of those that had one: choose "
+            way_out = ("The bounds of --correction and --veto drop all that had one: choose "
                        f"others, or {keep}")
         elif rollouts and not right and inputs.iteration > 0:
             way_out = (f"None of {len(rollouts)} is right and {cut} are cut off, which looks like a "
@@ -38,9 +38,9 @@ class NoGradient(StageError):
 
 
 def check_signal(inputs: Inputs, settings: TrainOptions) -> None:
-    """NoGradient where the rewards within each group are equal, and nothing else asks for a gradient."""
+    """NoGradient if the rewards within each group are equal and no other term has a gradient."""
     if (settings.advantages or settings.teacher or settings.until_signal or settings.keep_if_nothing
-            or settings.dry_run or settings.track):     # which say more before they end
+            or settings.dry_run or settings.track):     # these report more before they end
         return
     reasons = reasons_by_reward(inputs, settings)
     if all(reasons):
@@ -48,26 +48,26 @@ def check_signal(inputs: Inputs, settings: TrainOptions) -> None:
 
 
 def reasons_by_reward(inputs: Inputs, settings: TrainOptions) -> list[str | None]:
-    """Of each completion why its reward asks for no gradient; None where it does, or may."""
+    """For each completion, why its reward gives no gradient; None if it gives one, or may."""
     reasons: list[str | None] = []
     for group in inputs.groups:
         rewards = {rollout.reward for rollout in group.rollouts if not math.isnan(rollout.reward)}
-        reasons += [drop_reason(rollout, settings, asked=find_loss(settings.loss).correct_only or (
+        reasons += [drop_reason(rollout, settings, has_advantage=find_loss(settings.loss).correct_only or (
             len(rewards) > 1 and not math.isnan(rollout.reward))) for rollout in group.rollouts]
     return reasons
 
 
-def drop_reason(rollout: Rollout, settings: TrainOptions, *, asked: bool) -> str | None:
-    """Why a completion gives no gradient, `asked`: its advantage is not 0; None where it gives one."""
+def drop_reason(rollout: Rollout, settings: TrainOptions, *, has_advantage: bool) -> str | None:
+    """Why a completion gives no gradient; None if it gives one."""
     if not len(rollout.completion_ids):
         return "empty"
     if settings.mask_truncated and rollout.truncated:
         return "truncated"
     if find_loss(settings.loss).correct_only and not rollout.correct:
         return "not_right"
-    if math.isnan(rollout.reward) and not asked and not (settings.kl_beta or settings.entropy_coef):
+    if math.isnan(rollout.reward) and not has_advantage and not (settings.kl_beta or settings.entropy_coef):
         return "missing_reward"
-    return None if asked or has_other_terms(settings) else "zero_variance"
+    return None if has_advantage or has_other_terms(settings) else "zero_variance"
 
 
 def has_other_terms(settings: TrainOptions) -> bool:

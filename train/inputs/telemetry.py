@@ -1,9 +1,9 @@
-"""What the rollout, the score and the evaluations of an iteration gave, as numbers for a tracker."""
+"""Numbers of an iteration's rollout, score and evaluations, for a tracker."""
 
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
 
-# Columns of `iteration_stats` that say what was sampled; the others say what became of it.
+# Columns of `iteration_stats` about sampling; the others are about rewards.
 OF_ROLLOUT = ("tokens_", "truncated_", "unique_", "ngram", "loop_", "nll_", "empty_")
 STATS = "SELECT * EXCLUDE (iteration, policy_version, max_k) FROM iteration_stats WHERE iteration = $1"
 PARTS = """SELECT purpose, part, avg(TRY_CAST(reward_parts ->> part AS DOUBLE)) AS mean
@@ -15,7 +15,7 @@ COSTS = """SELECT stage, purpose, seconds, tokens_per_second, completions_per_se
 
 def stage_numbers(warehouse: Warehouse, iteration: int) -> dict[str, float]:
     """Numbers by name: `rollout/..` and `score/..` of the training's rows, `eval/..` of each evaluation."""
-    connection, numbers = connect(warehouse, in_place=True), {}     # a few columns need no part brought here
+    connection, numbers = connect(warehouse, in_place=True), {}     # few columns: no part is downloaded
     for row in rows_of(connection, STATS, [iteration]):
         for column, value in row.items():
             group = "rollout" if column.startswith(OF_ROLLOUT) else "score"

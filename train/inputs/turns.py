@@ -1,4 +1,4 @@
-"""Turns that follow from each other: which are trained; no torch."""
+"""Which turns of conversations are trained; no torch."""
 
 from train.inputs.groups import Group, load_groups
 from train.inputs.options import TrainOptions
@@ -10,7 +10,7 @@ from warehouse.store.run_folder import Warehouse
 
 def load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions,
                base: str = "train") -> list[Group]:
-    """Groups of all turns of an iteration that are trained."""
+    """Groups of all trained turns of an iteration."""
     groups = []
     for purpose in warehouse.state.turns(iteration, base) or [base]:
         turn = turn_of(purpose)

@@ -1,9 +1,9 @@
-"""Attention of rows to the prompt that they go on from, without a copy of it for each of them.
+"""Attention of rows to their shared prompt, without a copy of the prompt per row.
 
-Texts lie one after the other as one long row without padding: prompts, and rows behind their prompt. A first
-call of a flash kernel lets each text attend causally to itself, another lets all that is behind a prompt
-attend to it, and they are merged by their log-normalizers. Backward hands the kernels the merged output and
-normalizer, which gives the exact gradients of every part, as ring attention does (Liu et al., 2310.01889).
+Prompts, and rows behind their prompts, form one long row without padding. A first call of a flash kernel lets
+each text attend causally to itself. A second lets all rows attend to their prompt. Their outputs are merged
+by log-normalizers. Backward hands the kernels the merged output and normalizer, which gives the exact
+gradients of every part, as in ring attention (Liu et al., 2310.01889).
 """
 
 import math
@@ -20,12 +20,12 @@ from train.model.flash import Spans, flash, flash_backward
 
 PromptKV = list[tuple[Tensor, ...]]      # per layer; keys and values first
 Tokens = slice | Tensor       # where tokens lie in a row
-# What a layer may ask of its attention that is not computed here; not None means unsupported.
+# Attention features that are not implemented here; a value other than None means unsupported.
 UNSUPPORTED = ("softcap", "s_aux", "position_bias", "cache", "indices", "block_indices")
 
 
 class Level(NamedTuple):
-    """Prompts, and all tokens behind them: where both lie, and how many for each prompt."""
+    """Prompts, and all tokens behind them: where both lie, and how many follow each prompt."""
 
     behind: Tokens
     num_behind: Spans
@@ -34,20 +34,20 @@ class Level(NamedTuple):
 
 
 class Packed:
-    """Texts in a long row, by the numbers of their tokens: each goes on from its prompt, or is one.
+    """Texts in a long row, given by their lengths: each continues its parent prompt, or is a prompt.
 
-    With `prompt_kv`, per layer [1, heads, P, head_dim], a text without a parent goes on from a prompt that
+    With `prompt_kv`, per layer [1, heads, P, head_dim], a text without a parent continues a prompt that
     is given by its keys and values.
     """
 
     def __init__(self, lengths: Sequence[int], parents: Sequence[int | None],
                  prompt_kv: PromptKV | None = None, device: torch.device | None = None):
         self.prompt_kv, self.device = prompt_kv or [], device
-        self.own_kv: PromptKV | None = []       # of all that lies here, noted layer by layer
+        self.own_kv: PromptKV | None = []       # of the whole row, recorded layer by layer
         self.sequences = Spans(lengths)
         self.num_before = [self.prompt_kv[0][0].shape[2] if self.prompt_kv else 0]
         self.num_before *= len(lengths)
-        behind: dict[int, list[int]] = {}       # texts, by the prompt that they go on from
+        behind: dict[int, list[int]] = {}       # texts, by the prompt they continue
         for text, parent in enumerate(parents):
             if parent is not None:
                 behind.setdefault(parent, []).append(text)
@@ -75,7 +75,7 @@ class Packed:
         return max(map(sum, zip(self.num_before, self.sequences.lengths, strict=True)))
 
     def take_own_kv(self) -> PromptKV:
-        """What was noted; nothing is from now on: layers forwarded again would make a cycle."""
+        """The recorded keys and values. Recording stops: layers forwarded again would make a cycle."""
         own_kv, self.own_kv = self.own_kv, None
         assert own_kv is not None
         return own_kv
@@ -89,7 +89,7 @@ class Packed:
 
 
 def tokens_of(lengths: Sequence[int], texts: Sequence[int], device: torch.device | None = None) -> Tokens:
-    """Where the tokens of some texts lie: a slice where they are neighbours, else their indices."""
+    """Where the tokens of some texts lie: a slice if the texts are adjacent, else indices."""
     ends = [0, *accumulate(lengths)]
     if list(texts) == list(range(texts[0], texts[-1] + 1)):
         return slice(ends[texts[0]], ends[texts[-1] + 1])
@@ -116,12 +116,12 @@ def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attenti
            scaling: float | None = None, packed: Packed | None = None, **options: Any) -> tuple[Tensor, None]:
     """The attention function that transformers calls: [B, H, T, D] queries, [B, T, H, D] out."""
     reach = packed.reach if packed else query.shape[2]
-    asked = [name for name in UNSUPPORTED if options.get(name) is not None]
-    asked += ["a mask"] if attention_mask is not None else []
-    asked += ["a window"] if (options.get("sliding_window") or math.inf) < reach else []
-    asked += ["two head widths"] if query.shape[-1] != value.shape[-1] else []
-    if asked or options.get("is_causal") is False:
-        raise NotImplementedError(f"shared prompts with {', '.join(asked) or 'attention to what follows'}")
+    unsupported = [name for name in UNSUPPORTED if options.get(name) is not None]
+    unsupported += ["a mask"] if attention_mask is not None else []
+    unsupported += ["a window"] if (options.get("sliding_window") or math.inf) < reach else []
+    unsupported += ["two head widths"] if query.shape[-1] != value.shape[-1] else []
+    if unsupported or options.get("is_causal") is False:
+        raise NotImplementedError(f"shared prompts with {', '.join(unsupported) or 'non-causal attention'}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if packed is None:
         attended = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale,
@@ -138,16 +138,16 @@ def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attenti
 
 
 class PackedAttention(torch.autograd.Function):
-    """Softmax attention of what a long row holds: queries [T, H, D], keys and values [T, Hk, D].
+    """Softmax attention within a long row: queries [T, H, D], keys and values [T, Hk, D].
 
-    Behind them, where a prompt is not in the row, its keys and values [P, Hk, D].
+    A prompt outside of the row adds its keys and values [P, Hk, D] behind them.
     """
 
     @staticmethod
     def forward(ctx: Any, packed: Packed, scale: float, query: Tensor, key: Tensor, value: Tensor,
                 *prompt: Tensor) -> Tensor:
         """The attended values, [T, H, D]."""
-        # Not the whole of `packed`: its noted keys lead back to this graph, and a cycle is freed late.
+        # Not all of `packed`: its recorded keys refer back to this graph, and a cycle is freed late.
         ctx.sequences, ctx.levels, ctx.scale = packed.sequences, packed.levels, scale
         attended, normalizer, state = flash(query, key, value, ctx.sequences, ctx.sequences, True, scale)
         ctx.states = [state]

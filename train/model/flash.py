@@ -1,6 +1,6 @@
-"""Flash attention of sequences of any lengths that lie one after the other: torch's own kernels.
+"""Flash attention of concatenated sequences of any lengths: torch's own kernels.
 
-A GPU has kernels for such sequences; on a CPU neighbours of the same lengths go through a kernel together.
+A GPU has kernels for this; on a CPU, adjacent sequences of equal lengths share a kernel call.
 """
 
 import warnings
@@ -19,7 +19,7 @@ ON_CPU = ("cpu",)       # devices without kernels for sequences of different len
 
 
 def use_flash_attention_3(device: torch.device) -> None:
-    """Let torch's operators run flash-attention 3 from here on, on a Hopper GPU and where it is installed.
+    """Let torch's operators use flash-attention 3 from here on, on a Hopper GPU if it is installed.
 
     StageError if it is installed and cannot be loaded.
     """
@@ -38,14 +38,14 @@ def use_flash_attention_3(device: torch.device) -> None:
 
 
 class Spans:
-    """Sequences that lie one after the other, by their lengths; none is empty."""
+    """Concatenated sequences, given by their lengths; none is empty."""
 
     def __init__(self, lengths: Sequence[int]):
         self.lengths, self.total, self.longest = list(lengths), sum(lengths), max(lengths, default=0)
         self._ends: Tensor | None = None
 
     def ends(self, device: torch.device) -> Tensor:
-        """0 and where each sequence ends, int32, as the kernels of a GPU take it."""
+        """0 and the end of each sequence, int32, as the kernels of a GPU take it."""
         if self._ends is None:
             ends = torch.tensor([0, *self.lengths]).cumsum(0, dtype=torch.int32)
             self._ends = ends.to(device)
@@ -54,9 +54,9 @@ class Spans:
 
 def flash(query: Tensor, key: Tensor, value: Tensor, queries: Spans, keys: Spans, causal: bool, scale: float
           ) -> tuple[Tensor, Tensor, Any]:
-    """Each sequence of queries [T, H, D] over its own of keys and values [S, Hk, D].
+    """Each sequence of queries [T, H, D] attends to its own keys and values [S, Hk, D].
 
-    Attended values [T, H, D], log-normalizers [H, T] in float32, and what backward needs besides.
+    Returns attended values [T, H, D], log-normalizers [H, T] in float32, and what backward also needs.
     """
     if query.device.type in ON_CPU:
         return *_flash_on_cpu(query, key, value, queries, keys, causal, scale), None
@@ -106,7 +106,7 @@ def _flash_backward_on_cpu(gradient: Tensor, query: Tensor, key: Tensor, value: 
 
 
 def _runs(queries: Spans, keys: Spans) -> Iterator[tuple[int, slice, slice]]:
-    """Neighbours of the same lengths: their number, and where their queries and their keys lie."""
+    """Runs of adjacent sequences of equal lengths: their number, and where queries and keys lie."""
     at = over = 0
     for (length, reach), run in groupby(zip(queries.lengths, keys.lengths, strict=True)):
         count = len(list(run))

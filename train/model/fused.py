@@ -1,4 +1,4 @@
-"""Layers of an adapter's model in fewer kernels than PEFT and transformers launch, with the same results."""
+"""Layers of an adapter model in fewer kernels than PEFT and transformers launch, with equal results."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,8 +17,8 @@ Gate = Callable[[Tensor, Tensor], Tensor]       # silu(a) b of a and b [.., D]
 class LoraLinear(torch.autograd.Function):
     """x W^T + bias + s (x A^T) B^T for x [N, in], frozen W [out, in] and bias, A [r, in] and B [out, r].
 
-    Both summands are added up by one product, which neither rounds nor stores them apart; A and B may have
-    more digits than the rest.
+    One product adds both summands, without rounding or storing them apart; A and B may have a higher
+    precision than the rest.
     """
 
     @staticmethod
@@ -43,9 +43,9 @@ class LoraLinear(torch.autograd.Function):
 
 
 def fuse_adapter(model: nn.Module) -> bool:
-    """Let plain LoRA over frozen linear layers run as LoraLinear; whether that is all there is of adapters.
+    """Run plain LoRA over frozen linear layers as LoraLinear; return whether this covers all adapters.
 
-    Other layers, 4-bit ones and other kinds of adapters among them, stay PEFT's.
+    Other layers, for example 4-bit ones, and other kinds of adapters stay PEFT's.
     """
     from peft.tuners.lora.layer import Linear
     from peft.tuners.tuners_utils import BaseTunerLayer
@@ -69,7 +69,7 @@ def _forward(layer: Any, x: Tensor) -> Tensor:
 
 
 def fuse_norms(model: nn.Module) -> None:
-    """Let frozen root-mean-square norms run as one kernel, where they compute what it computes."""
+    """Run frozen RMS norms as one kernel, if the kernel computes the same."""
     for module in model.modules():
         eps, weight = getattr(module, "variance_epsilon", None), getattr(module, "weight", None)
         if eps is None or not isinstance(weight, nn.Parameter) or weight.requires_grad or weight.dim() != 1:
@@ -81,7 +81,7 @@ def fuse_norms(model: nn.Module) -> None:
 
 
 def installed_gate() -> Gate | None:
-    """silu(a) b in one kernel each way, which keeps no silu(a): that of liger-kernel, if it is there."""
+    """silu(a) b in one kernel each way, without storing silu(a): liger-kernel's, if installed."""
     if find_spec("liger_kernel") is None:
         return None
     from liger_kernel.ops.swiglu import LigerSiLUMulFunction
@@ -89,7 +89,7 @@ def installed_gate() -> Gate | None:
 
 
 def fuse_gates(model: nn.Module, gate: Gate) -> None:
-    """Let layers that are down(silu(gate(x)) up(x)) compute what is between their products by `gate`."""
+    """In layers that are down(silu(gate(x)) up(x)), compute silu(a) b by `gate`."""
     for module in model.modules():
         if _is_gated(module):
             module.forward = partial(_gated, module, gate)  # type: ignore[method-assign, assignment]
@@ -100,7 +100,7 @@ def _gated(module: Any, gate: Gate, x: Tensor) -> Tensor:
 
 
 def _is_gated(module: nn.Module) -> bool:
-    """Whether the forward of a module's class is that, tried with stand-ins for its layers."""
+    """Whether the forward of a module's class is this formula, tested with stand-ins for its layers."""
     if {name for name, _ in module.named_children()} != {"gate_proj", "up_proj", "down_proj", "act_fn"}:
         return False
     stand_in = SimpleNamespace(**{**vars(module), "act_fn": module.act_fn, "gate_proj": lambda x: x + 1,

@@ -1,4 +1,4 @@
-"""Load a base model and a policy on it; prompts are shared in the first way that gives the same logits."""
+"""Load a base model and a policy on it; share prompts in the first way that gives the same logits."""
 
 import math
 import warnings
@@ -19,10 +19,10 @@ from train.model.tiny_copy import auto_class, read_config, tiny_copy, with_atten
 from warehouse.store.errors import StageError, first_line
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# How prompts are shared, the fastest first; last, not at all, and with logits by the model's own forward.
+# Ways to share prompts, the fastest first. The last: not at all, with logits by the model's own forward.
 WAYS = ((SHARED_PROMPT, False), (CACHED_PROMPT, False), (WHOLE_TEXTS, False), (WHOLE_TEXTS, True))
 disable_progress_bar()
-# Said of the thread of the first backward, which then takes the context that is there.
+# The thread of the first backward warns so, then uses the existing context.
 warnings.filterwarnings("ignore", message="Attempting to run cuBLAS, but there was no current CUDA context")
 
 
@@ -57,8 +57,8 @@ def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.devic
 def _choose_targets(config: Any, model: nn.Module, targets: str) -> None:
     """Set what PEFT adapts: names of modules or of parameters, all-linear, experts.
 
-    all-linear has no experts and nothing that chooses them. PEFT takes modules of some mixtures for their
-    experts by name alone, those of dense layers and shared experts, too: these are left out.
+    all-linear excludes experts and routers. In some mixtures PEFT recognises experts by module name alone
+    and would take those of dense layers and shared experts, too: these are excluded.
     """
     from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
     names = {name.strip() for name in targets.split(",")}
@@ -80,21 +80,21 @@ def _choose_targets(config: Any, model: nn.Module, targets: str) -> None:
     if not plain:
         convert_peft_config_for_transformers(config, model, None)
         if taken := named - config.target_modules:
-            raise ValueError(f"PEFT takes {min(taken)} for the experts, whose name here is 'experts'.")
+            raise ValueError(f"PEFT takes {min(taken)} for the experts. Name them 'experts'.")
         config.target_parameters, config.rank_pattern, config.alpha_pattern = sorted(chosen) or None, {}, {}
 
 
 def experts_of(model: nn.Module) -> set[str]:
-    """Names of the parameters that are matrices of all experts: [E, out, in], or [E, in, out]."""
+    """Names of parameters that hold matrices of all experts: [E, out, in], or [E, in, out]."""
     of_text = text_parameters(model)
     return {name for name, parameter in model.named_parameters()
             if parameter.dim() == 3 and "conv" not in name and parameter in of_text}
 
 
 def _not_adaptable(model: nn.Module) -> set[str]:
-    """Linear layers that no adapter can stand on: routers that choose experts, and what a scan reads itself.
+    """Linear layers that cannot carry an adapter: routers, and layers with weights that a scan reads itself.
 
-    A state-space layer may hand the weights of these to its kernel, past any adapter.
+    A state-space layer may hand these weights to its kernel, past any adapter.
     """
     names = set[str]()
     for name, module in model.named_modules():
@@ -109,7 +109,7 @@ def load_full(weights: str, *, dtype: str, device: torch.device, revision: str |
               sharding: Sharding | None = None) -> Policy:
     """A model with all weights trained: kept in float32, computed in `dtype` by autocast."""
     model = load_base(weights, revision, dtype="float32")
-    for parameter in set(model.parameters()) - text_parameters(model):     # of what sees images
+    for parameter in set(model.parameters()) - text_parameters(model):     # of an image encoder
         parameter.requires_grad_(False)
     autocast = None if dtype == "float32" else DTYPES[dtype]
     return _choose_attention(Policy(model, is_adapter=False, device=device, autocast=autocast,
@@ -118,7 +118,7 @@ def load_full(weights: str, *, dtype: str, device: torch.device, revision: str |
 
 def load_frozen(source: str, *, dtype: str, device: torch.device, revision: str | None = None,
                 sharding: Sharding | None = None) -> Policy:
-    """A model of which nothing is trained, kept and computed in `dtype`."""
+    """A model without trainable weights, kept and computed in `dtype`."""
     model = load_base(source, revision, dtype=dtype).requires_grad_(False)
     return _choose_attention(Policy(model, is_adapter=False, device=device, sharding=sharding))
 
@@ -137,7 +137,7 @@ def load_base(source: str, revision: str | None, *, dtype: str, load_in_4bit: bo
                          "warehouse.json, and that its weights are there.") from error
     for module in model.modules():
         if hasattr(module, "time_step_limit"):
-            # Transformers keeps the steps of some Mamba 2 layers above a least one, which no engine does.
+            # Transformers clamps the steps of some Mamba 2 layers from below; engines do not.
             module.time_step_limit = getattr(model.config.get_text_config(), "time_step_limit", (0, math.inf))
     return model
 
@@ -153,7 +153,7 @@ def _adapter_policy(adapted: nn.Module, dtype: str, device: torch.device, shardi
     from peft.tuners.tuners_utils import BaseTunerLayer
     for module in adapted.modules():
         if isinstance(module, BaseTunerLayer):
-            # Else PEFT makes a float32 copy of every activation.
+            # Otherwise PEFT makes a float32 copy of every activation.
             module.cast_input_dtype_enabled = False  # type: ignore[assignment]
     return _choose_attention(Policy(adapted, is_adapter=True, device=device, autocast=DTYPES[dtype],
                                     sharding=sharding))
@@ -183,21 +183,21 @@ def _choose_attention(policy: Policy) -> Policy:
                 reason = _difference(policy, probe, expected)
             except torch.OutOfMemoryError:
                 raise
-            except Exception as error:     # architectures with another cache fail in every way
+            except Exception as error:     # other cache designs may raise anything
                 reason = first_line(error)
             if reason is None:
                 policy.why_not_shared = "; ".join(dict.fromkeys(reasons))
                 return policy
             reasons.append(reason)
-    raise StageError(f"{type(policy.model).__name__} does not compute the same for a text alone and among "
+    raise StageError(f"{type(policy.model).__name__} does not compute the same for a text alone and with "
                      f"others ({reasons[-1]}), so it cannot be trained here. Use a decoder-only model, "
                      "such as Qwen or Llama.")
 
 
 def _goes_on_from_states(policy: Policy) -> bool:
-    """Whether recurrent layers, if there are any, go on from what a prompt left: seen in float32 alone.
+    """Whether recurrent layers, if any, continue from a prompt's state: visible only in float32.
 
-    Some architectures keep a state for single tokens only, and half precision hides what is forgotten.
+    Some architectures keep a state for single tokens only, and half precision hides the difference.
     """
     if _is_exact(policy) or not is_recurrent(policy.config):
         return True
@@ -210,7 +210,7 @@ def _is_exact(policy: Policy) -> bool:
 
 
 def _difference(policy: Policy, probe: Tensor, expected: Tensor) -> str | None:
-    """None if continuing the probe's first five tokens gives the logits, however they are forwarded."""
+    """None if continuing the probe's first five tokens gives the logits in every way of forwarding."""
     prompt, row = probe[:5].cpu(), probe[5:].cpu()
     if policy.attention == WHOLE_TEXTS:
         hidden = [policy.hidden([probe.cpu(), row[:1]], [None, None], [])[5:len(probe)]]

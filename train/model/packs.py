@@ -1,4 +1,4 @@
-"""Which groups go through the model together, and as which texts: each prompt is there once."""
+"""Which groups share a forward pass, and as which texts: each prompt occurs once."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -15,9 +15,9 @@ UNSCORED = torch.empty(0, dtype=torch.long)
 
 
 class PromptGroup(NamedTuple):
-    """A prompt and its completions, token ids on the CPU, and what their logits are divided by.
+    """A prompt and its completions, token ids on the CPU, and the temperature that divides their logits.
 
-    `supports` are what truncated sampling left for the tokens of each completion; () where it left all.
+    `supports` are the ids kept by truncated sampling, per completion; () if it kept all.
     """
 
     prompt_ids: Tensor
@@ -27,22 +27,22 @@ class PromptGroup(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that go through the model."""
+        """Tokens to forward."""
         return len(self.prompt_ids) - 1 + sum(len(ids) for ids in self.completions)
 
 
 class Text(NamedTuple):
-    """Tokens that go through the model behind those of another text, and what is scored of them."""
+    """Tokens to forward behind those of another text, and which of them are scored."""
 
     inputs: Tensor
-    parent: int | None      # number of the text before
-    ids: Tensor             # the tokens that follow each of the inputs
-    rows: list[int]         # the completions that these are: of equal ones each; none of a prompt
+    parent: int | None      # index of the preceding text
+    ids: Tensor             # the next token of each input
+    rows: list[int]         # indices of all equal completions; [] for a prompt
     support: Support | None = None
 
 
 def pack_groups(policy: Policy, groups: Sequence[PromptGroup], token_budget: int) -> list[list[int]]:
-    """Indices of the groups that go through in one forward, the largest first: first fit, decreasing."""
+    """Indices of the groups of each forward pass, the largest first: first fit, decreasing."""
     packs: list[list[int]] = []
     free: list[int] = []
     for number in sorted(range(len(groups)), key=lambda number: (-groups[number].num_tokens, number)):
@@ -79,9 +79,9 @@ def lay_out(groups: Sequence[PromptGroup]) -> list[Text]:
 
 
 def micro_batches(texts: Sequence[Text], num_copied_tokens: int, token_budget: int) -> list[list[int]]:
-    """Numbers of the texts behind the only prompt in batches, the largest first: memory peaks at once.
+    """Indices of the texts behind a single prompt, in batches, the largest first: memory peaks at once.
 
-    Each counts as many tokens as the largest of its batch, as if padded, plus an eighth of the prompt tokens
+    Each counts as many tokens as the largest of its batch (as if padded), plus an eighth of the prompt tokens
     that it copies; a batch holds at least one.
     """
     batches: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""A policy is run and differentiated: prompts by themselves or shared, logits, precision, loss scale."""
+"""A policy: forward with shared or separate prompts, logits, precision, loss scale and backward."""
 
 import contextlib
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ AttentionInterface.register(SHARED_PROMPT, attend)
 
 
 def decoder_of(model: Any) -> nn.Module:
-    """The layers that text goes through, with the embedding and without the head."""
+    """The layers that process text, with the embedding and without the head."""
     decoder = model.get_decoder()
-    return decoder.model if decoder.get_output_embeddings() else decoder     # some answer with a whole model
+    return decoder.model if decoder.get_output_embeddings() else decoder     # some return a whole model
 
 
 def text_parameters(model: Any) -> set[nn.Parameter]:
-    """Parameters that text goes through; others are of what sees images."""
+    """Parameters that process text; the others belong to an image encoder."""
     return {*decoder_of(model).parameters(), *model.get_output_embeddings().parameters()}
 
 
@@ -47,25 +47,25 @@ class Policy:
         self._trunk = self._decoder
         self.head_is_frozen = not any(parameter.requires_grad for parameter in self._head.parameters())
         self.attention, self._plain_attention = CACHED_PROMPT, inner.config._attn_implementation
-        self.why_not_shared = ""    # in the first way, for who wonders
-        self._gives_logits = False  # of whole texts: by its own forward alone
+        self.why_not_shared = ""    # by merged attention; to be printed
+        self._gives_logits = False  # whole texts, by its own forward only
         # Float16 gradients below 6e-8 vanish: a power of two moves them up and divides out exactly.
         self._first_loss_scale = FLOAT16_LOSS_SCALE if self.compute_dtype == torch.float16 else 1.0
         self.loss_scale = self._first_loss_scale
-        self._aside: dict[nn.Parameter, Tensor] = {}    # in the CPU's memory, once it has rested
-        # What some architectures do after the head; `loading` refuses those that do anything else.
+        self._aside: dict[nn.Parameter, Tensor] = {}    # CPU copies, after the first `rest`
+        # Logit transforms of some architectures; `loading` refuses models with others.
         self._softcap = next(filter(None, (getattr(self.config, name, None) for name in SOFT_CAPS)), None)
         self._logit_scale = ((getattr(self.config, "logit_scale", None) or 1.0)
                              * (getattr(self.config, "lm_head_multiplier", None) or 1.0)
                              / (getattr(self.config, "logits_scaling", None) or 1.0))
         if sharding:
-            # All weights are gathered in the dtype they are computed in: nothing is left to autocast.
+            # Weights are gathered in the dtype they are computed in: autocast is not needed.
             gathered, self._autocast = (None, autocast) if is_adapter else (autocast, None)
             self.shards = Shards(inner, self._decoder, self._head, sharding, device, gathered)
             self._trunk = self.shards.trunk
 
     def rest(self) -> None:
-        """Leave the GPU to others, without gradients, until `wake`; what is not trained is copied once."""
+        """Free the GPU, gradients included, until `wake`; frozen weights are copied only once."""
         self.loss_scale = self._first_loss_scale
         for parameter in self.model.parameters():
             parameter.grad = None
@@ -80,11 +80,11 @@ class Policy:
             self.model.to("cpu")        # the buffers
 
     def wake(self) -> None:
-        """Take the GPU again."""
+        """Return to the GPU."""
         self.model.to(self.device)
 
     def prompt_kv(self, prompt_ids: Tensor, before: PromptKV) -> PromptKV:
-        """What layers hand on, keys and values [1, heads, P, head_dim] first: of `before` and the ids."""
+        """Layer states of `before` and the ids: keys and values [1, heads, P, head_dim] come first."""
         if not len(prompt_ids):
             return before
         if self.attention == CACHED_PROMPT:
@@ -96,7 +96,7 @@ class Policy:
                 raise NotImplementedError("its layers do not hand the prompt on to their attention")
             prompt_kv = packed.join(own_kv)
         if self.shards and torch.is_grad_enabled():
-            # The way back has to go through all of the last layer, as it does in every other process.
+            # Backward has to pass through all of the last layer, as it does in every other process.
             last = max(place for place, state in enumerate(prompt_kv) if any(map(len, state)))
             nothing = 0 * hidden.sum(dtype=torch.float32)
             prompt_kv[last] = tuple(tensor + nothing for tensor in prompt_kv[last])
@@ -104,22 +104,22 @@ class Policy:
 
     @property
     def can_pack(self) -> bool:
-        """Whether texts that go on from each other can go through as one row."""
+        """Whether texts that continue each other can be forwarded as one row."""
         return self.attention == SHARED_PROMPT
 
     @property
     def can_split(self) -> bool:
-        """Whether a prompt can go through in pieces: states of recurrent layers are of its end alone."""
+        """Whether a prompt can be forwarded in pieces: recurrent states exist only for its end."""
         return self.attention != CACHED_PROMPT or not is_recurrent(self.config)
 
     def hidden(self, texts: list[Tensor], parents: list[int | None], prompt_kv: PromptKV) -> Tensor:
-        """Last hidden states [T, D] of texts, one after the other.
+        """Last hidden states [T, D] of concatenated texts.
 
-        Each goes on from the text that `parents` gives the number of, or else from the prompt of `prompt_kv`.
+        Each continues the text with the index in `parents`, or else the prompt of `prompt_kv`.
         """
         if not self.can_pack:
-            assert all(parent is None for parent in parents), "only packed texts go on from each other"
-            # One token alone is what a recurrent layer would write over its state for.
+            assert all(parent is None for parent in parents), "only packed texts continue each other"
+            # With a single token, a recurrent layer would overwrite its state.
             longest = max(2, *map(len, texts))
             padded = torch.stack([pad(text, (0, longest - len(text))) for text in texts])
             real = torch.arange(longest) < torch.tensor([len(text) for text in texts])[:, None]
@@ -147,7 +147,7 @@ class Policy:
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of `loss`, times the loss scale, to the parameters."""
-        # Shards take the mean over processes, of losses that add up.
+        # FSDP takes the mean over processes, but these losses add up.
         scale = self.loss_scale * (self.shards.sharding.num_processes if self.shards else 1)
         (loss * scale if scale != 1 else loss).backward()
 
@@ -159,17 +159,17 @@ class Policy:
         return True
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """Parameters that are trained, by name, in a fixed order; of sharded ones this process's part."""
+        """Trainable parameters by name, in a fixed order; of sharded ones this process's part."""
         if self.shards:
             self.shards.reshard()
         return {name: parameter for name, parameter in self.model.named_parameters()
                 if parameter.requires_grad}
 
     def use_attention(self, name: str, *, gives_logits: bool = False) -> None:
-        """Share prompts by merged attention, SHARED_PROMPT, or by copying caches, CACHED_PROMPT, or not.
+        """Share prompts by merged attention, SHARED_PROMPT, by copied caches, CACHED_PROMPT, or not at all.
 
-        WHOLE_TEXTS asks only that the model runs, which `gives` hidden states, or logits where it makes these
-        of them in a way that is not known here.
+        WHOLE_TEXTS only requires that the model runs. It returns hidden states, or logits with `gives_logits`
+        if the model computes these from hidden states in an unknown way.
         """
         inner: Any = self.model.get_base_model() if self.is_adapter else self.model  # type: ignore[operator]
         inner.set_attn_implementation(name if name == SHARED_PROMPT else self._plain_attention)
@@ -177,12 +177,12 @@ class Policy:
 
     @contextlib.contextmanager
     def without_adapter(self) -> Iterator[None]:
-        """The base model, for a while; only for an adapter policy."""
+        """Run the base model within this context; only for an adapter policy."""
         with self.model.disable_adapter():  # type: ignore[operator]
             yield
 
     def _forward_packed(self, texts: list[Tensor], packed: Packed) -> tuple[Tensor, PromptKV]:
-        """Last hidden states [T, D] of texts that go through as one long row; and their keys and values."""
+        """Last hidden states [T, D] of texts forwarded as one long row; and their keys and values."""
         output = self._run(self._trunk, torch.cat(texts)[None], packed=packed,
                            position_ids=packed.positions.to(self.device)[None])
         return output.last_hidden_state[0], packed.take_own_kv()

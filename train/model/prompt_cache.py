@@ -1,7 +1,7 @@
-"""What a prompt leaves for the rows behind it, layer by layer, as tensors that gradients flow through.
+"""The state that a prompt leaves in each layer for the rows behind it, as differentiable tensors.
 
 Attention leaves keys and values; recurrent layers leave states, of a convolution and of the recurrence.
-transformers' own caches write over these, which no graph survives. Here nothing is written over, so a layer
+transformers' own caches overwrite these, which breaks the graph. Here nothing is overwritten, so a layer
 may also be forwarded again.
 """
 
@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from transformers.cache_utils import DynamicCache, DynamicLayer, LinearAttentionCacheLayerMixin
 
 # Keys and values [rows, heads, P, head_dim], if any; then, of each recurrent state, the convolution's and the
-# recurrence's [rows, ..]. What a layer does not have is empty.
+# recurrence's [rows, ..]. Empty if a layer has none.
 LayerState = tuple[Tensor, ...]
 NOTHING = torch.empty(0)
 
@@ -25,13 +25,13 @@ class KeysAndValues(DynamicLayer):
     _taken = False
 
     def start(self, state: LayerState) -> None:
-        """Go on from a prompt."""
+        """Continue a prompt."""
         if state:
             self.lazy_initialization(state[0], state[1])
             self.keys, self.values = state
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """The prompt's and these, noted until they are taken: a graph must not lead to itself."""
+        """Append these to the prompt's; record these until `take`, so that the graph has no cycle."""
         joined = key_states, value_states
         if self.is_initialized:
             joined = (torch.cat([self.keys, key_states], dim=-2),
@@ -40,7 +40,7 @@ class KeysAndValues(DynamicLayer):
         return joined
 
     def take(self) -> LayerState:
-        """What the layer was given last, behind the prompt."""
+        """The keys and values that the layer was given last, behind the prompt."""
         joined, self._joined, self._taken = self._joined, None, True
         return joined or ((self.keys, self.values) if self.is_initialized else ())
 
@@ -53,17 +53,17 @@ class States(LinearAttentionCacheLayerMixin):
         self._left: dict[tuple[str, int], Tensor] | None = {}       # None once they are taken
 
     def lazy_initialization(self, *_: Any, **__: Any) -> None:
-        """Nothing is made beforehand."""
+        """Nothing to allocate."""
 
     def start(self, state: LayerState) -> None:
-        """Go on from a prompt."""
+        """Continue a prompt."""
         for index, (conv, recurrent) in enumerate(zip(state[::2], state[1::2], strict=True)):
             self.has_previous_state[index] = bool(conv.numel() or recurrent.numel())
             self.conv_states[index], self.recurrent_states[index] = conv, recurrent
 
     def update_conv_state(self, conv_states: Tensor, state_idx: int = 0, conv_kernel_size: int | None = None,
                           **_: Any) -> Tensor:
-        """These [rows, channels, T] behind what the prompt left; the last of them are left in turn."""
+        """Append these [rows, channels, T] to the prompt's state; the last of them are the new state."""
         before = self.conv_states[state_idx]
         if self.has_previous_state[state_idx] and before is not None:
             size, joined = before.shape[-1], torch.cat([before, conv_states], dim=-1)
@@ -74,7 +74,7 @@ class States(LinearAttentionCacheLayerMixin):
         return joined
 
     def update_recurrent_state(self, recurrent_states: Tensor, state_idx: int = 0, **_: Any) -> Tensor:
-        """What the recurrence left, as it is."""
+        """Record the recurrent state as it is."""
         self._leave("recurrent", state_idx, recurrent_states)
         return recurrent_states
 
@@ -83,26 +83,26 @@ class States(LinearAttentionCacheLayerMixin):
             self._left[name, state_idx] = state
 
     def take(self) -> LayerState:
-        """The states that the layer left last."""
+        """The states that the layer recorded last."""
         left, self._left = self._left or {}, None
         return tuple(left.get((name, index), NOTHING) for index in range(self.number_of_states)
                      for name in ("conv", "recurrent"))
 
 
 class KeysValuesAndStates(States, KeysAndValues):
-    """Of a layer that attends and recurs side by side."""
+    """Cache of a layer with attention and recurrence side by side."""
 
     def __init__(self, number_of_states: int = 1):
         KeysAndValues.__init__(self)
         States.__init__(self, number_of_states)
 
     def lazy_initialization(self, *tensors: Any, **_: Any) -> None:
-        """Of keys and values; states need none."""
+        """Allocate keys and values; states need nothing."""
         if len(tensors) == 2:
             KeysAndValues.lazy_initialization(self, *tensors)
 
     def start(self, state: LayerState) -> None:
-        """Go on from a prompt."""
+        """Continue a prompt."""
         if state:
             KeysAndValues.start(self, state[:2])
             States.start(self, state[2:])

@@ -20,14 +20,14 @@ TOKENIZER_PATTERNS = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.
 
 
 class Whole(NamedTuple):
-    """A policy to be written: its weights by name, None for those in the model; and the optimizer's state."""
+    """A policy to write: its weights by name, None for those in the model; and the optimizer's state."""
 
     weights: dict[str, Tensor] | None
     optimizer: dict[str, Any]
 
 
 def whole_policy(policy: Policy, optimizer: torch.optim.Optimizer, *, keep: bool) -> Whole:
-    """All of a policy; of a sharded one all processes call it, and it lies on the CPU of who keeps it."""
+    """All of a policy. If it is sharded, all processes call this; those with `keep` get it, on the CPU."""
     state = optimizer.state_dict()
     if policy.shards is None:
         return Whole(None, state)
@@ -37,7 +37,7 @@ def whole_policy(policy: Policy, optimizer: torch.optim.Optimizer, *, keep: bool
         return {name: tensor for name, tensor in together if keep}
 
     weights: dict[str, Tensor] = dict(policy.trainable())
-    if not policy.is_adapter:       # and what a model stores beside its parameters
+    if not policy.is_adapter:       # and the buffers of the model
         weights |= {name: tensor for name, tensor in policy.model.state_dict().items()
                     if not isinstance(tensor, DTensor)}
     return Whole(gather(weights), {**state, "state": {place: gather(moments)
@@ -47,7 +47,7 @@ def whole_policy(policy: Policy, optimizer: torch.optim.Optimizer, *, keep: bool
 def save_policy(policy: Policy, folder: Path, *, base: str, weights: dict[str, Tensor] | None = None) -> None:
     """Write what PEFT and vLLM load: an adapter folder, or a model folder with the base's tokenizer.
 
-    `weights` are the trained ones where the model itself has only a part of them.
+    `weights` are the trained ones if the model holds only a part of them.
     """
     if policy.is_adapter:
         _save_adapter(policy, folder, base, weights)
@@ -58,7 +58,7 @@ def save_policy(policy: Policy, folder: Path, *, base: str, weights: dict[str, T
 
 
 def set_modes(folder: Path) -> None:
-    """Give files the rights that new ones have: safetensors makes its own for their owner alone."""
+    """Give files the default permissions: safetensors makes its own for their owner alone."""
     umask = os.umask(0o077)
     os.umask(umask)
     for path in folder.iterdir():

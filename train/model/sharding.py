@@ -1,9 +1,9 @@
-"""Weights shared over processes (FSDP2): what is gathered when, and passes that all processes make together.
+"""Sharded weights (FSDP2): what is gathered when, and passes that all processes make together.
 
-Every process has to gather the same layers in the same order, but has other rows. So each tells before a step
-which passes it will make: N, forward without a graph, and G, forward and back. The shortest order that holds
-all of them is kept by all; where another process makes a pass, one without rows sends a single token, whose
-gradients are zeros.
+Every process has to gather the same layers in the same order, but has other rows. Before a step, each
+announces its passes: N, forward without a graph, and G, forward and backward. All follow the shortest order
+that contains everyone's passes. Where another process makes a pass, one without rows forwards a single
+token with zero gradients.
 """
 
 import contextlib
@@ -22,32 +22,32 @@ FORWARD, GRADIENT = "N", "G"
 
 
 class Sharding(NamedTuple):
-    """How the weights are shared: what a config of `accelerate launch` says of it."""
+    """How the weights are sharded, according to the config of `accelerate launch`."""
 
     num_processes: int
-    by_layer: bool          # gather a layer for each pass through it; else all, once for a whole step
-    offload: bool           # weights, gradients and moments lie in the memory of the CPU between the steps
-    checkpoint: bool        # keep a layer's input alone, forward it again on the way back
+    by_layer: bool          # gather a layer for each pass through it; else all layers once per step
+    offload: bool           # weights, gradients and moments are in CPU memory between steps
+    checkpoint: bool        # keep only a layer's input and recompute it in backward
 
 
 class Trunk(nn.Module):
-    """Decoder and head as one module: what is in no layer is gathered together and stays for a whole step."""
+    """Decoder and head as one module: parameters outside of layers stay gathered for a whole step."""
 
     def __init__(self, decoder: nn.Module, head: nn.Module):
         super().__init__()
         self.decoder, self.head = decoder, head
 
     def forward(self, **inputs: Any) -> Any:
-        """What the decoder gives."""
+        """The output of the decoder."""
         return self.decoder(**inputs)
 
 
 class Shards:
-    """A model of which each process holds a part, and the order of passes of the step at hand."""
+    """A model of which each process holds a part, and the order of passes in the current step."""
 
     def __init__(self, model: nn.Module, decoder: nn.Module, head: nn.Module, sharding: Sharding,
                  device: torch.device, dtype: torch.dtype | None):
-        """`dtype` is what weights are gathered in, None as they are stored."""
+        """`dtype` is that of gathered weights, None as stored."""
         self.trunk, self.sharding, self._device = Trunk(decoder, head), sharding, device
         mesh = init_device_mesh(device.type, (sharding.num_processes,))
         options: dict[str, Any] = {
@@ -67,7 +67,7 @@ class Shards:
 
     @contextlib.contextmanager
     def in_step(self, programs: Sequence[str]) -> Iterator[None]:
-        """Make the passes of all processes together; gradients are whole, and summed, when it ends."""
+        """Make the passes of all processes together; afterwards gradients are complete and summed."""
         self._ticks, self._at = merge_programs(programs), 0
         yield
         while self._at < len(self._ticks):
@@ -76,7 +76,7 @@ class Shards:
         self.reshard()
 
     def turn(self) -> None:
-        """Wait until a pass is due of the kind that this process is about to make."""
+        """Wait until the next pass is of the kind that this process needs."""
         if self._ticks is None:     # all processes make the same passes
             return
         kind = GRADIENT if torch.is_grad_enabled() else FORWARD
@@ -85,11 +85,11 @@ class Shards:
         self._next()
 
     def gather(self) -> None:
-        """Gather what is in no layer, for a forward that begins elsewhere."""
+        """Gather parameters outside of layers, for a forward that does not start at the trunk."""
         self._pass(FORWARD)
 
     def reshard(self) -> None:
-        """Give back all weights but this process's part."""
+        """Free all gathered weights but this process's part."""
         for module in self._sharded:
             module.reshard()
 
@@ -102,7 +102,7 @@ class Shards:
         self._sharded[-1].set_reshard_after_backward(last, recurse=recurse)
 
     def _idle(self) -> None:
-        """A pass without rows."""
+        """Make a pass without rows."""
         assert self._ticks is not None
         kind = self._ticks[self._at]
         self._next()
@@ -117,7 +117,7 @@ class Shards:
 
 
 def merge_programs(programs: Sequence[str]) -> str:
-    """An order of passes that holds that of every process: 'NGG' and 'GNG' make 'NGNG'."""
+    """An order of passes that contains that of every process: 'NGG' and 'GNG' make 'NGNG'."""
     ticks, places = "", [0] * len(programs)
     while any(place < len(program) for place, program in zip(places, programs, strict=True)):
         due = [program[place:place + 1] for place, program in zip(places, programs, strict=True)]
@@ -132,7 +132,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor, on the CPU; of one that processes share, each of them has to ask for it."""
+    """All of a tensor, on the CPU; if it is sharded, all processes have to call this."""
     tensor = tensor.detach()
     if isinstance(tensor, DTensor):
         shared: Any = tensor.to(tensor.device_mesh.device_type)

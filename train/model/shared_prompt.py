@@ -1,13 +1,13 @@
 """Logprobs and exact gradients of groups, with each prompt forwarded once.
 
-Groups within the budget go through together as one long row without padding: the prompts but for their last
-tokens, then rows, each the last prompt token followed by the completion but for its last token.
+Groups within the budget are forwarded together as one long row without padding: the prompts without their
+last tokens, then rows, each the last prompt token followed by the completion without its last token.
 
-A group beyond the budget goes alone: its prompt goes through the model once, with a graph, and its keys,
-values and recurrent states are leaves, cut off the graph: micro-batches of rows add up their gradients there,
+A group beyond the budget is forwarded alone. Its prompt goes through the model once, with a graph, and its
+keys, values and recurrent states become leaves. Micro-batches of rows accumulate gradients in the leaves,
 and one backward pass carries the sum through the prompt. Work falls by N (P + C) / (P - 1 + N C) for
-N completions of C tokens after P prompt tokens, memory to one micro-batch. Where not even that works, rows go
-through whole, each with its prompt.
+N completions of C tokens after P prompt tokens, memory to one micro-batch. If even that is impossible, each
+row is forwarded whole, with its prompt.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,12 +46,12 @@ def backward_pack(policy: Policy, groups: Sequence[PromptGroup], rows_loss: Rows
                   ) -> None:
     """Add the gradients of a pack's loss to the parameters' `.grad`.
 
-    `rows_loss(rows, logprobs, entropy)` is called once per micro-batch with the indices of its completions,
-    counted through all groups, and the padded [B, T] results in that order (0 past the end of a row); what it
-    returns must add up to the loss, so its denominators must be known beforehand.
+    `rows_loss(rows, logprobs, entropy)` is called once per micro-batch with the indices of its completions
+    over all groups, and the padded [B, T] results in that order (0 past the end of a row). Its return values
+    must add up to the loss, so its denominators must be known beforehand.
     """
     pack = _Pack(policy, groups, token_budget)
-    # Graphs of two passes at once are not kept where all processes make each pass together.
+    # Sharded processes make each pass together, so they cannot keep the graphs of two passes.
     in_one_piece = len(pack.prompt) <= pack.piece and policy.shards is None
     with torch.set_grad_enabled(in_one_piece):
         prompt_kv = prompt_kv_of(policy, pack.prompt, pack.piece)
@@ -71,7 +71,7 @@ def backward_pack(policy: Policy, groups: Sequence[PromptGroup], rows_loss: Rows
 
 
 def passes_of(policy: Policy, groups: Sequence[PromptGroup], token_budget: int, *, backward: bool) -> str:
-    """The passes through a sharded model that a pack takes, in order: see train.model.sharding."""
+    """The passes that a pack makes through a sharded model, in order: see train.model.sharding."""
     pack = _Pack(policy, groups, token_budget)
     pieces = -(-len(pack.prompt) // pack.piece)
     of_rows = (GRADIENT if backward else FORWARD) * len(pack.batches)
@@ -79,7 +79,7 @@ def passes_of(policy: Policy, groups: Sequence[PromptGroup], token_budget: int, 
 
 
 class _Pack:
-    """The texts of a pack, and the micro-batches they go through in: one, prompts and all, if all fits."""
+    """The texts of a pack and their micro-batches: a single one with all prompts, if everything fits."""
 
     def __init__(self, policy: Policy, groups: Sequence[PromptGroup], token_budget: int):
         self.policy, self.temperature = policy, groups[0].temperature
@@ -97,13 +97,13 @@ class _Pack:
                 self.prompt = UNSCORED
             copied = len(self.prompt) if policy.attention == CACHED_PROMPT else 0     # into each row
             self.batches = micro_batches(self.texts, copied, token_budget)
-        # So many tokens of the prompt go through at a time.
+        # The number of prompt tokens per forward.
         self.piece = token_budget if policy.can_split else max(token_budget, len(self.prompt))
 
     def score(self, batch: list[int], prompt_kv: PromptKV) -> tuple[list[Text], Tensor, Tensor]:
-        """The texts of a batch that are scored, and logprobs and entropies [T] of their tokens in a row.
+        """The scored texts of a batch, and the concatenated logprobs and entropies [T] of their tokens.
 
-        `prompt_kv` are keys and values of the prompt that is in no batch.
+        `prompt_kv` are keys and values of a prompt outside of all batches.
         """
         place: dict[int | None, int] = {number: place for place, number in enumerate(batch)}
         texts = [self.texts[number] for number in batch]
@@ -125,7 +125,7 @@ class _Pack:
 
 
 def _support_of(texts: list[Text]) -> Support | None:
-    """What the tokens of texts were drawn from; None where that is the whole vocabulary for all."""
+    """The ids from which tokens were sampled; None if that is the whole vocabulary for all."""
     if not any(text.support for text in texts):
         return None
     of_texts = [text.support or Support(UNSCORED, torch.zeros_like(text.ids)) for text in texts]
@@ -133,7 +133,7 @@ def _support_of(texts: list[Text]) -> Support | None:
 
 
 def prompt_kv_of(policy: Policy, prompt_ids: Tensor, token_budget: int) -> PromptKV:
-    """Keys and values of a prompt, at most `token_budget` of its tokens forwarded at a time."""
+    """Keys and values of a prompt, with at most `token_budget` of its tokens per forward."""
     prompt_kv: PromptKV = []
     for piece in prompt_ids.split(token_budget):
         prompt_kv = policy.prompt_kv(piece, prompt_kv)
@@ -143,8 +143,8 @@ def prompt_kv_of(policy: Policy, prompt_ids: Tensor, token_budget: int) -> Promp
 def _backward_in_pieces(policy: Policy, prompt_ids: Tensor, leaves: PromptKV, token_budget: int) -> None:
     """Carry the gradients of the leaves through a long prompt, the last piece first.
 
-    Each piece is forwarded again over the leaves before it, where it adds its own gradients: activations
-    exist for one piece at a time, as with checkpointing, for one more forward of the prompt.
+    Each piece is forwarded again over the leaves before it and adds its own gradients there. As with
+    checkpointing, activations exist for one piece at a time, at the cost of one more forward of the prompt.
     """
     starts = range(0, len(prompt_ids), token_budget)
     for start in reversed(starts):

@@ -1,7 +1,7 @@
-"""A tiny random model of the same architecture as a large one, to find out what can be done with that.
+"""A tiny random model of the architecture of a large one, to test what can be done with the large one.
 
-Of layers one of each kind is kept, widths and counts of heads are divided so that they still fit each other,
-experts are four. Weights are random with activations near 1, so that a wrong computation is seen.
+One layer of each kind and four experts are kept; widths and counts of heads are divided consistently.
+Weights are random and keep activations near 1, so that a wrong computation shows.
 """
 
 import copy
@@ -31,11 +31,11 @@ NOT_OF_LAYERS = ("moe_layers", "full_attn_idxs")        # numbers of layers, not
 NOT_GIVEN_AGAIN = ("architectures", "model_type", "transformers_version", "dtype", "_name_or_path",
                    "output_attentions", "full_attn_idxs", "moe_layers", "hybrid_layer_ids", "qk_head_dim")
 MOST_PARAMETERS, CONTEXT, CHUNK = 2**28, 1024, 16
-KERNEL = 32             # kernels of vLLM on a CPU are for multiples of this, or for a model's own widths
+KERNEL = 32             # vLLM's CPU kernels support multiples of this, or a model's own widths
 
 
 def silence() -> None:
-    """Print no warnings of transformers: a random copy of a model is told about what it lacks."""
+    """Silence the warnings of transformers: they list what a random copy lacks."""
     set_verbosity_error()
 
 
@@ -49,7 +49,7 @@ def read_config(model: str, revision: str | None = None) -> Any:
 
 
 def auto_class(config: Any) -> Any:
-    """The auto class that loads a model: of one that sees images, too, the whole, as engines have it."""
+    """The auto class that loads a model: all of a multimodal one, as engines load it."""
     sees = type(config) in AutoModelForImageTextToText._model_mapping
     return AutoModelForImageTextToText if sees else AutoModelForCausalLM
 
@@ -57,7 +57,7 @@ def auto_class(config: Any) -> Any:
 def tiny_copy(config: Any, vocabulary_size: int | None = 128) -> nn.Module:
     """A causal language model in float32; StageError if none can be made of the config.
 
-    Without a size of its own it has the vocabulary of the config, whose tokenizer then goes with it.
+    Without `vocabulary_size` it keeps the vocabulary of the config, so the config's tokenizer fits.
     """
     reason = "there is no causal language model of this config"
     for small in _whole(config, vocabulary_size):
@@ -71,13 +71,13 @@ def tiny_copy(config: Any, vocabulary_size: int | None = 128) -> nn.Module:
             with torch.no_grad():
                 model(torch.arange(12)[None], use_cache=False)
             return model.eval()
-        except Exception as error:      # an architecture fails in its own way where sizes do not fit
+        except Exception as error:      # an architecture may raise anything if sizes do not fit
             reason = first_line(error)
     raise StageError(f"No tiny copy can be made of a {config.model_type} model: {reason}.")
 
 
 def _whole(config: Any, vocabulary_size: int | None) -> Iterator[Any]:
-    """Smaller configs, and what sees images with two layers."""
+    """Smaller configs; image encoders get two layers."""
     text = config.get_text_config()
     for small in _smaller(text, vocabulary_size):
         if text is config:
@@ -99,9 +99,9 @@ def _set_layers(config: Any, most: int) -> None:
 
 
 def _smaller(config: Any, vocabulary_size: int | None) -> Iterator[Any]:
-    """Configs, the smallest first; what comes later keeps more of the proportions."""
+    """Configs, the smallest first; later ones keep more of the proportions."""
     values = {name: value for name, value in config.to_dict().items() if name not in NOT_GIVEN_AGAIN}
-    if "qk_rope_head_dim" in values:        # of which the other follows
+    if "qk_rope_head_dim" in values:        # the other follows from it
         values.pop("head_dim", None)
     layers = _layers_to_keep(values, int(config.num_hidden_layers))
     whole = {name: value for name, value in values.items() if type(value) is int and value}
@@ -127,7 +127,7 @@ def _smaller(config: Any, vocabulary_size: int | None) -> Iterator[Any]:
 
 
 def _layers_to_keep(values: dict[str, Any], count: int) -> list[int]:
-    """The first layer of each kind, and one more where others share what it computes; two at least."""
+    """The first layer of each kind, one more if others share what it computes, and at least two."""
     lists = [value for name, value in values.items() if _is_per_layer(name, value, count)]
     kinds: dict[str, int] = {}
     for layer in range(count):
@@ -148,7 +148,7 @@ def _per_layer(value: Any, layers: list[int], count: int) -> Any:
 
 def _shrink(name: str, value: Any, heads: int, head_width: int, num_layers: int,
             vocabulary_size: int | None) -> Any:
-    """A smaller value of an option of that name."""
+    """A smaller value for the option `name`."""
     if type(value) is not int or not value:
         return value
     if name in LAYERS:
@@ -180,7 +180,7 @@ def _build(config: Any) -> nn.Module:
 
 
 def with_attention(make: Callable[..., Any], source: Any, **options: Any) -> Any:
-    """What `make` makes of a source, with PyTorch's attention, or with its own where it has none."""
+    """The model that `make` loads from a source, with PyTorch's attention if it has that, else its own."""
     try:
         return make(source, attn_implementation="sdpa", **options)
     except ValueError as error:
@@ -190,7 +190,7 @@ def with_attention(make: Callable[..., Any], source: Any, **options: Any) -> Any
 
 
 def _fill(model: nn.Module) -> None:
-    """Random matrices that keep the size of what goes through; norms and rates stay as they begin."""
+    """Random matrices that preserve the scale of activations; norms and rates keep their initial values."""
     generator = torch.Generator().manual_seed(0)
     for name, parameter in model.named_parameters():
         if parameter.dim() >= 2 and not name.endswith("A_log"):

@@ -1,10 +1,10 @@
 """Logprobs and entropies of sampled tokens from hidden states, without the [tokens, vocabulary] matrix.
 
-Logits exist in float32 for a chunk of tokens at a time, and their gradient is written down in closed form:
+Logits exist in float32 for one chunk of tokens at a time, and their gradient has a closed form:
 with p = softmax(logits / t), that of a logprob is (onehot - p) / t, and that of the entropy H is
--p (log p + H) / t. Where a token was drawn from a few that truncation left, p is of these alone, and the
-same formulas hold. Behind a frozen head forward already carries that of each logprob through the head, and
-backward only multiplies; else, and for the entropy, backward computes a chunk again.
+-p (log p + H) / t. If truncated sampling restricted a token to a few ids, p is over these ids, with the same
+formulas. With a frozen head, forward already carries the gradients of logprobs through the head, and
+backward only scales them; otherwise, and for the entropy, backward recomputes each chunk.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,9 +22,9 @@ Head = Callable[[Tensor], Tensor]
 
 
 class Support(NamedTuple):
-    """The ids that tokens were drawn from: those of all M tokens in a row [S], and how many each has [M].
+    """The ids from which tokens were sampled: concatenated over M tokens [S], and their number per token [M].
 
-    A token that has none was drawn from the whole vocabulary. On the CPU.
+    A token with 0 ids was sampled from the whole vocabulary. On the CPU.
     """
 
     ids: Tensor
@@ -35,13 +35,13 @@ def token_logprobs(hidden: Tensor, head: Head, targets: Tensor, *, temperature: 
                    head_is_frozen: bool = False, support: Support | None = None) -> tuple[Tensor, Tensor]:
     """Logprob of each target [M] and entropy of its distribution, nats, float32, from hidden states [M, D].
 
-    With `support` distributions are renormalised over it, and targets must be of it. Backward adds to the
+    With `support`, distributions are renormalised over it, and targets must be in it. Backward adds to the
     gradients of the head's parameters, and returns that of the hidden states.
     """
     size = max(1, CHUNK_ELEMENTS.get(hidden.device.type, 2**25) // vocabulary_size)
-    # A tensor that wants a gradient, so that backward is called where the hidden states want none.
+    # Requires a gradient, so that backward is called even if the hidden states need none.
     wanted = torch.zeros((), requires_grad=True)
-    # Float16 needs the loss scale, which comes with backward, to keep the small digits of a gradient.
+    # Float16 needs the loss scale, known only in backward, to keep small gradients.
     at_once = head_is_frozen and hidden.requires_grad and hidden.dtype != torch.float16
     chunks = [_ChunkLogprobs.apply(wanted, chunk, head, chunk_targets, temperature, at_once, chunk_support)
               for chunk, chunk_targets, chunk_support in zip(hidden.split(size), targets.split(size),
@@ -95,7 +95,7 @@ class _ChunkLogprobs(torch.autograd.Function):
 
 
 def _split(support: Support | None, size: int) -> Iterable[Support | None]:
-    """The support of every so many tokens."""
+    """The support of each chunk of `size` tokens."""
     if support is None:
         return repeat(None)
     sizes = support.sizes.split(size)

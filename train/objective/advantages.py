@@ -9,7 +9,7 @@ STD_EPSILON = 1e-4
 def group_advantages(rewards: Tensor, group_index: Tensor, *, scale: str = "group") -> Tensor:
     """Advantage of every completion, [B]: GRPO (arXiv 2402.03300) and, without std, Dr. GRPO (2503.20783).
 
-    `rewards` [B], NaN where a reward is missing: it leaves the statistics of its group and gets advantage 0.
+    `rewards` [B], NaN for a missing reward: it does not count in its group's statistics and gets advantage 0.
     `group_index` [B] holds integers from 0. `scale`: divide by the sample std of the 'group' or the 'batch',
     or by nothing ('none'). A group of equal rewards has advantages of exactly 0.
     """

@@ -8,7 +8,7 @@ MAX_LOG_RATIO = 20.0
 
 def importance_weights(log_ratio: Tensor, loss_mask: Tensor, *, correction: str, low: float | None = None,
                        high: float | None = None) -> tuple[Tensor, Tensor]:
-    """Detached weights of the tokens, and which of them no bound has changed, both [B, T].
+    """Detached weights of the tokens, and which tokens no bound changed, both [B, T].
 
     `log_ratio` [B, T] is log pi_old - log mu in nats. token-truncate clamps rho_t to [low, high] (TIS);
     token-mask keeps rho_t inside and sets 0 outside (IcePop, arXiv 2510.18855); the sequence forms do the
@@ -30,7 +30,7 @@ def importance_weights(log_ratio: Tensor, loss_mask: Tensor, *, correction: str,
 
 
 def veto_mask(log_ratio: Tensor, loss_mask: Tensor, *, threshold: float) -> Tensor:
-    """Completions, [B], with any rho_t below `threshold`: a token that the trainer holds for impossible."""
+    """Completions, [B], with any rho_t below `threshold`: the trainer considers such a token impossible."""
     return ((log_ratio < torch.tensor(threshold).log()) & loss_mask.bool()).any(dim=1)
 
 
@@ -38,7 +38,7 @@ def off_policy_mask(policy_logprobs: Tensor, behaviour_logprobs: Tensor, advanta
                     loss_mask: Tensor, *, threshold: float) -> Tensor:
     """Completions, [B], of negative advantage with mean_t(log mu - log pi) > threshold; 2512.02556.
 
-    Of advantages per token, [B, T], the mean counts.
+    With advantages per token, [B, T], their mean counts.
     """
     advantages = advantages if advantages.dim() == 1 else (advantages * loss_mask).sum(dim=1)
     gaps = (behaviour_logprobs - policy_logprobs).detach() * loss_mask

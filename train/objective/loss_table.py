@@ -1,4 +1,4 @@
-"""Losses and corrections apart from their formulas; without torch, so that options are checked at once."""
+"""Losses and corrections without their formulas and without torch, so that options are checked early."""
 
 from functools import cache
 from typing import NamedTuple
@@ -11,17 +11,17 @@ class Loss(NamedTuple):
     """Reduction, ratio level, clip defaults, whether a weight may be added, which rows, its own options."""
 
     reduction: str                      # completion | token | fixed: see losses.loss_scales
-    level: str = "token"                # token | sequence: what the ratio is taken over
+    level: str = "token"                # token | sequence: level of the ratio
     clip_low: float = 0.2
     clip_high: float = 0.2
-    corrects_itself: bool = False       # no ratio is taken: no weight may be added
+    corrects_itself: bool = False       # it uses no ratio: no weight may be added
     correct_only: bool = False          # right completions with advantage 1, the others left out
     takes: tuple[str, ...] = ()         # of OPTIONS
-    own: UserFunction | None = None     # the formula, where it is the user's
+    own: UserFunction | None = None     # the user's own formula
 
 
 CLIPPED = ("clip_low", "clip_high", "delta")
-OPTIONS = (*CLIPPED, "max_completion_length")                   # which not every loss takes
+OPTIONS = (*CLIPPED, "max_completion_length")                   # not every loss takes these
 REDUCTIONS = ("completion", "token", "fixed")
 LOSSES = {
     "dapo": Loss("token", clip_high=0.28, takes=CLIPPED),                   # arXiv 2503.14476
@@ -41,9 +41,9 @@ DEFAULT_CORRECTION = "token-truncate"
 
 @cache
 def find_loss(name: str) -> Loss:
-    """The loss of a name, or of a function of the user's, FILE.py:NAME; StageError where there is none.
+    """The loss of this name, or the user's function FILE.py:NAME; StageError if there is none.
 
-    The function's attribute `reduction` says how tokens add up, 'token' where it has none.
+    The function's attribute `reduction` says how tokens add up; the default is 'token'.
     """
     if ".py:" not in name:
         if name not in LOSSES:

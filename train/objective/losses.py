@@ -18,7 +18,7 @@ def token_losses(loss: str, policy_logprobs: Tensor, old_logprobs: Tensor, behav
                  delta: float | None = None, level: str = "token") -> tuple[Tensor, Tensor]:
     """Surrogate per token and whether it was clipped, both [B, T]; advantages [B] or [B, T], the rest [B, T].
 
-    Nothing outside `loss_mask` means anything in the result. Importance weights, KL and reduction come after.
+    Values outside of `loss_mask` are meaningless. Importance weights, KL and reduction come after.
     """
     advantages = advantages.unsqueeze(1) if advantages.dim() == 1 else advantages
     if own := find_loss(loss).own:
@@ -61,7 +61,7 @@ def capped_policy_gradient(ratio: Tensor, policy_logprobs: Tensor, advantages: T
 
 
 def own_losses(own: UserFunction, *tensors: Tensor) -> Tensor:
-    """What a function of the user's gives for each token, [B, T]; StageError where that is something else."""
+    """The loss of each token from the user's function, [B, T]; StageError if it returns anything else."""
     given = own.call(f"--loss {own.path}:{own.name}", "Nothing of the step was applied.", *tensors)
     if not isinstance(given, Tensor) or given.shape != tensors[0].shape:
         shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
@@ -79,8 +79,8 @@ def kl_to_reference(policy_logprobs: Tensor, ref_logprobs: Tensor, ratio: Tensor
 def entropy_mask(entropy: Tensor, *, quantile: float) -> Tensor:
     """1 for the `quantile` share of tokens [n] with the highest entropy (arXiv 2506.01939), else 0.
 
-    The threshold is taken over all tokens given: give it every trainable one of the optimizer step. First
-    tokens of a group have one entropy but for rounding: ties are in together or out together.
+    The threshold is over all given tokens: pass every trainable one of the optimizer step. The first tokens
+    of a group have equal entropies except for rounding: ties are all in or all out.
     """
     ordered, place = entropy.double().sort().values, (1 - quantile) * (len(entropy) - 1)
     threshold = torch.lerp(ordered[math.floor(place)], ordered[math.ceil(place)], place % 1)

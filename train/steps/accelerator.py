@@ -29,8 +29,8 @@ STUCK_SECONDS = 20.0        # launchers kill 30 seconds after their signal
 class Tracker:
     """Numbers for TensorBoard, W&B, MLflow or trackio through Accelerate; without a name it does nothing.
 
-    All stages of a run are one run there, which `global_step` orders; after a rollback its name counts on,
-    for what was sent cannot be taken back.
+    All stages of a run are one run there, ordered by `global_step`. After a rollback its name gets a counter,
+    because sent numbers cannot be taken back.
     """
 
     def __init__(self, name: str | None, warehouse: Warehouse, rollbacks: int, first_step: int):
@@ -65,7 +65,7 @@ class Tracker:
 
     def __exit__(self, *_: object) -> None:
         if self._accelerator is not None:
-            self._accelerator.end_training()    # which flushes what was sent
+            self._accelerator.end_training()    # flushes
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
         """Send the numbers among the metrics, at a global step."""
@@ -78,13 +78,13 @@ class Tracker:
         self.log({f"train/{name}": value for name, value in metrics.items()}, metrics["global_step"])
 
 
-GONE = ("Another process of this training has ended; what it said stands above or below. What was saved is "
+GONE = ("Another process of this training ended; its own message stands above or below. Saved work is "
         "kept: run the same command again, with as many processes as you like.")
 
 
 @contextlib.contextmanager
 def ending_if_stuck(answered: Callable[[], bool], seconds: float = STUCK_SECONDS) -> Iterator[None]:
-    """End this process with a sentence where it does not answer a signal for some seconds."""
+    """End this process with a sentence if it does not react to a signal for `seconds`."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -117,11 +117,11 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """True in the one process that writes and prints."""
+        """True in the process that writes and prints."""
         return self.index == 0
 
     def by_first(self, work: Callable[[], T]) -> T:
-        """What `work` returns in the first process, in all of them; its StageError ends all of them."""
+        """Run `work` in the first process and return its result in all; its StageError ends all of them."""
         result: list[Any] = [None]
         failure: StageError | None = None
         if self.first:
@@ -139,9 +139,9 @@ class Processes:
         return result[0]
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Add up the gradients of all processes, once per optimizer step; a missing one becomes 0.
+        """Sum the gradients of all processes once per optimizer step; a missing one becomes 0.
 
-        Those of sharded parameters are summed already.
+        Gradients of sharded parameters are summed already.
         """
         parameters = list(parameters)
         for parameter in parameters:
@@ -149,7 +149,7 @@ class Processes:
                 parameter.grad = torch.zeros_like(parameter)
         if self.count == 1 or self.sharding:
             return
-        # One message instead of hundreds: gradients of an adapter are small and many.
+        # One message instead of hundreds: an adapter has many small gradients.
         flat = torch.cat([parameter.grad.flatten().float() for parameter in parameters])  # type: ignore[union-attr]
         torch.distributed.all_reduce(flat)
         start = 0
@@ -159,16 +159,16 @@ class Processes:
             start += parameter.numel()
 
     def gather(self, values: list[Any]) -> list[Any]:
-        """The lists of all processes, one after the other, in every process."""
+        """The concatenated lists of all processes, in every process."""
         return gather_object(values) if self.count > 1 else values
 
     @contextlib.contextmanager
     def missing_none(self, stop: StopRequest) -> Iterator[None]:
-        """Say what a failed or endless wait for the others means: one of them is gone."""
+        """Explain a failed or endless wait for other processes: one of them is gone."""
         if self.count == 1:
             yield
             return
-        # NCCL waits for ever, and its launcher ends those who wait.
+        # NCCL waits forever, and its launcher kills the processes that wait.
         endless = self.device.type == "cuda"
         try:
             with ending_if_stuck(lambda: stop.signalled) if endless else contextlib.nullcontext():
@@ -179,7 +179,7 @@ class Processes:
             raise StageStopped(GONE) from error
 
     def close(self) -> None:
-        """Leave the process group, unless the next training of this process has it too."""
+        """Leave the process group, unless the next training in this process uses it."""
         if torch.distributed.is_initialized() and not warm.stays:
             self._state.destroy_process_group()
 
@@ -203,7 +203,7 @@ def _check_launch() -> None:
 
 
 def _sharding(num_processes: int) -> Sharding | None:
-    """How weights are shared, as the config of `accelerate launch` says; None: each process has all."""
+    """How weights are sharded, by the config of `accelerate launch`; None: each process has all."""
     if not _is_on("ACCELERATE_USE_FSDP"):
         return None
     if not torch.distributed.is_initialized():
@@ -217,7 +217,7 @@ def _sharding(num_processes: int) -> Sharding | None:
     except (ValueError, KeyError, TypeError) as error:
         raise StageError(f"The FSDP settings of `accelerate launch` cannot be used: {error}. Compare them "
                          "with those in examples/many-gpus.") from error
-    # Else transformers loads weights in the first process alone, for Accelerate to hand on.
+    # Otherwise transformers loads weights only in the first process and leaves the rest to Accelerate.
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
     return Sharding(num_processes, by_layer=bool(plugin.reshard_after_forward),
                     offload=isinstance(plugin.cpu_offload, CPUOffloadPolicy),
@@ -229,7 +229,7 @@ def _is_on(variable: str) -> bool:
 
 
 def _check_device(name: str | None) -> None:
-    """StageError for a name that is no device, or a device that this machine does not have."""
+    """StageError for an unknown device, or one that this machine does not have."""
     try:
         device = torch.device(name or "cpu")
         there = device.type == "cpu" or (device.type == "cuda"

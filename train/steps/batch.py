@@ -20,19 +20,19 @@ from train.steps.row import Row, RowGroup
 
 def build_batch(groups: list[Group], policy_version: int, settings: TrainOptions,
                 own: list[Tensor] | None = None) -> list[RowGroup]:
-    """Groups with advantages and loss masks, in the order given; `own` is what --advantages gave the rows."""
+    """Groups with advantages and loss masks, in the given order; `own` are the advantages of --advantages."""
     batch = [RowGroup(group, [Row(rollout, policy_version) for rollout in group.rollouts],
                       policy_version - group.policy_version) for group in groups]
     rows = [row for group in batch for row in group.rows]
     for row, advantage in zip(rows, own or advantages_of(batch, settings), strict=True):
         row.advantages = advantage.expand(row.num_tokens)
-        row.drop_reason = drop_reason(row.rollout, settings, asked=bool(row.advantages.any()))
+        row.drop_reason = drop_reason(row.rollout, settings, has_advantage=bool(row.advantages.any()))
         row.trainable = row.drop_reason not in LEFT_OUT
     return batch
 
 
 def advantages_of(batch: list[RowGroup], settings: TrainOptions) -> list[Tensor]:
-    """The advantage of every completion by its reward."""
+    """The advantage of every completion, from its reward."""
     rows = [row for group in batch for row in group.rows]
     if find_loss(settings.loss).correct_only:
         return [torch.tensor(float(row.rollout.correct)) for row in rows]
@@ -43,7 +43,7 @@ def advantages_of(batch: list[RowGroup], settings: TrainOptions) -> list[Tensor]
 
 
 def split_into_steps(batch: list[RowGroup], settings: TrainOptions, seed: str) -> list[list[int]]:
-    """Indices of the groups of each optimizer step: shuffled by the seed, of nearly equal number."""
+    """Indices of the groups of each optimizer step: shuffled by the seed, nearly equal in number."""
     order, num_groups = list(range(len(batch))), len(batch)
     random.Random(seed).shuffle(order)
     num_steps = min(settings.updates_per_batch or 1, num_groups)
@@ -52,7 +52,7 @@ def split_into_steps(batch: list[RowGroup], settings: TrainOptions, seed: str) -
 
 
 def weigh_rows(rows: list[Row], settings: TrainOptions) -> None:
-    """Fill in the importance weights of rows with a known pi_old; note which rows they drop."""
+    """Fill in the importance weights of rows with a known pi_old; record which rows they drop."""
     if not rows:
         return
     correction, low, high = correction_of(settings)
@@ -70,7 +70,7 @@ def weigh_rows(rows: list[Row], settings: TrainOptions) -> None:
 
 
 def plan_step(batch: list[RowGroup], groups: list[int], step: int, settings: TrainOptions) -> int:
-    """Denominators and token masks of one step, over all its completions; its trainable tokens come back."""
+    """Set denominators and token masks of one step, over all its completions; return its trainable tokens."""
     rows = [row for index in groups for row in batch[index].rows]
     num_tokens = torch.tensor([row.num_trainable_tokens for row in rows])
     total = int(num_tokens.sum())
@@ -92,10 +92,10 @@ def plan_step(batch: list[RowGroup], groups: list[int], step: int, settings: Tra
 
 
 def has_gradient(row: Row, settings: TrainOptions) -> bool:
-    """False if leaving the completion out of the forward changes no gradient at all."""
+    """False if leaving the completion out of the forward changes no gradient."""
     if not row.trainable or row.drop_reason == "missing_reward":
         return False
     if has_other_terms(settings):
         return True
-    weighed = len(row.weights) > 0      # an online step learns the weights from its own forward
+    weighed = len(row.weights) > 0      # an online step has the weights only after its forward
     return bool(row.advantages.any()) and (not weighed or bool((row.weights * row.mask).any()))

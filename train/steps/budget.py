@@ -1,4 +1,4 @@
-"""Tokens that go through together, where nobody says: few on a CPU, what its memory holds on a GPU."""
+"""Default tokens per forward pass: few on a CPU, what its memory holds on a GPU."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,23 +13,23 @@ from train.model.shared_prompt import backward_pack, passes_of
 from warehouse.store.errors import StageError
 
 ON_CPU, LEAST, MOST = 1024, 512, 32768      # beyond MOST a forward gains nothing
-WARM_UP, *PROBES = 64, 1024, 2048       # the first one brings the workspaces of libraries, which stay
-SHARE = 0.75                    # of the free memory; the rest is for fragments and for rows unlike the probes
-MOMENT_BYTES = 8                # of AdamW, for each parameter that is trained
+WARM_UP, *PROBES = 64, 1024, 2048       # the first allocates library workspaces, which stay
+SHARE = 0.75                    # of the free memory; the rest is for fragmentation and unusual rows
+MOMENT_BYTES = 8                # of AdamW, per trained parameter
 
 
 def choose_tokens(policy: Policy, groups: Sequence[Group]) -> int:
-    """The budget for these groups; on a GPU by what gradients of two small packs take of its memory.
+    """The budget for these groups; on a GPU from the memory that gradients of two small packs take.
 
-    StageError if they do not fit and others, who share the weights, are in the middle of the same pass.
+    StageError if they do not fit while other processes, which share the weights, wait in the same pass.
     """
     if policy.device.type != "cuda":
         return ON_CPU
     try:
         _, less, more = (_peak(policy, tokens) for tokens in (WARM_UP, *PROBES))
     except torch.OutOfMemoryError as error:
-        if policy.shards and policy.shards.sharding.num_processes > 1:     # they would wait for ever
-            raise StageError(f"{PROBES[-1]:,} tokens do not fit a GPU beside its share of the weights. "
+        if policy.shards and policy.shards.sharding.num_processes > 1:     # they would wait forever
+            raise StageError(f"{PROBES[-1]:,} tokens do not fit a GPU together with its weights. "
                              f"Start with --tokens-per-batch {LEAST}, with more GPUs, or with "
                              "examples/many-gpus/offload.yaml.") from error
         return LEAST
@@ -46,9 +46,9 @@ def choose_tokens(policy: Policy, groups: Sequence[Group]) -> int:
 
 
 def tokens_that_fit(room: float, largest_group: int, longest_prompt: int) -> int:
-    """The budget if there is room for the activations of so many tokens.
+    """The budget, given room for the activations of so many tokens.
 
-    Of a group beyond the budget, a prompt and a micro-batch hold activations at once, each up to the budget.
+    For a group beyond the budget, a prompt and a micro-batch hold activations at once, each up to the budget.
     """
     alone = max(room / 2, room - longest_prompt)
     return int(min(max(room if largest_group <= min(room, MOST) else alone, LEAST), MOST))
@@ -63,7 +63,7 @@ def _peak(policy: Policy, num_tokens: int) -> int:
     before = torch.cuda.memory_allocated(policy.device)
     pack = [PromptGroup(ids[0], ids[1:], 1.0)]
     in_step: AbstractContextManager[None] = nullcontext()
-    if policy.shards:   # a pass more, so that the gradients of these are kept for it, as they are in a step
+    if policy.shards:   # one more pass, so that gradients are kept as in a step
         passes = passes_of(policy, pack, num_tokens, backward=True)
         in_step = policy.shards.in_step([passes + GRADIENT])
     with in_step:

@@ -35,14 +35,14 @@ class Checkpoints:
         self.warehouse, self._stage, self._processes = warehouse, stage, processes
 
     def save_logprobs(self, logprobs: dict[str, Tensor]) -> None:
-        """Keep what was computed under the first policy of the stage: later it cannot be had again."""
+        """Save logprobs under the stage's first policy: they cannot be computed later."""
         scratch = self.warehouse.scratch("checkpoint-0")
         save_file(logprobs, str(scratch / LOGPROBS))
         (scratch / STATE).write_text(json.dumps({"step": 0}))
         commit_directory(scratch, self._path(0))
 
     def logprobs(self) -> dict[str, Tensor] | None:
-        """The logprobs kept, or None if the stage did not get that far."""
+        """The saved logprobs, or None if the stage did not get that far."""
         path = self._path(0) / LOGPROBS
         self._processes.by_first(lambda: ensure_local([self._path(0)]))
         return load_file(str(path)) if path.exists() else None
@@ -53,10 +53,10 @@ class Checkpoints:
 
     def save(self, step: int, policy: Policy, optimizer: torch.optim.Optimizer,
              steps: list[dict[str, Any]], tokens: dict[str, Tensor]) -> None:
-        """Keep policy, optimizer and what is known per token after `step` steps; older steps are removed.
+        """Save policy, optimizer and per-token values after `step` steps; remove older steps.
 
-        All processes call it; of a sharded policy each writes its part, which any number of them reads.
-        StageError before it if the disk has no room for it, and after it if there is none for the next.
+        All processes call it. Of a sharded policy, each writes its part, and any number of processes can read
+        them. StageError before saving if the disk has no room, after saving if none is left for the next.
         """
         root, trained = self.warehouse.root, policy.trainable()
         num_bytes = checkpoint_bytes(sum(value.numel() for value in trained.values()))
@@ -72,7 +72,7 @@ class Checkpoints:
             (scratch / STATE).write_text(json.dumps(state))
             commit_directory(scratch, self._path(step))
             for older in self._numbers():
-                if 0 < older < step:    # half of an older one is harmless: the newest is read
+                if 0 < older < step:    # a partly removed one is harmless: the newest is read
                     remove_folder(self._path(older))
             check_space(root, num_bytes, f"What follows step {step}, which is saved,")
 
@@ -90,11 +90,11 @@ class Checkpoints:
                 return self._restore(latest, policy, optimizer)
             except FileNotFoundError:
                 if self._path(latest).exists():
-                    raise       # else a twin that is further on has just removed it for a newer one
+                    raise       # else another process has just replaced it
         return [], {}
 
     def _bring_latest(self) -> int:
-        """Have the latest checkpoint here; its number, 0 if there is none."""
+        """Download the latest checkpoint if it is remote; return its number, 0 if there is none."""
         latest = max(self._numbers(), default=0)
         ensure_local([self._path(latest)])
         return latest
@@ -122,7 +122,7 @@ class Checkpoints:
 
 @contextlib.contextmanager
 def _errors_as_they_are() -> Iterator[None]:
-    """Raise what went wrong itself, a full disk for example: torch wraps it in what is not an Exception."""
+    """Raise the original error, for example a full disk: torch wraps it in something not an Exception."""
     try:
         yield
     except CheckpointException as error:
@@ -130,7 +130,7 @@ def _errors_as_they_are() -> Iterator[None]:
 
 
 def fill_moments(optimizer: torch.optim.Optimizer) -> None:
-    """Give AdamW moments of zero where it has none: what stored ones are read into."""
+    """Give AdamW zero moments if it has none, to read stored ones into."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if not optimizer.state[parameter]:

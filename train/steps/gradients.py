@@ -25,7 +25,7 @@ SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "weight", "weight
 
 
 class StepSums:
-    """Sums over the tokens that a step forwards, those with a gradient, added up by micro-batches."""
+    """Sums over the tokens with a gradient that a step forwards, accumulated over micro-batches."""
 
     def __init__(self) -> None:
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64)
@@ -42,7 +42,7 @@ class StepSums:
                   (drift.square() / 2 * mask).sum(), (weight * mask).sum(), (weight.square() * mask).sum(),
                   k3(-gap).sum(), gap.sum()]
         self.knows_base = base is not None
-        # They stay on the device until the step asks for them, so that it need not wait for each micro-batch.
+        # They stay on the device until the step reads them, so micro-batches need no synchronisation.
         self.sums = self.sums.to(loss.device) + torch.stack([total.detach().double() for total in totals])
         self.ratio_max = torch.maximum(self.ratio_max.to(loss.device), drift.max().exp())
 
@@ -65,8 +65,8 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
                settings: TrainOptions, *, online: bool, interrupted: Callable[[], bool]) -> StepSums | None:
     """Add the gradients of this process's part of the step to the parameters; None if interrupted.
 
-    With `online` the policy is pi_old itself: the old logprobs are those of this very forward. Rows without
-    gradient are left out, which changes nothing: the denominators count them.
+    With `online` the policy is pi_old: the old logprobs are those of this forward. Rows without gradient are
+    skipped, which changes nothing: the denominators count them.
     """
     sums, forwarded = StepSums(), list[tuple[int, int]]()
     chosen, kept = _to_forward(batch, groups, processes, settings)
@@ -83,7 +83,7 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
     for index, place in forwarded:
         row = batch[index].rows[place]
         row.log_drift, row.clipped = row.log_drift.cpu(), row.clipped.cpu()
-    # A step tried again may share the same groups out otherwise.
+    # A retried step may distribute the same groups differently.
     online_columns = ("old_logprobs", "entropy", "weights", "kept") if online else ()
     exchange(batch, forwarded, processes, (*online_columns, "log_drift", "clipped"))
     return sums
@@ -91,7 +91,7 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
 
 def _to_forward(batch: list[RowGroup], groups: list[int], processes: Processes,
                 settings: TrainOptions) -> tuple[list[PromptGroup], list[list[tuple[int, int]]]]:
-    """What this process forwards of a step, and of each of it the rows with a gradient, as (group, place)."""
+    """The groups that this process forwards in a step, and their rows with a gradient: (group, place)."""
     places = {index: [(index, place) for place, row in enumerate(batch[index].rows)
                       if has_gradient(row, settings)] for index in groups}
     mine = share(batch, [index for index in groups if places[index]], processes)
@@ -102,14 +102,14 @@ def _to_forward(batch: list[RowGroup], groups: list[int], processes: Processes,
 
 def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: TrainOptions,
               sums: StepSums) -> Tensor:
-    """What the rows, [B, T] logprobs and entropy, add to the loss of the step."""
+    """The contribution of the rows, [B, T] logprobs and entropy, to the loss of the step."""
     columns = [[row.behaviour_logprobs for row in rows], [row.old_logprobs for row in rows],
                [torch.ones(row.num_tokens) for row in rows], [row.mask for row in rows],
                [row.weights for row in rows], [row.advantages for row in rows]]
     columns += [[row.ref_logprobs for row in rows]] if asks_base(settings) else []
     padded = torch.stack([pad_sequence(column, batch_first=True) for column in columns])
     behaviour, old, mask, alive, weights, advantages, *reference = padded.to(logprobs.device)
-    start = behaviour if settings.correction == "bypass" else old      # what the ratio is taken against
+    start = behaviour if settings.correction == "bypass" else old      # the denominator of the ratio
     scales, bonus_scales = torch.tensor([[row.scale, row.bonus_scale] for row in rows],
                                         device=logprobs.device).T
     spec = find_loss(settings.loss)
@@ -130,7 +130,7 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Trai
         loss = loss - settings.entropy_coef * ((entropy * alive).sum(dim=1) * bonus_scales).sum()
     in_surrogate = (factor != 0) & (advantages != 0)
     clipped = clipped * in_surrogate
-    # Only now a step that takes pi_old from its own forward knows which rows their weights leave out.
+    # Only now does an online step know which rows the weights drop.
     counted = mask * torch.tensor([[has_gradient(row, settings)] for row in rows], device=mask.device)
     sums.add(loss.detach(), logprobs.detach(), old, behaviour, clipped, counted, *reference)
     for row, drift, was_clipped in zip(rows, logprobs.detach() - old, clipped, strict=True):

@@ -20,7 +20,7 @@ STEP_COLUMNS = ("log_drift", "clipped")
 
 def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, tokens_per_batch: int,
                   column: str, stop: StopRequest | None = None) -> None:
-    """Set old_logprobs, with the entropy, or ref_logprobs of every row that has none; all processes share it.
+    """Set old_logprobs and entropy, or ref_logprobs, of every row without them; processes share the work.
 
     StageStopped after a request to stop.
     """
@@ -41,23 +41,23 @@ def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, t
                 raise StageStopped(f"Stopped because {stop.reason}, before the first step: nothing had to be "
                                    "saved. Run the same command again.")
             logprobs, entropies = pack_logprobs(policy, pack_members, token_budget=tokens_per_batch)
-            asked = [mine[number] for number in pack]
-            places = [(index, place) for index in asked for place in missing[index]]
+            chosen = [mine[number] for number in pack]
+            places = [(index, place) for index in chosen for place in missing[index]]
             for (index, place), row_logprobs, entropy in zip(places, logprobs, entropies, strict=True):
                 row = batch[index].rows[place]
                 setattr(row, column, row_logprobs)
                 if column == "old_logprobs":
                     row.entropy = entropy
             filled += places
-            bar.update(len(asked))
+            bar.update(len(chosen))
     exchange(batch, filled, processes, (column, "entropy") if column == "old_logprobs" else (column,))
 
 
 def exchange(batch: list[RowGroup], places: list[tuple[int, int]], processes: Processes,
              columns: tuple[str, ...]) -> None:
-    """Hand what each process learned of its rows, by group and place, to all others.
+    """Send what each process computed for its rows, by group and place, to all others.
 
-    A tensor per column: a thousand small ones take longer on the way than the step of an adapter.
+    One tensor per column: a thousand small ones would take longer to send than an adapter's step.
     """
     if processes.count == 1:
         return
@@ -73,7 +73,7 @@ def exchange(batch: list[RowGroup], places: list[tuple[int, int]], processes: Pr
 
 def in_step(policy: Policy, packs: list[list[PromptGroup]], processes: Processes, tokens_per_batch: int, *,
             backward: bool) -> AbstractContextManager[None]:
-    """Of a sharded model, all processes make the passes that the packs of each of them take together."""
+    """All processes of a sharded model make the passes of each other's packs together."""
     if policy.shards is None:
         return nullcontext()
     passes = [passes_of(policy, pack, tokens_per_batch, backward=backward) for pack in packs]
@@ -81,7 +81,7 @@ def in_step(policy: Policy, packs: list[list[PromptGroup]], processes: Processes
 
 
 def collect(batch: list[RowGroup], columns: tuple[str, ...] = COLUMNS) -> dict[str, Tensor]:
-    """Values of all rows, one after the other, to be stored; NaN for rows that no step has used yet."""
+    """Values of all rows, concatenated, to be stored; NaN for rows that no step has used yet."""
     rows = forwardable(batch)
     for row in rows if columns == STEP_COLUMNS else ():
         if not len(row.log_drift):
@@ -91,7 +91,7 @@ def collect(batch: list[RowGroup], columns: tuple[str, ...] = COLUMNS) -> dict[s
 
 
 def hand_out(rows: list[Row], columns: dict[str, Tensor]) -> None:
-    """Give each of `rows` its part of columns of all their tokens, one after the other."""
+    """Give each of `rows` its slice of columns over all their tokens."""
     lengths = [row.num_tokens for row in rows]
     for name, values in columns.items():
         for row, row_values in zip(rows, values.split(lengths), strict=True):
@@ -99,7 +99,7 @@ def hand_out(rows: list[Row], columns: dict[str, Tensor]) -> None:
 
 
 def share(batch: list[RowGroup], groups: list[int], processes: Processes) -> list[int]:
-    """The groups of this process, costliest first: if memory is short, it is short at once."""
+    """The groups of this process, the most expensive first: if memory is short, it is short at once."""
     loads, mine = [0] * processes.count, []
     costs = [(len(batch[index].stored.prompt_ids) + sum(row.num_tokens for row in batch[index].rows), index)
              for index in groups]

@@ -1,4 +1,4 @@
-"""Mismatch of the trainer against the engine, per staleness, before the first gradient; and the drops."""
+"""Mismatch of trainer and engine per staleness, before the first gradient; and the dropped rows."""
 
 import math
 from collections import Counter
@@ -13,8 +13,8 @@ from train.objective.correction import effective_sample_size, k3
 from train.steps.row import Row, RowGroup
 from warehouse.store.errors import StageError
 
-# Mean k3 KL at staleness 0. Half precision: prime-rl's bar for a new model. Float32: in the first iteration
-# what TF32 may round away; from then on a margin above what that iteration measured.
+# Mean k3 KL at staleness 0. Half precision: prime-rl's limit for a new model. Float32: in iteration 0,
+# what TF32 may round away; later, a margin above what iteration 0 measured.
 HALF_LIMIT, FLOAT32_LIMIT, FLOAT32_FLOOR, FLOOR_MARGIN = 0.015, 1e-4, 1e-12, 100
 
 
@@ -40,9 +40,9 @@ class Mismatch(NamedTuple):
 
 
 def mismatch_table(batch: list[RowGroup], settings: TrainOptions) -> list[Mismatch]:
-    """One line per staleness, youngest first; tokens of one completion may be of several policies.
+    """One line per staleness, youngest first; the tokens of a completion may come from several policies.
 
-    None of rows that another model wrote: no policy of the run drew them.
+    Empty for rows of another model: no policy of the run sampled them.
     """
     if settings.purpose != "train":
         return []
@@ -54,9 +54,9 @@ def mismatch_table(batch: list[RowGroup], settings: TrainOptions) -> list[Mismat
 
 def check_mismatch(table: list[Mismatch], settings: TrainOptions, *, engine_dtype: str, floor: float | None,
                    say: Callable[[str], None]) -> None:
-    """MismatchError if rows of the very policy that is trained are further off than rounding explains.
+    """MismatchError if rows of the policy being trained differ by more than rounding explains.
 
-    `floor` is the KL that rounding alone made in the run's first iteration, where that is known.
+    `floor` is the KL that rounding alone caused in the run's first iteration, if known.
     """
     exact = settings.dtype == engine_dtype == "float32"
     limit, why = settings.max_mismatch, "from --max-mismatch"

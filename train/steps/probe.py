@@ -1,4 +1,4 @@
-"""What a new policy says to one stored completion: who serves it later is compared with that."""
+"""Logprobs of a new policy on one stored completion: engines that serve it are compared with them."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from train.model.shared_prompt import pack_logprobs
 from train.steps.row import Row, RowGroup
 
 PROBE = "probe.json"
-LENGTH = 1024                    # tokens of prompt and completion that a probe should not exceed
+LENGTH = 1024                    # most tokens of a probe's prompt and completion
 
 
 def make_probe(policy: Policy, batch: list[RowGroup], token_budget: int) -> dict[str, Any] | None:
-    """Ids of a row, its logprobs by the policy (nats, temperature 1), and by the one before it, for PROBE.
+    """Ids of a row, its logprobs by the policy (nats, temperature 1) and by the previous one, for PROBE.
 
-    The row is the longest completion of those that are short with their prompts. Without rows there is none.
+    The row is the longest completion that fits LENGTH with its prompt; None without rows.
     """
     rows = [(group, row) for group in batch for row in group.forwardable if len(row.old_logprobs)]
     if not rows:

@@ -14,13 +14,13 @@ UNKNOWN = torch.empty(0)
 
 @dataclass
 class Row:
-    """One completion and all that the loss needs of it; tensors of its tokens, [n].
+    """One completion with everything the loss needs; tensors over its tokens, [n].
 
-    What the rollout holds is made a tensor where it is asked for: numbers of all tokens are in memory once.
+    Arrays of the rollout become tensors on access, so that all tokens are in memory only once.
     """
 
     rollout: Rollout
-    policy_version: int                         # that is trained
+    policy_version: int                         # the one being trained
     advantages: Tensor = UNKNOWN
     drop_reason: str | None = None
     trainable: bool = True                      # its tokens are in the loss mask
@@ -46,24 +46,24 @@ class Row:
 
     @property
     def behaviour_logprobs(self) -> Tensor:
-        """log mu, nats; pi_old itself of what another model said: nll alone takes it, and weighs nothing."""
+        """log mu, nats; for rows of another model pi_old, since only nll takes them and weighs nothing."""
         stored = torch.tensor(self.rollout.behaviour_logprobs)
         return self.old_logprobs if stored.isnan().any() else stored
 
     @property
     def staleness(self) -> Tensor:
-        """How many policy versions ago each token was drawn."""
+        """The number of policy versions since each token was sampled."""
         return (self.policy_version - torch.tensor(self.rollout.versions)).expand(self.num_tokens)
 
     @property
     def support(self) -> Support | None:
-        """What its tokens were drawn from; None where that is the whole vocabulary."""
+        """The ids from which its tokens were sampled; None if that is the whole vocabulary."""
         stored = self.rollout.support
         return stored and Support(*(torch.tensor(part, dtype=torch.long) for part in stored))
 
     @property
     def advantage(self) -> float:
-        """Mean advantage of the tokens: all have the same but where --advantages says otherwise."""
+        """Mean advantage of the tokens: they are equal unless --advantages says otherwise."""
         return float(self.advantages.double().mean()) if len(self.advantages) else 0.0
 
     @property
@@ -100,7 +100,7 @@ def forwardable(batch: list[RowGroup]) -> list[Row]:
 
 
 def prompt_groups(batch: list[RowGroup], chosen: dict[int, list[Row]]) -> list[PromptGroup]:
-    """What the model is to forward: these rows of the groups of these numbers, in this order."""
+    """The groups to forward: the chosen rows of each group number, in this order."""
     return [PromptGroup(batch[number].prompt_ids, [row.completion_ids for row in rows],
                         batch[number].stored.temperature, [row.support for row in rows])
             for number, rows in chosen.items()]

@@ -27,7 +27,7 @@ from warehouse.store.stage import Stage
 
 @dataclass
 class Learner:
-    """What the steps of a stage work on, in one of its processes."""
+    """What the steps of a stage work on, in one process."""
 
     policy: Policy
     optimizer: torch.optim.Optimizer
@@ -42,13 +42,13 @@ class Learner:
     online: bool                    # a single step: pi_old comes from its own forward
 
     def num_parameters(self) -> int:
-        """How many numbers are trained."""
+        """The number of trained parameters."""
         return sum(parameter.numel() for parameter in self.policy.trainable().values())
 
 
 def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[], None],
                say: Callable[[str], None], log: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
-    """Every step from the latest checkpoint on, with metrics; StageStopped on a request to stop, all saved.
+    """Metrics of every step from the latest checkpoint on; StageStopped on a request to stop, all saved.
 
     `before_update` runs before the first update of an online stage, with the old logprobs at hand.
     """
@@ -57,7 +57,7 @@ def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[
     saved, saved_at, first = len(steps), time.monotonic(), learner.processes.first
     for step, groups in enumerate(learner.plan[:saved]):
         plan_step(learner.batch, groups, step, learner.settings)
-        log(steps[step])        # what a tracker got after the checkpoint is void
+        log(steps[step])        # what a tracker got after the checkpoint is overwritten
     for step in tqdm(range(saved, len(learner.plan)), desc="steps", unit="step", disable=not first,
                      leave=False, mininterval=bar_interval()):
         try:
@@ -76,7 +76,7 @@ def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[
             saved, saved_at = len(steps), time.monotonic()
         if stopping and len(steps) < len(learner.plan):
             raise StageStopped(f"Stopped because {stop.reason}, with {len(steps)} of {len(learner.plan)} "
-                               "steps taken and saved. Run the same command again to go on.")
+                               "steps taken and saved. Run the same command again to continue.")
     return steps
 
 
@@ -88,7 +88,7 @@ def save_steps(learner: Learner, steps: list[dict[str, Any]]) -> None:
 
 def take_step(learner: Learner, step: int, stop: StopRequest,
               before_update: Callable[[], None]) -> dict[str, Any] | None:
-    """Metrics of one step; None if a stop was requested before, or if its forward shows no gradient."""
+    """Metrics of one step; None if a stop was requested, or if its forward shows no gradient."""
     started = time.perf_counter()
     settings, processes, policy = learner.settings, learner.processes, learner.policy
     groups = learner.plan[step]
@@ -119,7 +119,7 @@ def take_step(learner: Learner, step: int, stop: StopRequest,
     rate *= (settings.lr_after_rollback or 1.0) ** learner.num_rollbacks
     for parameter_group in learner.optimizer.param_groups:
         parameter_group["lr"] = rate
-    if skipped := grad_norm == 0:      # AdamW would move on by its moments, and by the weight decay
+    if skipped := grad_norm == 0:      # AdamW would still move by its moments and weight decay
         learner.optimizer.zero_grad()
     else:
         _update(learner, step)
@@ -138,7 +138,7 @@ def check_schedule(learner: Learner, say: Callable[[str], None]) -> None:
     if first >= last:
         raise StageError(f"The {settings.schedule} schedule ended at --total-steps {last}, and {first} steps "
                          "are taken: the learning rate would be 0. Raise --total-steps.")
-    say(f"the learning rate reaches 0 at step {last}; the stage goes on to {first + count}")
+    say(f"the learning rate reaches 0 at step {last}; the stage continues to {first + count}")
 
 
 def learning_rate(global_step: int, settings: TrainOptions) -> float:
@@ -156,7 +156,7 @@ def learning_rate(global_step: int, settings: TrainOptions) -> float:
 @torch.no_grad()
 def _reduce_gradients(policy: Policy, parameters: list[torch.nn.Parameter], processes: Processes,
                       settings: TrainOptions) -> float:
-    """Sum the gradients over processes, undo the loss scale, clip; the norm before clipping comes back."""
+    """Sum the gradients over processes, undo the loss scale, clip; return the norm before clipping."""
     processes.sum_gradients(parameters)
     if policy.loss_scale != 1:
         for parameter in parameters:
@@ -172,16 +172,16 @@ def _reduce_gradients(policy: Policy, parameters: list[torch.nn.Parameter], proc
 
 
 def _update(learner: Learner, step: int) -> None:
-    """Apply the gradients. A failure here leaves half an update: as a StageError, nobody saves it."""
+    """Apply the gradients. A failure leaves half an update: the StageError prevents that it is saved."""
     try:
         learner.optimizer.step()
     except (RuntimeError, MemoryError) as error:
         raise StageError(f"The update of step {step} failed: {first_line(error)}. Run the same "
-                         "command again; it goes on from the last checkpoint.") from error
+                         "command again; it continues from the last checkpoint.") from error
     learner.optimizer.zero_grad()
     finite = all(bool(local(value).isfinite().all()) for value in learner.policy.trainable().values())
     if not all(learner.processes.gather([finite])):
-        raise StageError(f"After step {step} the policy has weights that are no finite numbers. Lower "
+        raise StageError(f"After step {step} the policy has weights that are not finite. Lower "
                          f"--learning-rate; before that, {learner.stage.way_to_discard()}.")
 
 

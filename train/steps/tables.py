@@ -20,7 +20,7 @@ def sample_table(batch: list[RowGroup], inputs: Inputs) -> pa.Table:
 
 
 def token_table(batch: list[RowGroup], inputs: Inputs) -> pa.Table:
-    """Rows of `train_tokens`: the completions that a step took a gradient of."""
+    """Rows of `train_tokens`: the completions that had a gradient in a step."""
     rows = [{"iteration": group.stored.iteration, "purpose": group.stored.purpose,
              "task_id": row.rollout.task_id, "sample_index": row.rollout.sample_index,
              "trained_iteration": inputs.iteration,
@@ -33,7 +33,7 @@ def token_table(batch: list[RowGroup], inputs: Inputs) -> pa.Table:
 
 
 def step_table(steps: list[dict[str, Any]], inputs: Inputs) -> pa.Table:
-    """Rows of `train_steps`; what has no column of its own is in `extra`."""
+    """Rows of `train_steps`; metrics without a column go into `extra`."""
     schema = arrow_schema("train_steps")
     rows = []
     for step in steps:

@@ -1,1 +1,1 @@
-"""The same rows asked again: branches of a run, arms that train side by side; changes no other run."""
+"""Training on the same rows again: branches of a run, arms side by side; changes no other run."""

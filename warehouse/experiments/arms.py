@@ -1,7 +1,7 @@
-"""Arms: the same stored rows trained with other settings, side by side, each in a branch of its own.
+"""Arms: the same stored rows trained with other settings, side by side, each in its own branch.
 
-What comes next of an arm follows from the state of its branch, so a command that was killed goes on, and an
-arm that is finished is only read.
+The next command of an arm follows from the state of its branch. So a killed command continues, and a
+finished arm is only read.
 """
 
 import time
@@ -23,10 +23,10 @@ DOING = {"rollout": "sampling", "score": "running programs", "train": "training"
 
 
 def due(state: RunState, plan: Plan, arm: Arm, upto: int) -> list[str] | None:
-    """The words of the next command of an arm, with {run} for its run; None once policy `upto` is evaluated.
+    """The words of an arm's next command, with {run} for its run; None once policy `upto` is evaluated.
 
-    Iterations of which the branch has rows are trained on these, of others the arm samples its own. Its last
-    evaluation is shown to the policy that all start from: how far it has gone from that.
+    An arm trains the rows that its branch has for an iteration, and samples its own for later iterations. The
+    parent policy is applied to its last evaluation, to measure the KL between them.
     """
     upto = plan.last if arm.name == PARENT else upto
     for iteration in range(plan.at, upto if arm.name != PARENT else plan.at):
@@ -53,7 +53,7 @@ def due(state: RunState, plan: Plan, arm: Arm, upto: int) -> list[str] | None:
 
 
 def prepare(plan: Plan, arm: Arm) -> Warehouse:
-    """The branch of an arm, made where there is none, with the arm's settings in its config.toml."""
+    """The branch of an arm, created if missing, with the arm's settings in its config.toml."""
     root = plan.folder / arm.name
     if not (root / FACTS).exists():
         if not root.exists():
@@ -67,15 +67,15 @@ def prepare(plan: Plan, arm: Arm) -> Warehouse:
 
 
 class Arms:
-    """The arms of a plan at work: `start` runs a command, `tell` hears of each arm that ends and how, `show`
-    of how many have ended and what is done; `more` are words for every rollout.
+    """The arms of a plan at work: `start` runs a command, `tell` is called when an arm ends, `show` gets the
+    number of ended arms and the current work; `more` is added to every rollout command.
     """
 
     def __init__(self, plan: Plan, start: Callable[[list[str]], Running], tell: Callable[[str, str], None],
                  show: Callable[[int, str], None], more: Sequence[str] = ()) -> None:
         self.plan, self.start, self.tell, self.show, self.more = plan, start, tell, show, more
-        self.failed: dict[str, str] = {}        # the last words of the command that failed
-        self.stopped: dict[str, str] = {}       # behind which arm it was
+        self.failed: dict[str, str] = {}        # last line of the failed command
+        self.stopped: dict[str, str] = {}       # why the arm was stopped
         self.num_complete = 0
         self._running: dict[str, Running] = {}
         self._runs: dict[str, Warehouse] = {}
@@ -83,9 +83,9 @@ class Arms:
         self._last: dict[str, list[str]] = {}
 
     def run(self, arms: Sequence[Arm], jobs: int) -> None:
-        """Run what is due of the parent and of every arm, `jobs` commands at once, one of them sampling.
+        """Run the due commands of the parent and of every arm, `jobs` at once, one of them sampling.
 
-        Where the plan has several looks, all arms wait for each other there, and those behind are stopped.
+        If the plan evaluates in between, all arms wait there for each other; clearly worse ones are stopped.
         """
         try:
             going = [Arm(PARENT, {}), *arms]
@@ -112,7 +112,7 @@ class Arms:
                 self.tell(name, f"{name}: stopped at {self.stopped[name]}")
 
     def _run_until(self, upto: int, arms: list[Arm], jobs: int) -> None:
-        """Until policy `upto` of every arm is evaluated, or the arm has failed."""
+        """Run until policy `upto` of every arm is evaluated, or the arm has failed."""
         waiting = [*arms]
         while waiting:
             for name, job in [*self._running.items()]:
@@ -131,7 +131,7 @@ class Arms:
                 time.sleep(LOOK_SECONDS)
 
     def _begin(self, arm: Arm, upto: int) -> bool:
-        """Start the command that is due of an arm, unless it samples while another does; True if none is."""
+        """Start an arm's due command, unless it samples while another does; True if no command is due."""
         name = arm.name
         self._began.setdefault(name, time.monotonic())
         if name not in self._runs:
@@ -146,7 +146,7 @@ class Arms:
         if words[0] == "rollout" and any(job.words[0] == "rollout" for job in self._running.values()):
             return False                                        # there is one engine
         if words == self._last.get(name):
-            self._fail(name, f"`{' '.join(words)}` ended without an error and was not complete")
+            self._fail(name, f"`{' '.join(words)}` ended without an error but is not complete")
             return True
         self._last[name] = words
         extra = self.more if words[0] == "rollout" else ()
@@ -162,6 +162,6 @@ class Arms:
 
 
 def last_words(said: str) -> str:
-    """The last line that a command printed, which says why it ended."""
+    """The last line that a command printed: why it ended."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return lines[-1].removeprefix("Error: ") if lines else ""

@@ -13,11 +13,11 @@ from warehouse.options import checked_options, room_command
 from warehouse.store.config_file import place_in, read_config
 from warehouse.store.errors import StageError
 
-PARENT = "parent"               # what the folder of the policy that all arms start from is called
+PARENT = "parent"               # folder of the policy that all arms start from
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 SAMPLING = ("rollout", "score")
-# What the command decides itself, or what ends a training before it has written a policy.
+# Options that `arms` sets itself, or that end a training before it has written a policy.
 TAKEN = ("iteration", "purpose", "dry-run", "follow", "time-limit", "keep-policies", "eval", "label", "turn",
          "policy", "shard", "distil", "accept-change")
 
@@ -25,7 +25,7 @@ TAKEN = ("iteration", "purpose", "dry-run", "follow", "time-limit", "keep-polici
 class Arm(NamedTuple):
     """A name, and the options in which it differs from the run's config.toml.
 
-    `settings` are options of `train` and, as dicts under 'rollout' and 'score', of the rows that it samples.
+    `settings` are options of `train`, and two dicts, 'rollout' and 'score', with options of its own sampling.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Arm(NamedTuple):
         return ", ".join(words) or "as the run"
 
     def words(self, stage: str) -> list[str]:
-        """Its options of rollout or score as a command line has them."""
+        """Its options of rollout or score as words of a command line."""
         words: list[str] = []
         for key, value in self.settings.get(stage, {}).items():
             if isinstance(value, bool):
@@ -56,7 +56,7 @@ class Arm(NamedTuple):
 
 
 def read_arms(path: Path, train: click.Command, config: Path) -> list[Arm]:
-    """The arms of a file; StageError where one cannot be trained, or where two would be the same.
+    """The arms of a file; StageError if one cannot be trained, or if two would be equal.
 
     `train` is the command whose options they are, `config` the run's config.toml.
     """
@@ -79,8 +79,8 @@ def read_arms(path: Path, train: click.Command, config: Path) -> list[Arm]:
         effective |= {stage: arm.settings.get(stage) for stage in SAMPLING}
         for other, name in seen:
             if other == effective:
-                raise StageError(f"{place_in(path, arm.name)}: the arms {name} and {arm.name} differ in "
-                                 f"nothing, given {config}. Change or remove one.")
+                raise StageError(f"{place_in(path, arm.name)}: the arms {name} and {arm.name} have equal "
+                                 f"settings, given {config}. Change or remove one.")
         seen.append((effective, arm.name))
     return arms
 
@@ -91,8 +91,8 @@ def _arm(path: Path, name: str, table: object, train: click.Command) -> Arm:
         raise StageError(f"{place_in(path, '', name)}: '{name}' is not a table. Put it below the [name] of "
                          "an arm.")
     if not NAME.fullmatch(name) or name == PARENT:
-        raise StageError(f"{place_in(path, name)}: an arm cannot be called '{name}'. Its folder has this "
-                         f"name: take letters, digits, '.', '_' and '-', and not '{PARENT}'.")
+        raise StageError(f"{place_in(path, name)}: an arm cannot be named '{name}'. Its folder has this "
+                         f"name: use letters, digits, '.', '_' and '-', and not '{PARENT}'.")
     settings = _dashed(table)
     for stage in SAMPLING:
         if isinstance(settings.get(stage), dict):
@@ -103,7 +103,7 @@ def _arm(path: Path, name: str, table: object, train: click.Command) -> Arm:
 
 
 def _check_options(path: Path, name: str, settings: Mapping[str, Any], command: click.Command) -> None:
-    """StageError for options that a command does not have, or that cannot differ between arms."""
+    """StageError for options that the command does not have, or that cannot differ between arms."""
     if "model" in settings:
         raise StageError(f"{place_in(path, name, 'model')}: [{name}] model: the stored rows are of the run's "
                          "own model. To train another one, make a run of it: warehouse init NEW --model ..")
@@ -119,7 +119,7 @@ def _dashed(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_effect(command: click.Command, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Every option of a command by name, with its value where `settings` has one, else its default."""
+    """Every option of a command by name, with its value in `settings`, else its default."""
     values: dict[str, Any] = {}
     for parameter in command.params:
         names = {option.removeprefix("--") for option in parameter.opts}
@@ -129,7 +129,7 @@ def in_effect(command: click.Command, settings: Mapping[str, Any]) -> dict[str, 
 
 
 def with_settings(tables: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
-    """The text of a config file with these tables, of which [train] has these settings."""
+    """The text of a config file with these tables, with these settings in [train]."""
     made = {**tables, "train": {**_dashed(tables.get("train", {})), **settings}}
     return "\n".join("\n".join([f"[{name}]", *_lines(table), ""]) for name, table in made.items())
 
@@ -143,7 +143,7 @@ def _key(key: str) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value as TOML has it."""
+    """A value in TOML's notation."""
     if isinstance(value, list):
         return f"[{', '.join(_text(each) for each in value)}]"
     if isinstance(value, dict):

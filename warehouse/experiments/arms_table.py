@@ -1,5 +1,5 @@
 """The table of arms: each against the policy that all started from, in pairs of tasks, with a correction for
-looking at many.
+multiple comparisons.
 """
 
 import json
@@ -28,9 +28,9 @@ def table_of(plan: Plan, arms: Sequence[Arm], failed: Mapping[str, str],
              stopped: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """A row for the parent and for each arm, in the order of the file.
 
-    `error` says why one failed, `stopped` why one was behind; their gains are not measured.
-    `gain` and `gain_k` are the differences of pass@1 and pass@k to the parent's, means over the tasks that
-    both have, with 95% bootstrap intervals over tasks; `p_value` is Holm's, over all arms of the table.
+    `error` says why an arm failed, `stopped` why it was stopped; their gains are not measured.
+    `gain` and `gain_k` are the differences of pass@1 and pass@k to the parent, means over their common tasks
+    with 95% bootstrap intervals over tasks; `p_value` is corrected by Holm over all arms of the table.
     """
     if PARENT in failed:
         return [_row(plan, arm) | {"error": failed.get(arm.name, "the parent is not evaluated")}
@@ -58,7 +58,7 @@ def table_of(plan: Plan, arms: Sequence[Arm], failed: Mapping[str, str],
 
 
 def seconds_of(run: Warehouse, plan: Plan) -> float:
-    """Seconds from the begin entries to the complete ones of what an arm ran itself."""
+    """Seconds between begin and complete entries, over the stages that an arm ran itself."""
     state = run.state
     branched = max((number for number, entry in state.entries.items()
                     if isinstance(entry.what, Branched)), default=-1)
@@ -69,7 +69,7 @@ def seconds_of(run: Warehouse, plan: Plan) -> float:
 
 
 def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
-    """The table as text, and below it what its columns are."""
+    """The table as text, with an explanation of its columns below."""
     k = plan.evaluate
     columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
         "arm": lambda row: row["arm"], "settings": lambda row: row["title"],
@@ -91,7 +91,7 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
     tests = sum(row.get("p_value") is not None for row in rows)
     tasks = max((row.get("num_tasks") or 0 for row in rows), default=0)
     lines.append(f"Gains over policy {plan.at} on {tasks} held-out tasks, {k} completions each, with the "
-                 f"same seeds; intervals are of one arm alone. p is corrected by Holm for {tests} arms.")
+                 f"same seeds; each interval is of one arm. p is corrected by Holm for {tests} arms.")
     return "\n".join(lines)
 
 

@@ -1,8 +1,8 @@
-"""A branch: a run of its own that shares what a run has up to a policy, file by file, by hard links.
+"""A branch: a new run that shares another run's files up to a policy, by hard links.
 
-Files of a run are never written to again, so a second name for each is as good as a copy; whoever removes
-one name leaves the other. The log is shared, too: it goes on with the entry `branched`, which says what of
-the past is the branch's.
+Files of a run are never changed, so a hard link is as good as a copy, and either run can be removed alone.
+The log is shared, too: it continues with the entry `branched`, which says what of the past belongs to the
+branch.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ Share = Callable[[Path, Path], object]      # gives a file a second name, or cop
 
 
 class Branch(NamedTuple):
-    """A branch that was made: its folder, how many files it shares, and their bytes."""
+    """A new branch: its folder, the number of files it shares, and their bytes."""
 
     root: Path
     num_files: int
@@ -43,12 +43,12 @@ class Branch(NamedTuple):
 
 def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool, copy: bool = False,
                 through: int | None = None) -> Branch | None:
-    """Make the run folder `new`, which has what the run has up to policy `at`, under a run id of its own.
+    """Make the run folder `new` with everything that the run has up to policy `at`, under a new run id.
 
-    With `rows` also the rollouts and scores of later iterations that its policies sampled, and up to
-    iteration `through` those to train on that later policies sampled. What is under way is not taken along.
-    It appears whole, under its name, once all is in it. None where `new` is that branch already. Refusal
-    where there is no such policy, StageError where the folder cannot be made.
+    With `rows` it includes rollouts and scores of later iterations sampled by these policies, and up to
+    iteration `through` also training rows that later policies sampled. Unfinished stages are left out. The
+    folder appears complete under its name. None if `new` is that branch already. Refusal if there is no such
+    policy, StageError if the folder cannot be made.
     """
     if _is_branch(new, warehouse, at, rows, through):
         return None
@@ -84,7 +84,7 @@ def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool, copy: b
 
 
 def _is_branch(new: Path, warehouse: Warehouse, at: int, rows: bool, through: int | None) -> bool:
-    """Whether `new` is a branch of the run at a policy: a command that was killed once it had made it."""
+    """Whether `new` is a branch of the run at a policy: a killed command may have made it."""
     if not (new / "warehouse.json").is_file() or is_address(new):
         return False
     branched = [entry.what for entry in open_warehouse(new).state.entries.values()
@@ -111,7 +111,7 @@ def _check_place(warehouse: Warehouse, new: Path) -> None:
 
 
 def _branch_log(warehouse: Warehouse, building: Path, share: Share) -> Log:
-    """The log of a run up to now as that of its branch; a run of a version without a log gets one there."""
+    """The log of a run up to now, for its branch; a run without a log gets one there."""
     log = Log(building)
     if warehouse.log.has_entries():
         for number in range(warehouse.state.head + 1):
@@ -122,13 +122,13 @@ def _branch_log(warehouse: Warehouse, building: Path, share: Share) -> Log:
 
 
 def _share_files(warehouse: Warehouse, branch: Warehouse, head: int, share: Share) -> None:
-    """Share the files of all generations that count in the branch, and a base model inside of the run."""
+    """Share the files of all generations that belong to the branch, and a base model inside of the run."""
     try:
         for folder in folders_that_count(branch):
             source = warehouse.root / folder.relative_to(branch.root)
             for name in sorted(os.listdir(source)) if source.is_dir() else []:
                 if (source / name).is_file() and TEMPORARY_MARK not in name and ".spill-" not in name:
-                    with contextlib.suppress(FileNotFoundError):        # seen below, if it was needed
+                    with contextlib.suppress(FileNotFoundError):        # reported below if it was needed
                         share(source / name, folder / name)
         for needed in [*(stage.folder / "manifest.json" for stage in branch.stages()),
                        *(branch.policy_dir(version) / "policy.json" for version in branch.state.versions)]:

@@ -1,4 +1,4 @@
-"""Commands of `warehouse` that ask the same rows again: branches, arms."""
+"""Commands of `warehouse` that train the same rows again: branches, arms."""
 
 import fcntl
 import json
@@ -30,8 +30,8 @@ from warehouse.store.errors import StageError, counted, shell_quote
 def branch(run: Path, new: Path, at: int, with_rows: bool, copy: bool) -> None:
     """Make the run NEW, which shares RUN up to a policy.
 
-    Its files are hard links: they take no room, and removing either run leaves the other whole. What is under
-    way in RUN is not taken along.
+    Its files are hard links: they take no space, and removing either run leaves the other complete.
+    Unfinished stages of RUN are left out.
     """
     from warehouse.experiments.branch import make_branch
     warehouse = open_run(run)
@@ -44,13 +44,13 @@ def branch(run: Path, new: Path, at: int, with_rows: bool, copy: bool) -> None:
 
 
 class Iterations(click.ParamType):
-    """N iterations of which the first is stored, or FIRST-LAST, all stored; (first or None, N, stored)."""
+    """N iterations, the first with stored rows, or FIRST-LAST, all stored; (first or None, N, stored)."""
 
     name = "N|FIRST-LAST"
 
     def convert(self, value: Any, param: click.Parameter | None,
                 ctx: click.Context | None) -> tuple[int | None, int, int]:
-        """The policy that is named, the number of iterations, and of those with stored rows."""
+        """The named policy, the number of iterations, and the number of those with stored rows."""
         if found := re.fullmatch(r"(\d+)-(\d+)", str(value)):
             first, last = map(int, found.groups())
             if first <= last:
@@ -83,8 +83,8 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
          stop_behind: bool, jobs: int, folder: Path | None, as_json: bool) -> None:
     """Train the same rows with the settings of each arm, and compare.
 
-    ARMS.TOML has a table per arm. Each is a branch of RUN with a config.toml of its own; RUN is not changed.
-    Run it again after any end: it goes on where it stopped, and makes the arms that are new in the file.
+    ARMS.TOML has a table per arm. Each is a branch of RUN with its own config.toml; RUN is not changed.
+    Run it again after any end: it continues where it stopped, and adds arms that are new in the file.
     """
     if not os.environ.get(warm.VARIABLE):
         from warehouse.stages.warm_server import run_warm
@@ -102,12 +102,12 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
         raise click.UsageError(f"--iterations {first}-{first + number - 1} starts from policy {first}, --at "
                                f"from {at}. Leave --at out.")
     config = warehouse.root / "config.toml"
-    told = read_arms(arms_toml, room_command("train"), config)
+    listed = read_arms(arms_toml, room_command("train"), config)
     place = folder or warehouse.root.with_name(f"{warehouse.root.name}-arms")
     start_at = policy_to_start_from(warehouse, place, at if first is None else first, stored)
     plan = Plan(warehouse, place, start_at, number, evaluate, stored, stop_behind)
     check_plan(plan)
-    for arm in (Arm(PARENT, {}), *told):
+    for arm in (Arm(PARENT, {}), *listed):
         check_arm(plan, arm)
     place.mkdir(parents=True, exist_ok=True)
     shares = {key.replace("_", "-") for key in read_config(config).get("rollout", {})}
@@ -115,7 +115,7 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
             if jobs > 1 and "gpu-memory-utilization" not in shares else ())
     with (tempfile.TemporaryDirectory(prefix="rollhouse-arms-", dir=warm.folder()) as aside,
           (place / "arms.log").open("a") as log,
-          tqdm(total=len(told) + 1, desc="arms", leave=False, disable=None,
+          tqdm(total=len(listed) + 1, desc="arms", leave=False, disable=None,
                bar_format="{desc} {n}/{total} |{bar:20}| {elapsed} {postfix}") as bar):
         _check_alone(log, place)
 
@@ -134,19 +134,19 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
         started: list[Job] = []
         work = Arms(plan, start, tell, show, more)
         try:
-            work.run(told, jobs)
+            work.run(listed, jobs)
         finally:
             for job in started:
                 log.write(f"$ {' '.join(job.words)}\n{job.said()}")
-    rows = table_of(plan, told, work.failed, work.stopped)
+    rows = table_of(plan, listed, work.failed, work.stopped)
     click.echo("\n".join(json.dumps(row) for row in rows) if as_json else arms_text(rows, plan))
     sys.exit(1 if work.failed else 0)
 
 
 def _check_alone(log: IO[str], place: Path) -> None:
-    """StageError where another command works on the same arms; else none can until the log is closed."""
+    """StageError if another command works on the same arms; else this one locks them until `log` closes."""
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise StageError(f"Another `warehouse arms` is at work in {place}. Wait for its end and type this "
+        raise StageError(f"Another `warehouse arms` is running in {place}. Wait for its end and run this "
                          "again, or give these arms a folder of their own with --folder.") from error

@@ -1,4 +1,4 @@
-"""Arms compared in pairs of held-out tasks: gains, how likely chance makes them, which arms are behind."""
+"""Arms compared in pairs of held-out tasks: gains, p-values, and which arms are clearly worse."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ def evaluated(connection: Connection, plan: Plan, policy: int) -> Tasks:
 
 
 def means(tasks: Tasks) -> dict[str, float | None]:
-    """pass@1 and pass@k, over the tasks that have them."""
+    """pass@1 and pass@k, averaged over the tasks that have them."""
     found: dict[str, float | None] = {}
     for name in ("pass_1", "pass_k"):
         shares = [row[name] for row in tasks.values() if row[name] is not None]
@@ -32,13 +32,13 @@ def means(tasks: Tasks) -> dict[str, float | None]:
 
 
 def gains_of(own: Tasks, base: Tasks, share: str) -> list[float]:
-    """The differences to `base` of the tasks that both have."""
+    """The differences to `base` over the common tasks."""
     return [own[task][share] - base[task][share] for task in sorted(own.keys() & base.keys())
             if own[task][share] is not None and base[task][share] is not None]
 
 
 def measured(connection: Connection, base: Tasks, own: Tasks) -> dict[str, Any]:
-    """pass@1 and pass@k of an arm, and their differences to the parent's in pairs of tasks."""
+    """pass@1 and pass@k of an arm, and their paired differences to the parent."""
     found: dict[str, Any] = dict(means(own))
     for share, gain in (("pass_1", "gain"), ("pass_k", "gain_k")):
         gains = gains_of(own, base, share)
@@ -51,15 +51,15 @@ def measured(connection: Connection, base: Tasks, own: Tasks) -> dict[str, Any]:
 
 
 def paired_interval(connection: Connection, gains: list[float]) -> tuple[float, float] | None:
-    """95% bootstrap interval of the mean gain over tasks; None of one, which says nothing of others."""
+    """95% bootstrap interval of the mean gain over tasks; None for one task, which cannot generalise."""
     [row] = rows_of(connection, "SELECT paired_interval($gains::DOUBLE[]) AS bounds", {"gains": gains})
     return tuple(row["bounds"]) if row["bounds"] else None
 
 
 def flip_test(gains: Sequence[float], flips: int = FLIPS, seed: int = 0) -> float:
-    """Two-sided p-value that which of the two policies a task's shares belong to is chance.
+    """Two-sided p-value of a paired randomisation test of the mean gain.
 
-    The mean gain against those of random signs (a paired randomisation test); the least is 1 / (flips + 1).
+    The null hypothesis swaps the two policies per task at random; the least p-value is 1 / (flips + 1).
     """
     changed = np.array([gain for gain in gains if gain])
     if not len(changed):
@@ -70,7 +70,7 @@ def flip_test(gains: Sequence[float], flips: int = FLIPS, seed: int = 0) -> floa
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's corrected p-values (1979): calling all below 0.05 real is at all wrong in 5% of tables."""
+    """Holm's corrected p-values (1979): below 0.05, at most 5% of tables have a false positive."""
     corrected, largest = [0.0] * len(p_values), 0.0
     for place, number in enumerate(sorted(range(len(p_values)), key=lambda each: p_values[each])):
         largest = max(largest, min(1.0, (len(p_values) - place) * p_values[number]))
@@ -79,9 +79,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def behind(connection: Connection, tasks: Mapping[str, Tasks]) -> dict[str, str]:
-    """The arms whose tasks show them clearly below the best arm, each with why.
+    """The arms that are clearly worse than the best arm, each with the reason.
 
-    The best is found by looking, so the p-value is corrected for all pairs of arms (Bonferroni).
+    The best arm is chosen from the data, so the p-value is corrected for all pairs of arms (Bonferroni).
     """
     pairs = len(tasks) * (len(tasks) - 1) // 2
     best = max(tasks, key=lambda name: means(tasks[name])["pass_1"] or 0.0, default="")

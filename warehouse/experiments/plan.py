@@ -1,4 +1,4 @@
-"""What is done with every arm, and whether a run, a folder and an arm allow it."""
+"""What every arm trains and how it is evaluated, and whether a run, a folder and an arm allow it."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -9,18 +9,18 @@ from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.json_files import read_json
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
-FACTS = "arm.json"              # of an arm's folder: its settings and where it branched off
+FACTS = "arm.json"              # in an arm's folder: its settings and where it branched off
 
 
 class Plan(NamedTuple):
-    """What is done with every arm: the policy it starts from, what it trains, and how it is evaluated."""
+    """The work of every arm: the policy it starts from, what it trains, and how it is evaluated."""
 
     run: Warehouse
     folder: Path
     at: int
     iterations: int
     evaluate: int               # completions per held-out task
-    stored: int = 1             # iterations whose stored rows are trained; those after it the arm samples
+    stored: int = 1             # iterations with stored rows; the arm samples later ones
     stop_behind: bool = False
 
     @property
@@ -33,18 +33,18 @@ class Plan(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The policy that is evaluated last, and the iteration whose seeds that takes."""
+        """The last evaluated policy, and the iteration of its evaluation seeds."""
         return self.at + self.iterations
 
     @property
     def looks(self) -> range:
-        """The policies that are evaluated."""
+        """The evaluated policies."""
         return range(self.at + 1 if self.stop_behind else self.last, self.last + 1)
 
 
 def policy_to_start_from(warehouse: Warehouse, folder: Path, at: int | None, stored: int = 1) -> int:
-    """The policy that arms start from: the one asked for, that of arms in `folder`, or of the newest scored
-    rows. StageError where an iteration of those `stored` has no rows to train on.
+    """The policy that arms start from: `at`, that of the arms in `folder`, or that of the newest scored rows.
+    StageError if one of the `stored` iterations has no rows to train on.
     """
     state, run = warehouse.state, warehouse.root
     made = {facts["at"] for path in sorted(folder.glob(f"*/{FACTS}")) if (facts := read_json(path))}
@@ -71,10 +71,10 @@ def policy_to_start_from(warehouse: Warehouse, folder: Path, at: int | None, sto
 
 
 def check_plan(plan: Plan) -> None:
-    """StageError where the run cannot be branched there, or holds no task out to evaluate on."""
+    """StageError if the run cannot be branched there, or has no held-out tasks to evaluate on."""
     plan.run.state.check_branch(plan.at, rows=True)
     if not any(plan.run.read("tasks", ["heldout"])["heldout"].to_pylist()):
-        raise StageError("This run holds no tasks out, so arms cannot be evaluated. Add some: warehouse "
+        raise StageError("This run has no held-out tasks, so arms cannot be evaluated. Add some: warehouse "
                          f"tasks add {shell_quote(plan.run.root)} --heldout SOURCE")
     if plan.stop_behind and plan.iterations == 1:
         raise StageError("--stop-behind looks at the arms after each iteration but the last, and "
@@ -82,7 +82,7 @@ def check_plan(plan: Plan) -> None:
 
 
 def check_arm(plan: Plan, arm: Arm) -> None:
-    """StageError where the folder of an arm holds another one, or none."""
+    """StageError if the folder of an arm holds something else, or an arm with other settings."""
     root = plan.folder / arm.name
     facts = read_json(root / FACTS)
     if arm.settings != arm.of_training and plan.iterations == plan.stored:
@@ -91,7 +91,7 @@ def check_arm(plan: Plan, arm: Arm) -> None:
     if facts is None:
         made = open_warehouse(root) if root.exists() else None
         if made and (plan.run.run_id not in made.owners or made.state.newest > plan.at):
-            raise StageError(f"{root} exists already and is not an arm. Name the arm otherwise, or another "
+            raise StageError(f"{root} exists already and is not an arm. Rename the arm, or name another "
                              "folder with --folder.")
     elif facts["run_id"] != plan.run.run_id:
         raise StageError(f"{root} is an arm of another run. Name another folder with --folder.")

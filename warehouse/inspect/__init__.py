@@ -1,1 +1,1 @@
-"""What prints about a run; reads through sql and stages, writes no row."""
+"""Output about a run: reads through sql and stages, writes no row."""

@@ -1,4 +1,4 @@
-"""What is said of alarms: each with what shows it, what was judged, and what to do."""
+"""The text about alarms: each with examples, which signals were checked, and what to do."""
 
 from typing import NamedTuple
 
@@ -17,10 +17,10 @@ from warehouse.store.run_folder import Warehouse
 
 PAID_SIGNALS = ("reward_hacking", "truncation", "length_up", "loops", "repetition")
 
-# Where a stage of training was told other than the one before: iteration, stage, name, value, former.
+# Where a stage of training ran with another setting than before: iteration, stage, name, value, former.
 SETTING_CHANGES = r"""
 SELECT iteration, stage, name, value, former
-FROM (SELECT *, lag(value) OVER told AS former, row_number() OVER told > 1 AS followed
+FROM (SELECT *, lag(value) OVER by_setting AS former, row_number() OVER by_setting > 1 AS followed
       FROM (SELECT stage, iteration, unnest(json_keys(settings)) AS name, settings ->> name AS value
             FROM stages WHERE stage IN ('rollout', 'train') AND coalesce(purpose, 'train') = 'train'
             UNION ALL SELECT 'rollout', iteration, 'staleness',   -- news where it is higher than ever
@@ -28,13 +28,13 @@ FROM (SELECT *, lag(value) OVER told AS former, row_number() OVER told > 1 AS fo
             FROM rolled_mismatch GROUP BY iteration
             UNION ALL SELECT 'score', iteration, 'scorer', scorer FROM scorers
             WHERE chosen AND purpose = 'train')
-      WINDOW told AS (PARTITION BY stage, name ORDER BY iteration))
+      WINDOW by_setting AS (PARTITION BY stage, name ORDER BY iteration))
 WHERE followed AND former IS DISTINCT FROM value
       AND NOT regexp_matches(name, 'sha256|version|^serve$|^imported_from$')"""
 
 
 def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm], since: int) -> list[str]:
-    """What to print: what to do, every alarm with its examples, what was raised once, what was judged."""
+    """The lines to print: advice, every alarm with examples, signals raised once, and what was checked."""
     lines = []
     for alarm in alarms:
         if alarm is next((other for other in alarms if not other.fired), None):
@@ -54,7 +54,7 @@ def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm
 
 
 def judged_lines(connection: Connection, since: int) -> list[str]:
-    """What was held against how many signals from iteration `since` on, and against which it was not."""
+    """How many signals were checked from iteration `since` on, and which could not be."""
     rows = rows_of(connection, """
         SELECT purpose, min(iteration) AS first, max(iteration) AS last, min(len(judged)) AS least,
                max(len(judged)) AS most, list_distinct(flatten(list(judged))) AS judged,
@@ -89,7 +89,7 @@ def judged_lines(connection: Connection, since: int) -> list[str]:
 
 
 def _changed_sampling(connection: Connection, iteration: int) -> str:
-    """What bent the distribution that an iteration was sampled from, as top_p 0.95; empty where nothing."""
+    """Sampling options that changed the distribution of an iteration, as top_p 0.95; empty if none did."""
     names = ", ".join(f"any_value({name}) FILTER ({name} <> {neutral}) AS {name}"
                       for name, neutral in UNTRUNCATED.items())
     [row] = rows_of(connection, f"SELECT {names} FROM completions WHERE iteration = $1 AND purpose = 'train'",
@@ -98,14 +98,14 @@ def _changed_sampling(connection: Connection, iteration: int) -> str:
 
 
 def changed_settings(connection: Connection, iteration: int) -> list[str]:
-    """The last two changes of what the stages were told, in the ten iterations up to this one."""
+    """The last two changes of stage settings in the ten iterations up to this one."""
     rows = rows_of(connection, f"""
         SELECT iteration, string_agg(
             concat(stage, ' ', replace(name, 'per_shard', 'per_batch'), ' ', coalesce(value, 'None'),
-                   ' (was ', coalesce(former, 'None'), ')'), ', ' ORDER BY stage, name) AS told
+                   ' (was ', coalesce(former, 'None'), ')'), ', ' ORDER BY stage, name) AS changes
         FROM ({SETTING_CHANGES}) WHERE iteration BETWEEN $1 - 9 AND $1
         GROUP BY iteration ORDER BY iteration DESC LIMIT 2""", [iteration])[::-1]
-    return [f"Settings changed at iteration {row['iteration']}: {row['told']}." for row in rows]
+    return [f"Settings changed at iteration {row['iteration']}: {row['changes']}." for row in rows]
 
 
 class Advice(NamedTuple):
@@ -113,17 +113,17 @@ class Advice(NamedTuple):
 
     lines: list[str]
     first: int | None = None    # iteration of the first alarm that fired
-    mend: bool = False          # something else has to be mended first: smaller steps do not help
+    mend: bool = False          # something else must be fixed first: smaller steps do not help
     back: int | None = None     # the policy to go back to
 
 
 def advice_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) -> list[str]:
-    """What was changed and what to mend, and the last policy that no fired alarm speaks against."""
+    """What was changed and what to fix, and the last policy without a fired alarm against it."""
     return advise(warehouse, connection, alarms).lines
 
 
 def advise(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) -> Advice:
-    """What was changed and what to mend, and the last policy that no fired alarm speaks against."""
+    """What was changed and what to fix, and the last policy without a fired alarm against it."""
     firing = [alarm for alarm in alarms if alarm.fired]
     if not firing:
         return Advice(changed_settings(connection, alarms[0].first_iteration) if alarms else [])
@@ -138,7 +138,7 @@ def advise(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) ->
                      f"{changed}, so its logprobs belong to another distribution than the trained one. "
                      f"Policy {first} is sound; policy {first + 1} was trained on these samples.")
     elif any(signal in MISMATCH_SIGNALS for signal in causes):
-        # Policy `first` was not what sampled; the one trained on those samples is what was spoilt.
+        # Policy `first` did not sample these rows; the policy trained on them is the damaged one.
         lines.append(f"Fix the engine first, or it happens again: iteration {first} was not sampled by "
                      f"the trained policy. {_gaps(connection, first, causes)}Policy {first} is sound; policy "
                      f"{first + 1} was trained on these samples.")
@@ -160,7 +160,7 @@ def advise(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) ->
 
 
 def _gaps(connection: Connection, iteration: int, causes: list[str]) -> str:
-    """How many tokens have another logprob: another policy moves many, another tokenizer few by much."""
+    """How many tokens have another logprob: another policy shifts many, another tokenizer few by a lot."""
     [row] = rows_of(connection, """
         SELECT count(*) AS num, count(*) FILTER (abs(gap) > 0.05) AS moved,
                count(*) FILTER (abs(gap) > 5) AS far FROM token_gaps($1)""", [iteration])
@@ -173,7 +173,7 @@ def _gaps(connection: Connection, iteration: int, causes: list[str]) -> str:
 
 
 def _steps(connection: Connection, iteration: int) -> str:
-    """How many steps a stage made, of how many completions, and how far they went: large ones, or many."""
+    """How many steps a stage made, on how many completions, and their KL: a few large steps, or many."""
     [row] = rows_of(connection, """
         SELECT count(*) AS num, avg(num_completions) AS size, max(policy_kl) AS most,
                arg_min(policy_kl, optimizer_step) FILTER (optimizer_step > 0) AS earliest
@@ -184,7 +184,7 @@ def _steps(connection: Connection, iteration: int) -> str:
 
 
 def _paid(connection: Connection, firing: list[Alarm]) -> str:
-    """What wrong completions were paid, where reward rose by them: in all, or with their text; else empty."""
+    """The reward of wrong completions if it rose: its mean, or its correlation with text; else empty."""
     suspects = [alarm for alarm in firing if alarm.signal in PAID_SIGNALS and alarm.purpose == "train"]
     hacked = [alarm for alarm in suspects if alarm.signal == "reward_hacking"]
     if not suspects:
@@ -206,7 +206,7 @@ def _paid(connection: Connection, firing: list[Alarm]) -> str:
 
 
 def _policy_before(warehouse: Warehouse, version: int) -> int:
-    """The policy that `version` was trained from; a copy made by a rollback counts as its original."""
+    """The policy that `version` was trained from; a rollback's copy counts as its original."""
     policies = warehouse.state.policies
     while version in policies and (original := policies[version].rolled_back_to) is not None:
         version = original

@@ -11,9 +11,9 @@ from warehouse.store.names import completion_name
 from warehouse.store.run_folder import Warehouse
 
 ALARM_EXIT_CODE = 3
-RISEN = 0.1                     # of the completions: an error that is more frequent by this is named
+RISEN = 0.1                     # share of completions; errors that rose by this are named
 
-# Which completions of the iteration show a signal best: a table, a condition, an order.
+# Where to find completions that show a signal best: a table, a condition, an order.
 SHOWN_BY = {
     "truncation": ("samples", "truncated", "num_completion_tokens DESC"),
     "loops": ("samples", "loop_tokens > 0", "loop_tokens DESC"),
@@ -32,17 +32,17 @@ SHOWN_BY = {
     "clipping": ("train_tokens", "true", "list_sum(clipped) DESC NULLS LAST"),
     "grad_norm": ("train_samples", "optimizer_step = (SELECT arg_max(optimizer_step, grad_norm) "
                   "FROM train_steps WHERE iteration = $1)", "abs(advantage) DESC"),
-    "reuse": ("samples", "false", "task_id"),      # a matter of settings: no completion shows it
+    "reuse": ("samples", "false", "task_id"),      # caused by settings: no completion shows it
     "diversity": ("samples", "NOT correct AND NOT first_output", "num_completion_tokens"),
     "sharpening": ("samples", "task_id IN (SELECT task_id FROM task_results WHERE purpose = $2 "
                    "GROUP BY task_id HAVING max(c) FILTER (iteration < $1) > 0 "
                    "AND max(c) FILTER (iteration = $1) = 0)",
-                   "reward DESC"),                  # tasks that were within reach and are no longer
+                   "reward DESC"),                  # tasks that were solved before and no longer are
 }
 BY_MISMATCH = ("train_samples", "true", "log_ratio_abs_max DESC NULLS LAST")
 BY_REWARD = ("samples", "true", "reward")
 MISMATCH_SIGNALS = ("wrong_weights", "mismatch", "ess", "weight_mean", "weight_spread")
-FRESH_SIGNALS = MISMATCH_SIGNALS[:2]     # of rows at staleness 0 alone
+FRESH_SIGNALS = MISMATCH_SIGNALS[:2]     # only of rows at staleness 0
 STEP_SIGNALS = ("step_ratio", "step_kl", "grad_norm", "clipping", "reuse")
 
 
@@ -60,12 +60,12 @@ class Alarm(NamedTuple):
     above: bool
     meaning: str
     examples: list[tuple[str, int]]
-    errors: list[str]  # that became far more frequent, where pass@1 falls or programs fail
-    spoils_next: bool  # the policy that sampled is sound; what was trained on its completions is not
+    errors: list[str]  # errors that rose, if pass@1 falls or programs fail
+    spoils_next: bool  # the sampling policy is sound; the one trained on its rows is not
 
     @property
     def sentence(self) -> str:
-        """The alarm as a line, its examples apart."""
+        """The alarm as a line, without its examples."""
         place = ("" if self.purpose == "train" else f" ({self.purpose})")
         again = (f", {self.num_iterations} iterations until {self.last_iteration}"
                  if self.num_iterations > 1 else "")
@@ -74,15 +74,15 @@ class Alarm(NamedTuple):
                 f"{'above' if self.above else 'below'} {short_number(self.level)}")
 
     def names(self) -> list[str]:
-        """The examples as `score explain` takes them."""
+        """The names of the examples, as `score explain` takes them."""
         return [completion_name(self.first_iteration, self.purpose, *example) for example in self.examples]
 
 
 def raised_alarms(connection: Connection, *, since: int = 0, ignored: tuple[str, ...] = (),
                   examples: bool = True) -> list[Alarm]:
-    """What fired, then what was raised once, at iteration `since` or later; causes before consequences.
+    """Signals that fired, then those raised once, at iteration `since` or later; causes before consequences.
 
-    What was raised before the last rollback up to `since` is left out. Looking for `examples` takes longer.
+    Signals raised before the last rollback up to `since` are left out. Finding `examples` takes longer.
     """
     return [Alarm(**row, examples=_examples(connection, row) if examples else [],
                   errors=_risen_errors(connection, row) if examples else [],
@@ -90,18 +90,18 @@ def raised_alarms(connection: Connection, *, since: int = 0, ignored: tuple[str,
 
 
 def alarm_count_lines(warehouse: Warehouse, alarms: list[Alarm]) -> list[str]:
-    """How many signals fire or are raised, in a line; none where none is."""
+    """A line with the number of fired and raised signals; none if there are none."""
     firing = [alarm for alarm in alarms if alarm.fired]
-    told = [(len(firing), f"since iteration {firing[0].first_iteration}" if firing else ""),
+    groups = [(len(firing), f"since iteration {firing[0].first_iteration}" if firing else ""),
             (len(alarms) - len(firing), "raised once")]
-    counts = [f"{number} signal{'s' * (number > 1)} {when}" for number, when in told if number]
+    counts = [f"{number} signal{'s' * (number > 1)} {when}" for number, when in groups if number]
     return [f"{', '.join(counts)}: warehouse watch {shell_quote(warehouse.root)}"] if counts else []
 
 
 def _raised(connection: Connection, since: int, ignored: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """A row per purpose and signal that fired or was raised since the last rollback up to `since`.
 
-    Of iterations before `since` only those that lead up to it without a gap.
+    Iterations before `since` are included only if they lead up to it without a gap.
     """
     rows = rows_of(connection, """
         WITH places AS (SELECT iteration, purpose, row_number() OVER (
@@ -125,7 +125,7 @@ def _raised(connection: Connection, since: int, ignored: tuple[str, ...] = ()) -
 
 
 def _spoils_next(connection: Connection, row: dict[str, Any]) -> bool:
-    """True for bad steps, and for a mismatch in an iteration trained on rows of its own policy alone."""
+    """True for bad steps, and for a mismatch in an iteration trained only on rows of its own policy."""
     if row["signal"] not in MISMATCH_SIGNALS:
         return row["signal"] in STEP_SIGNALS
     query = "SELECT max(staleness) AS greatest FROM rolled_mismatch WHERE iteration = $1"
@@ -133,7 +133,7 @@ def _spoils_next(connection: Connection, row: dict[str, Any]) -> bool:
 
 
 def known_signals() -> list[str]:
-    """Names of all signals, causes before what follows from them."""
+    """Names of all signals, causes before consequences."""
     text = files("warehouse.sql.texts").joinpath("alarms.sql").read_text(encoding="utf-8")
     return re.findall(r"signal_of\('(\w+)'", text)
 
@@ -157,7 +157,7 @@ def _examples(connection: Connection, row: dict[str, Any]) -> list[tuple[str, in
 
 
 def _risen_errors(connection: Connection, row: dict[str, Any]) -> list[str]:
-    """Errors that are far more frequent where pass@1 fell or programs failed than in the iteration before."""
+    """Errors that rose sharply since the previous iteration, if pass@1 fell or programs failed."""
     if row["signal"] not in ("solving_falls", "errors"):
         return []
     rows = rows_of(connection, """
@@ -176,6 +176,6 @@ def _risen_errors(connection: Connection, row: dict[str, Any]) -> list[str]:
 
 
 def last_rollback(warehouse: Warehouse) -> int:
-    """The iteration that the last rollback starts again from; 0 without any."""
+    """The iteration that the last rollback continues from; 0 without any."""
     return max((version for version, policy in warehouse.state.policies.items()
                 if policy.rolled_back_to is not None), default=0)

@@ -1,4 +1,4 @@
-"""Commands that look deeper: history and alarms."""
+"""Commands for a closer look: history and alarms."""
 
 import json
 from pathlib import Path

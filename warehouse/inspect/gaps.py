@@ -17,7 +17,7 @@ SELECT $1::INTEGER AS trained_iteration,
        policy_version, engine, host
 FROM token_gaps($1) WHERE {keys} ORDER BY abs(gap) DESC, task_id, sample_index, position LIMIT $2
 """
-# The largest gaps are in the completions whose largest gap is largest: no other's tokens are read.
+# The completions with the largest maximal gap hold the largest gaps: tokens of others are not read.
 HOLDERS = """
 SELECT iteration, purpose, task_id, sample_index FROM train_samples
 WHERE trained_iteration = $1 AND log_ratio_abs_max IS NOT NULL
@@ -31,7 +31,7 @@ FROM completions WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND samp
 
 
 class Gap(NamedTuple):
-    """A token on which engine and trainer disagree: its row of WORST, and the text around it."""
+    """A token on which engine and trainer disagree: its row of WORST, and the surrounding text."""
 
     row: dict[str, Any]
     before: str
@@ -40,12 +40,12 @@ class Gap(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its completion, as `score explain` takes it."""
+        """The name of its completion, as `score explain` takes it."""
         return completion_name(*(self.row[key] for key in KEY))
 
 
 def worst_gaps(warehouse: Warehouse, connection: Connection, iteration: int | None, num: int) -> list[Gap]:
-    """The tokens of a training iteration with the largest gaps; of the last one where none is named."""
+    """The tokens of a training iteration with the largest gaps; by default of the last one."""
     if iteration is None:
         trained = rows_of(connection, "SELECT max(trained_iteration) AS latest FROM train_samples")
         iteration = trained[0]["latest"]
@@ -61,7 +61,7 @@ def worst_gaps(warehouse: Warehouse, connection: Connection, iteration: int | No
 
 
 def among(holders: list[dict[str, Any]]) -> str:
-    """The condition that a row is of these completions; by iterations first, which leaves files unread."""
+    """The condition that a row is of these completions; iterations come first, so other files stay unread."""
     def key_of(row: dict[str, Any]) -> str:
         return ", ".join(quoted(row[name]) if isinstance(row[name], str) else str(row[name]) for name in KEY)
 
@@ -73,7 +73,7 @@ def among(holders: list[dict[str, Any]]) -> str:
 def decoder(warehouse: Warehouse, connection: Connection) -> Callable[[list[int]], str]:
     """Token ids to text: with the base model's tokenizer.json, else token by token with the run's vocabulary.
 
-    The bare ids where neither is at hand.
+    If neither is available, the bare ids.
     """
     path = Path(warehouse.model) / "tokenizer.json"
     if path.exists():

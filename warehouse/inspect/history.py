@@ -1,4 +1,4 @@
-"""What happened to a run, entry by entry of its log: when, where, by which command, what changed."""
+"""The history of a run, entry by entry of its log: when, where, by which command, what changed."""
 
 import datetime
 from typing import Any
@@ -25,8 +25,8 @@ from warehouse.store.errors import counted, shorten
 def history(state: RunState) -> list[dict[str, Any]]:
     """Every entry, newest first: number, at (UTC, None if unknown), host, command, kind, what, changes.
 
-    `what` is a sentence; `changes` are settings that differ from those of the same stage's life before, as
-    name, before, now. Entries with numbers below 0 stand for what a version without a log wrote.
+    `what` is a sentence; `changes` are settings that differ from the stage's previous life, as
+    name, before, now. Entries with negative numbers stand for what a version without a log wrote.
     """
     before: dict[tuple[str, str | None, str | None], Life] = {}
     rows = []
@@ -58,7 +58,7 @@ def history_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def sentence(state: RunState, entry: Entry) -> str:
-    """What an entry says."""
+    """An entry as a sentence."""
     def titles(numbers: list[int]) -> str:
         return ", ".join(state.lives[number].title for number in numbers)
 
@@ -68,7 +68,7 @@ def sentence(state: RunState, entry: Entry) -> str:
         case Begun():
             return f"{state.lives[entry.number].title} begins"
         case Changed() as what:
-            return (f"{titles([what.generation])} goes on with {what.setting} = {shorten(what.now, 60)}, "
+            return (f"{titles([what.generation])} continues with {what.setting} = {shorten(what.now, 60)}, "
                     f"before {shorten(what.before, 60)}")
         case Completed(generation=generation, facts=facts):
             policy = f"; policy {state.lives[generation].iteration + 1}" if "policy" in facts else ""
@@ -93,7 +93,7 @@ def sentence(state: RunState, entry: Entry) -> str:
 
 
 def _differences(before: Life | None, now: Life) -> list[dict[str, Any]]:
-    """Settings that a life of a stage has otherwise than the one before it."""
+    """Settings in which a life of a stage differs from the previous one."""
     if before is None:
         return []
     names = sorted(before.settings.keys() | now.settings.keys())

@@ -1,4 +1,4 @@
-"""Answers to SQL: scripts, saved queries by name, limits, and the format asked for."""
+"""Answers to SQL: scripts, saved queries by name, limits, and output formats."""
 
 import re
 import sys
@@ -26,16 +26,16 @@ SUFFIXES = {"": "table", ".txt": "table", ".csv": "csv", ".json": "json", ".json
 
 
 def write_answers(warehouse: Warehouse, connection: Connection, script: str, **options: Any) -> None:
-    """Print what every statement of a script answers; with several, the others are answered after an error.
+    """Print the result of every statement of a script; with several, an error does not stop the others.
 
-    Options as for `write_answer`. StageError for a table that nothing after it could read.
+    Options as for `write_answer`. StageError for a table that no later statement could read.
     """
     statements = script_statements(script)
     num_failed = 0
     for number, statement in enumerate(statements, start=1):
         try:
             if number == len(statements) and changes(connection, statement):
-                raise StageError("SQL changes no row of the run, and what this makes is gone when the "
+                raise StageError("SQL cannot change the run, and this table is gone when the "
                                  "command ends. Select from it in the same script.")
             if text := write_answer(warehouse, connection, statement, **options):
                 print(printable(text) if sys.stdout.isatty() else text, flush=True)
@@ -71,7 +71,7 @@ def script_statements(script: str) -> list[str]:
 def write_answer(warehouse: Warehouse, connection: Connection, query: str, *,
                  style: str | None = None, output: Path | None = None, limit: int | None = None,
                  full: bool = False, width: int | None = None) -> str:
-    """Run one statement, or the saved `@name key=value`; the text to print, empty where it went to `output`.
+    """Run one statement, or the saved `@name key=value`; return the text, empty if it went to `output`.
 
     The suffix of a file decides its format unless `style` names another. The file holds every
     row unless there is a `limit`.
@@ -114,7 +114,7 @@ def write_answer(warehouse: Warehouse, connection: Connection, query: str, *,
 
 
 def _saved_query(warehouse: Warehouse, line: str) -> tuple[str, dict[str, Any]]:
-    """SQL and parameters of `@name key=value ..`, which RUN/config.toml holds under [queries]."""
+    """SQL and parameters of `@name key=value ..`, from [queries] in RUN/config.toml."""
     name, *pairs = line[1:].split() or [""]
     path = warehouse.root / "config.toml"
     known = read_config(path).get("queries", {})
@@ -140,11 +140,11 @@ def _value(text: str) -> Any:
 
 
 def _without_time_zones(relation: Any) -> Any:
-    """Times with a zone as plain UTC times: Python cannot fetch them without one more package."""
+    """Times with a zone as plain UTC times: Python would need another package to fetch them."""
     kinds = [str(kind) for kind in relation.types]
     if not any(ZONED in kind for kind in kinds):
         return relation
     columns = [f"#{number}::{kind.replace(ZONED, 'TIMESTAMP')} AS {quoted_name(name)}" if ZONED in kind
-               else f"#{number} AS {quoted_name(name)}"  # by position: names may be there twice
+               else f"#{number} AS {quoted_name(name)}"  # by position: names may repeat
                for number, (name, kind) in enumerate(zip(relation.columns, kinds, strict=True), start=1)]
     return relation.project(", ".join(columns))

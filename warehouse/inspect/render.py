@@ -14,14 +14,14 @@ from typing import Any
 from warehouse.store.errors import printable
 
 LONGEST_CELL = 60
-MOST_NAMES, MOST_NUMBERS = 8, 6  # items of a list that is shown whole
+MOST_NAMES, MOST_NUMBERS = 8, 6  # longest lists that are shown whole
 
 
 def as_table(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool = False,
              width: int | None = None) -> str:
-    """An aligned table, NULL by name; lists elided, long cells cut unless `full`; numbers to the right.
+    """An aligned table with NULL by name; lists elided, long cells cut unless `full`; numbers right-aligned.
 
-    A head of several words takes lines enough not to be wider than what stands below.
+    A head of several words is wrapped to the width of its cells.
     """
     columns = [[row[i] for row in rows] for i in range(len(names))]
     cells = [["NULL" if value is None else _cell(value, full) for value in column] for column in columns]
@@ -37,7 +37,7 @@ def as_table(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool 
 
 
 def _pad(head: list[str], below: list[str], to_the_right: bool) -> list[str]:
-    """A column of the table: its head, a rule and its cells, all of one width."""
+    """A column of the table: its head, a rule and its cells, all equally wide."""
     size = max(map(len, [*head, *below]))
     return [cell.rjust(size) if to_the_right else cell.ljust(size) for cell in (*head, "-" * size, *below)]
 
@@ -55,7 +55,7 @@ def as_markdown(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bo
 
 
 def as_csv(names: Sequence[str], rows: Iterable[Sequence[Any]], **_: Any) -> str:
-    """CSV with a header; lists as JSON, everything in full."""
+    """CSV with a header; lists as JSON, nothing shortened."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(names)
@@ -66,7 +66,7 @@ def as_csv(names: Sequence[str], rows: Iterable[Sequence[Any]], **_: Any) -> str
 
 
 def as_json(names: Sequence[str], rows: Iterable[Sequence[Any]], **_: Any) -> str:
-    """One JSON object per line, everything in full; what is not a number in JSON (NaN, infinity) is null."""
+    """One JSON object per line, nothing shortened; NaN and infinity become null."""
     keys = _distinct(names)
     return "\n".join(json.dumps(_plain(dict(zip(keys, row, strict=True))), allow_nan=False) for row in rows)
 
@@ -90,13 +90,13 @@ def short_share(value: float | None) -> str:
 
 
 def stretches(count: int, most: int) -> list[tuple[int, int]]:
-    """`count` places in at most `most` stretches of neighbours, each as (first, end)."""
+    """`count` places split into at most `most` runs of neighbours, each as (first, end)."""
     number = min(count, most)
     return list(pairwise(round(i * count / number) for i in range(number + 1))) if count else []
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """Mean of the values that are there."""
+    """Mean of the values that are not None."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
@@ -117,7 +117,7 @@ def _cell(value: Any, full: bool) -> str:
 
 
 def _short_list(values: Sequence[Any]) -> str:
-    """A few numbers, or a few names that fit a cell, as they are; else how many there are."""
+    """A few numbers, or a few names that fit a cell, unchanged; else their number."""
     numbers = len(values) <= MOST_NUMBERS and all(isinstance(value, int | float) for value in values)
     names = len(values) <= MOST_NAMES and all(isinstance(value, str) for value in values)
     text = "[" + ", ".join(_cell(value, False) for value in values) + "]" if numbers or names else ""
@@ -125,7 +125,7 @@ def _short_list(values: Sequence[Any]) -> str:
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Names of which none is there twice: a, a becomes a, a_1, as DuckDB writes them to Parquet."""
+    """Unique names: a, a becomes a, a_1, as DuckDB writes them to Parquet."""
     keys: list[str] = []
     for name in names:
         number, key = 0, name
@@ -137,7 +137,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """A value of DuckDB as JSON knows it."""
+    """A DuckDB value as JSON can hold it."""
     if isinstance(value, dict):
         return {name if isinstance(name, str) else str(_plain(name)): _plain(item)
                 for name, item in value.items()}

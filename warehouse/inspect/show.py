@@ -8,9 +8,9 @@ from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.names import begins_purpose
 
-# xterm-256 backgrounds nearest to the usual ARC colours, and a digit where there is no colour.
+# xterm-256 backgrounds nearest to the usual ARC colours, and a digit if there is no colour.
 BACKGROUNDS = (16, 26, 203, 40, 220, 248, 199, 208, 117, 88)
-MOST_ROWS = 60                   # and columns, of a grid that is shown
+MOST_ROWS = 60                   # largest height and width of a shown grid
 
 Key = tuple[int, str, str, int]         # iteration, purpose, task_id, sample_index
 
@@ -18,7 +18,7 @@ Key = tuple[int, str, str, int]         # iteration, purpose, task_id, sample_in
 def parse_name(name: str) -> list[Key]:
     """`ITERATION/TASK/SAMPLE` or `ITERATION/PURPOSE/TASK/SAMPLE` as its parts; tasks may contain slashes.
 
-    What it may mean, the likeliest first: a task to train on may begin like a purpose.
+    Several readings are possible, the likeliest comes first: a training task may begin like a purpose.
     """
     pieces = name.split("/")
     try:
@@ -36,7 +36,7 @@ def parse_name(name: str) -> list[Key]:
 
 def find_completion(connection: Connection, iteration: int, purpose: str, task: str,
                     index: int) -> dict[str, Any] | None:
-    """The columns of a completion but its tokens; None where there is none."""
+    """The columns of a completion except its tokens; None if there is none."""
     rows = rows_of(connection, "SELECT * EXCLUDE (completion_ids, behaviour_logprobs, support_ids) FROM "
                                "one_completion($1, $2, $3, of_purpose := $4)",
                    [iteration, task, index, purpose])
@@ -44,7 +44,7 @@ def find_completion(connection: Connection, iteration: int, purpose: str, task: 
 
 
 def no_completion(run: Path, name: str) -> StageError:
-    """What is said where nothing is called `name`."""
+    """The error if no completion is called `name`."""
     iteration, purpose, _, _ = parse_name(name)[0]
     return StageError(f"There is no completion {name} in complete stages. List them with `warehouse sql "
                       f"{shell_quote(run)} \"SELECT task_id, count(*) AS completions FROM completions WHERE "
@@ -52,7 +52,7 @@ def no_completion(run: Path, name: str) -> StageError:
 
 
 def grid_pairs(payload: Any, outputs: Any) -> Iterator[tuple[str, Any, Any, Any]]:
-    """Every pair of a task: its title, input, expected output, and what a completion made of it or None."""
+    """Every pair of a task: its title, input, expected output, and the completion's output or None."""
     task, made = (value if isinstance(value, dict) else {} for value in (payload, outputs))
     for split in ("train", "test"):
         grids = made.get(split) or []
@@ -72,7 +72,7 @@ def pair_lines(pair: dict[str, Any], output: Any, color: bool) -> list[str]:
             blocks.append((name, ["(none)"], len("(none)")))
     lines = ["   ".join(name.ljust(width) for name, _rows, width in blocks)]
     for index in range(max(len(rows) for _name, rows, _width in blocks)):
-        # The rows of a grid are equally wide; colours take no room.
+        # The rows of a grid are equally wide; colour codes have no width.
         lines.append("   ".join(
             rows[index] + " " * (len(name) - width) if index < len(rows) else " " * max(len(name), width)
             for name, rows, width in blocks))

@@ -1,4 +1,4 @@
-"""What a person would say about a run: learned, sharpened, collapsed since when, or nothing judged yet."""
+"""A verdict on a run in words: learned, sharpened, collapsed since when, or nothing judged yet."""
 
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -9,8 +9,8 @@ from warehouse.sql.database import Connection, rows_of
 from warehouse.store.config_file import price_per_hour
 from warehouse.store.run_folder import Warehouse
 
-# Of iterations that end early the first has what was soonest done, the second what that left: neither is a
-# start to measure from.
+# Of two iterations that end early, the first has the quickest completions and the second the rest: neither
+# is a baseline.
 QUERY = """
 SELECT adjusted.*, policy_version
 FROM adjusted
@@ -18,8 +18,8 @@ JOIN (SELECT iteration, purpose, policy_version FROM iteration_stats) USING (ite
 QUALIFY NOT (is_cut_short(iteration, purpose) OR is_cut_short(iteration - 1, purpose))
         OR iteration = max(iteration) OVER (PARTITION BY purpose)
 ORDER BY purpose <> 'train', purpose, iteration"""
-# What tells tasks apart is in both of two visits to the same tasks: the error of a gain is that of the tasks'
-# gains. The spread of few says little: for pass@1 it is then no less than what chance does to completions.
+# Paired visits to the same tasks remove the tasks' difficulty: the error of a gain is that of the tasks'
+# gains. With few tasks, for pass@1 it is at least the sampling error of the completions.
 PAIRS = """
 WITH visits AS (SELECT iteration, task_id, pass_at_k(n, c, $4) AS value,
                        CASE WHEN $4 = 1 THEN c / n * (1 - c / n) / nullif(n - 1, 0) END AS chance
@@ -34,24 +34,24 @@ SECONDS = """
 SELECT stage, sum(seconds) AS seconds FROM stages WHERE seconds IS NOT NULL
 GROUP BY stage ORDER BY list_position(['rollout', 'score', 'train'], stage)"""
 
-SAME = 0.005        # by which a gain of the same tasks and one of plain means may differ, as they are shown
+SAME = 0.005        # largest difference between a paired gain and one of plain means that is not shown
 
 
 class Change(NamedTuple):
-    """A measure's plain mean at the first and last visit; its gain, tasks' difficulty taken out, +- 95%."""
+    """A measure's plain mean at the first and last visit; its gain at equal task difficulty, +- 95%."""
 
     first: float
     last: float
     gain: float
-    margin: float | None        # None: there is nothing to tell it by
+    margin: float | None        # None: unknown
 
     @property
     def direction(self) -> int:
-        """1 up, -1 down, 0 where chance explains it, or may."""
+        """1 up, -1 down, 0 if chance explains it or may explain it."""
         return 0 if self.margin is None or abs(self.gain) <= self.margin else 1 if self.gain > 0 else -1
 
     def __str__(self) -> str:
-        margin = ", its error is not known" if self.margin is None else f" ± {self.margin:.2f}"
+        margin = ", error unknown" if self.margin is None else f" ± {self.margin:.2f}"
         plain = f"{short_share(self.first)} → {short_share(self.last)}"
         if abs(self.last - self.first - self.gain) < SAME:
             return f"{plain} ({self.gain:+.2f}{margin})"
@@ -60,7 +60,7 @@ class Change(NamedTuple):
 
 
 def story_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm] | None = None) -> list[str]:
-    """A sentence about training and about every evaluation; gains are taken at equal difficulty of tasks."""
+    """A sentence about training and about every evaluation; gains are at equal task difficulty."""
     if alarms is None:
         alarms = raised_alarms(connection, since=last_rollback(warehouse))
     lines = []
@@ -74,9 +74,9 @@ def story_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm
 
 
 def cost_lines(warehouse: Warehouse, connection: Connection) -> list[str]:
-    """What complete stages cost in dollars, and a point of pass@1; none where config.toml has no price.
+    """The cost of complete stages in dollars, and of a point of pass@1; empty without a price in config.toml.
 
-    What is gained is measured on evaluations, and on the tasks of training where there are no two of one.
+    The gain is measured on evaluations, or on training tasks if no evaluation has two visits.
     """
     price = price_per_hour(warehouse.root)
     spent = rows_of(connection, SECONDS) if price is not None else []
@@ -95,18 +95,18 @@ def cost_lines(warehouse: Warehouse, connection: Connection) -> list[str]:
 
 
 def dollars(amount: float) -> str:
-    """An amount of money: cents, or two digits where there are few of them."""
+    """An amount of money: in cents, or with two significant digits if it is small."""
     return f"${amount:,.2f}" if amount >= 0.1 or amount == 0 else f"${amount:.2g}"
 
 
 def _by_purpose(connection: Connection) -> dict[str, list[dict[str, Any]]]:
-    """What was reached at each iteration, of training first."""
+    """The adjusted results of each iteration, training first."""
     return {purpose: list(rows) for purpose, rows in
             groupby(rows_of(connection, QUERY), key=lambda row: row["purpose"])}
 
 
 def _point_line(total: float, purpose: str, change: Change) -> str:
-    """What a hundredth of pass@1 cost, where it rose beyond chance."""
+    """The cost of a hundredth of pass@1, if it rose beyond chance."""
     tasks = "the training tasks" if purpose == "train" else f"'{purpose}'"
     if change.direction <= 0:
         return f"No gain beyond chance on {tasks} for it: pass@1 {change}."
@@ -134,7 +134,7 @@ def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[A
 
 
 def _fall(rows: list[dict[str, Any]], falls: dict[str, int]) -> str:
-    """How far pass@1 fell from its best, and whether it came back from there; or that rewards fell alone."""
+    """How far pass@1 fell from its best, and whether it recovered; or that only rewards fell."""
     since = min(falls.values())
     solving = {row["iteration"]: row["solving_plain"] for row in rows}
     best, last = max(solving.values()), max(solving)
@@ -168,7 +168,7 @@ def _evaluation(connection: Connection, purpose: str, rows: list[dict[str, Any]]
 
 
 def _change(connection: Connection, rows: list[dict[str, Any]], measure: str) -> Change:
-    """From the first visit to the last."""
+    """The change from the first visit to the last."""
     first, last = rows[0], rows[-1]
     k = 1 if measure == "solving" else first["k"]
     visits = [first["purpose"], first["iteration"], last["iteration"], k]

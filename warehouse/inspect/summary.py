@@ -1,4 +1,4 @@
-"""One screen about a run: a row per iteration, trends as sparklines, evaluations apart."""
+"""One screen about a run: a row per iteration, sparklines of trends, evaluations apart."""
 
 import re
 from typing import Any
@@ -18,10 +18,10 @@ from warehouse.store.run_folder import Warehouse
 BARS = "▁▂▃▄▅▆▇█"
 TRENDS = {"pass_at_1": "pass@1", "pass_at_k": "pass@{k}", "reward_mean": "reward",
           "truncated_share": "truncated", "tokens_mean": "tokens"}
-# KL(mu, pi_old): of rows of the policy that is trained the engine's alone, else of the steps between, too.
+# KL(mu, pi_old): for rows of the trained policy the engine's mismatch only, else also the steps between.
 GAPS = {"mismatch_kl_fresh": "mismatch", "off_policy_kl": "off-policy"}
 STAGES = ("rollout", "score", "train")
-NOT_TOLD = re.compile("sha256|version|scorer|lr_after_rollback")    # settings that a rollback itself changes
+NOT_TOLD = re.compile("sha256|version|scorer|lr_after_rollback")    # a rollback itself changes these settings
 QUERY = """
 SELECT iteration, purpose, pass_at_1, max_k, pass_at_max_k, reward_mean, truncated_share, tokens_mean,
        mismatch_kl_fresh, CASE WHEN mismatch_kl_fresh IS NULL THEN mismatch_kl END AS off_policy_kl,
@@ -36,7 +36,7 @@ WHERE purpose = 'train' AND k = k_of('train') AND k BETWEEN 2 AND max_k ORDER BY
 
 def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inventory,
                   last: int = 20) -> list[str]:
-    """The screen: what the run is, trends, the last iterations, evaluations, what is under way and next."""
+    """The screen: what the run is, trends, last iterations, evaluations, unfinished stages, what is next."""
     rows = _with_seconds(rows_of(connection, QUERY.format(where="true")), inventory)
     train = [row for row in rows if row["purpose"] == "train"]
     evaluations = [row for row in rows if row["purpose"] != "train"]
@@ -58,7 +58,7 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
 
 
 def summary_facts(warehouse: Warehouse, connection: Connection, inventory: Inventory) -> dict[str, Any]:
-    """The same for programs: docs/reference/json.md has the keys."""
+    """The same for programs: docs/reference/json.md lists the keys."""
     alarms = raised_alarms(connection, since=last_rollback(warehouse), examples=False)
     state = warehouse.state
     return {"run": str(warehouse.root), "run_id": warehouse.run_id, "model": warehouse.model,
@@ -69,7 +69,7 @@ def summary_facts(warehouse: Warehouse, connection: Connection, inventory: Inven
 
 def iteration_rows(connection: Connection, inventory: Inventory, iteration: int,
                    purpose: str = "train") -> list[dict[str, Any]]:
-    """The numbers of one iteration, or of each of its evaluations; StageError while it is not scored."""
+    """The numbers of one iteration, or of each of its evaluations; StageError if it is not scored."""
     rows = [row for row in rows_of(connection, QUERY.format(where=f"iteration = {int(iteration)}"))
             if is_of(row["purpose"], purpose)]
     if not rows:
@@ -79,7 +79,7 @@ def iteration_rows(connection: Connection, inventory: Inventory, iteration: int,
 
 
 def line_of(row: dict[str, Any]) -> str:
-    """One of these rows in words."""
+    """One of these rows as a sentence."""
     pieces = [f"iteration {row['iteration']}" + ("" if row["purpose"] == "train" else f"  {row['purpose']}")]
     pieces += [f"pass@1 {short_share(row['pass_at_1'])}"] if row["pass_at_1"] is not None else []
     if row["max_k"] and row["max_k"] > 1:
@@ -91,7 +91,7 @@ def line_of(row: dict[str, Any]) -> str:
 
 
 def _with_seconds(rows: list[dict[str, Any]], inventory: Inventory) -> list[dict[str, Any]]:
-    """Beside the rows of training how long each stage took: the sum of its phases."""
+    """Add the seconds of each stage, the sum of its phases, to the rows of training."""
     spent: dict[tuple[int, str], float] = {}
     for held in inventory.stages:
         keys, seconds = held.stage.identity, (held.manifest or {"facts": {}})["facts"].get("seconds")
@@ -114,7 +114,7 @@ def latest_iteration(connection: Connection, purpose: str = "train") -> int:
 
 
 def sparkline(values: list[float | None], width: int = 60) -> str:
-    """Values as a line of bars between their own least and greatest; a gap where there is none."""
+    """Values as a line of bars between their minimum and maximum; a gap for a missing value."""
     # The mean of each stretch, so that a short spike still shows.
     values = [mean(values[first:end]) for first, end in stretches(len(values), width)]
     known = [value for value in values if value is not None]
@@ -139,7 +139,7 @@ def _title(warehouse: Warehouse, connection: Connection, inventory: Inventory) -
 
 
 def _rollbacks(connection: Connection) -> str:
-    """Which policies are earlier ones again, as ` (11 is 7 again)`; '' where the run never went back."""
+    """Which policies repeat earlier ones, as ` (11 is 7 again)`; '' if the run never went back."""
     rows = rows_of(connection, "SELECT policy_version, rolled_back_to FROM policies "
                                "WHERE rolled_back_to IS NOT NULL ORDER BY ALL")
     again = [f"{row['policy_version']} is {row['rolled_back_to']} again" for row in rows]
@@ -147,7 +147,7 @@ def _rollbacks(connection: Connection) -> str:
 
 
 def went_back(state: RunState) -> list[str]:
-    """One line per rollback: to which policy, why if that is known, and the settings of training since."""
+    """One line per rollback: to which policy, why if known, and the training settings since."""
     lines, trained = [], state.of_stage("train")
     for number, entry in sorted(state.entries.items()):
         if not isinstance(entry.what, RolledBack):
@@ -156,22 +156,22 @@ def went_back(state: RunState) -> list[str]:
         later = next((life for life in trained if life.begun > number), None)
         if later:
             former = [life for life in trained if life.begun < number][-1:]
-            told = [f"{name.replace('_', '-')} {value} (was {former[0].settings[name]})"
+            changed = [f"{name.replace('_', '-')} {value} (was {former[0].settings[name]})"
                     for name, value in sorted(later.settings.items())
                     if former and not NOT_TOLD.search(name)
                     and value != former[0].settings.get(name, value)]
             if factor := later.settings.get("lr_after_rollback"):
                 rate = later.settings["learning_rate"] * factor ** state.num_rollbacks(later.iteration)
-                told.insert(0, f"learning rate {rate:g}")
-            line += f"; {', '.join(told)} from iteration {later.iteration} on" if told else ""
+                changed.insert(0, f"learning rate {rate:g}")
+            line += f"; {', '.join(changed)} from iteration {later.iteration} on" if changed else ""
         lines.append(line)
     return lines
 
 
 def _costs(connection: Connection, inventory: Inventory) -> list[str]:
-    """What models behind an API took, by the prices that config.toml named when they were asked."""
+    """The cost of models behind an API, at the config.toml prices when they were sampled."""
     if not any(((held.manifest or {}).get("settings") or {}).get("model") for held in inventory.stages):
-        return []                        # all were sampled from policies
+        return []                        # only policies were sampled
     rows = rows_of(connection, "SELECT engine, count(*) AS asked, sum(cost) AS cost FROM completions "
                                "WHERE cost IS NOT NULL GROUP BY engine ORDER BY engine")
     lines = [f"{row['engine']}: {counted(row['asked'], 'completion', ',')} for {row['cost']:.4f}"
@@ -180,7 +180,7 @@ def _costs(connection: Connection, inventory: Inventory) -> list[str]:
 
 
 def _trends(rows: list[dict[str, Any]], reached: list[dict[str, Any]]) -> list[str]:
-    """Sparklines over iterations; pass@k has one k for all, and a gap where not nine tasks of ten have it."""
+    """Sparklines over iterations; pass@k has one k, and a gap if fewer than nine of ten tasks have it."""
     lines, passes = [], {row["iteration"]: row["pass_at_k"] for row in reached}
     for key, name in (TRENDS | GAPS).items():
         values = [passes.get(row["iteration"]) if key == "pass_at_k" else row[key] for row in rows]

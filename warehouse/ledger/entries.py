@@ -4,12 +4,12 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-DERIVED = ("score", "logprobs")     # stages that go through a rollout: part i is of part i of its completions
+DERIVED = ("score", "logprobs")     # stages over a rollout: part i belongs to part i of its completions
 
 
 @dataclass(frozen=True)
 class Made:
-    """The run is made. `facts` is warehouse.json, `old` the entries that stand for a run without a log."""
+    """The run is made. `facts` is warehouse.json, `old` are entries that represent a run without a log."""
 
     facts: dict[str, Any]
     old: list[dict[str, Any]] = field(default_factory=list)
@@ -17,11 +17,11 @@ class Made:
 
 @dataclass(frozen=True)
 class Begun:
-    """A stage of an iteration begins: its settings are fixed, and its generation is named after this entry.
+    """A stage of an iteration begins: its settings are fixed, and its generation gets this entry's number.
 
-    `scorer` names the model of a stage logprobs. `reads` are the begin entries of the stages whose rows or
-    policies it uses, and `rows` is the folder of those that it goes through, part by part. `taken` are groups
-    of earlier rollouts that the plan of this one goes on with. `folder` is given for old runs alone.
+    `scorer` names the model of a stage logprobs. `reads` are the begin entries of the rows and policies that
+    it uses, and `rows` is the folder of the parts that it processes. `taken` are groups of earlier
+    rollouts that the plan continues. `folder` is set only for old runs.
     """
 
     stage: str
@@ -37,7 +37,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Changed:
-    """A setting of a stage under way was changed on purpose."""
+    """A setting of an unfinished stage was changed on purpose."""
 
     generation: int
     setting: str
@@ -49,7 +49,7 @@ class Changed:
 class Completed:
     """A stage is complete. `reads` as in Begun, `manifest` is the sha256 of its manifest.json.
 
-    `facts` are what the state needs of it: `carried` (groups left to the next rollout), `scorer`, `waiting`
+    `facts` are those that the state needs: `carried` (groups left to the next rollout), `scorer`, `waiting`
     and `policy` (folder below policies/) of a training, `rolled_back_to` of an iteration that an old run left
     out.
     """
@@ -62,16 +62,16 @@ class Completed:
 
 @dataclass(frozen=True)
 class Discarded:
-    """Generations are rows of the run no more, nor is what was made from them."""
+    """Generations, and what was made from them, no longer belong to the run."""
 
     generations: list[int]
 
 
 @dataclass(frozen=True)
 class RolledBack:
-    """An earlier policy is the newest one again; optimizer steps are counted on from those of the newest.
+    """An earlier policy becomes the newest again; optimizer steps continue to count from the newest's.
 
-    `why` are the words of whoever went back: of a loop the alarms.
+    `why` is the user's reason, or a loop's alarms.
     """
 
     to: int
@@ -81,9 +81,9 @@ class RolledBack:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """Generations have other folders: their parts were merged, pruned or repaired.
+    """Generations moved to other folders: their parts were merged, pruned or repaired.
 
-    For each the names of its `former` and its new `folder` and, where these change, `open` (its stage has to
+    For each: the names of its `former` and its new `folder` and, if these change, `open` (its stage has to
     run again), `pruned` and `lost` (names of parts).
     """
 
@@ -93,7 +93,7 @@ class Rewritten:
 
 @dataclass(frozen=True)
 class TasksChanged:
-    """Tasks were added or replaced: where the table lies now, its hash, and what was done."""
+    """Tasks were added or replaced: the new folder of the table, its hash, and what was done."""
 
     folder: str
     sha256: str
@@ -103,18 +103,18 @@ class TasksChanged:
 
 @dataclass(frozen=True)
 class WeightsDropped:
-    """Of these policies policy.json alone is kept."""
+    """Only policy.json of these policies is kept."""
 
     versions: list[int]
 
 
 @dataclass(frozen=True)
 class Branched:
-    """The entries before are those of `run`, a run of its own begins here: at `policy`, as of its `entry`.
+    """The entries before belong to `run`; a new run begins here, at `policy`, as of its entry `entry`.
 
-    What stands on later policies, or is under way, is not of this run; with `rows` what its policies sampled
-    from iteration `policy` on is, and up to iteration `through` what the later policies of `run` sampled to
-    train on. `run_id` is its own.
+    Stages that depend on later policies, or are unfinished, do not belong to this run. With `rows`, rows that
+    its policies sampled from iteration `policy` on do, and up to iteration `through` also training rows that
+    later policies of `run` sampled. `run_id` is the new run's.
     """
 
     run: str
@@ -127,7 +127,7 @@ class Branched:
 
 @dataclass(frozen=True)
 class OldPolicy:
-    """A policy of an old run, which lies in policies/VERSION."""
+    """A policy of an old run, in policies/VERSION."""
 
     version: int
     facts: dict[str, Any]
@@ -145,7 +145,7 @@ FIELDS = {kind: {each.name for each in fields(kind)} for kind in KINDS.values()}
 
 @dataclass(frozen=True)
 class Entry:
-    """A transition and where it stands in the log, when (seconds since 1970), where and by which command."""
+    """A transition with its number in the log, its time (seconds since 1970), its host and its command."""
 
     number: int
     what: Transition
@@ -154,13 +154,13 @@ class Entry:
     command: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """As it is stored, without what binds it to the entry before."""
+        """As it is stored, without the hash of the previous entry."""
         return {"number": self.number, "kind": NAMES[type(self.what)], "at": self.at, "host": self.host,
                 "command": self.command, "what": asdict(self.what)}
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "Entry":
-        """ValueError for what no version up to this one writes."""
+        """ValueError for an entry that no version up to this one writes."""
         try:
             kind = KINDS[stored["kind"]]
             what = kind(**{name: value for name, value in stored["what"].items() if name in FIELDS[kind]})

@@ -1,4 +1,4 @@
-"""Entries of a log, one after the other, become the state of a run."""
+"""Entries of a log, applied one after the other, give the state of a run."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -24,7 +24,7 @@ from warehouse.ledger.state import Key, Life, Policy, RunState, beyond_branch, m
 
 
 class Fold:
-    """The state as it grows, entry by entry; `state` is what it is now, for good."""
+    """The state as it grows, entry by entry; `state` is an immutable copy of it."""
 
     def __init__(self, run: str) -> None:
         self._run, self._head = run, -1
@@ -39,7 +39,7 @@ class Fold:
         self._state: RunState | None = None
 
     def state(self) -> RunState:
-        """What the entries so far add up to."""
+        """The state after the entries so far."""
         if self._state is None:
             self._state = self._as_state(dict)
         return self._state
@@ -50,7 +50,7 @@ class Fold:
                         self._head)
 
     def apply(self, entry: Entry) -> None:
-        """Take the next entry in, which was allowed when it was appended."""
+        """Apply the next entry; it was checked when it was appended."""
         self._state, what = None, entry.what
         self._entries[entry.number] = entry
         self._head = max(self._head, entry.number)
@@ -119,7 +119,7 @@ class Fold:
         self._facts = {**self._facts, "run_id": what.run_id, "parents": parents}
 
     def _end(self, begun: Iterable[int], number: int) -> None:
-        """End lives and what was made from them."""
+        """End lives and everything made from them."""
         for each in made_from(self._lives, begun):
             life = self._lives[each]
             self._change(each, ended=number)
@@ -130,7 +130,7 @@ class Fold:
                 del self._current[life.key]
 
     def _roll_back(self, what: RolledBack, number: int) -> None:
-        """The newest version is given to an earlier policy; if it was sampled, the version after it."""
+        """The newest version becomes an earlier policy; if it was sampled, the next version does."""
         before = self._as_state(lambda mapping: mapping)
         to, newest, chosen = what.to, before.newest, self._policies[what.to]
         version = newest
@@ -157,7 +157,7 @@ class Fold:
 
 
 def check(state: RunState, what: Transition) -> None:
-    """Refusal if the state does not allow a transition: every entry was asked this before it was appended."""
+    """Refusal if the state does not allow a transition; checked before an entry is appended."""
     match what:
         case Begun():
             state.check_begin(what)

@@ -26,21 +26,21 @@ FOLDER = "_log"
 
 
 class Log:
-    """The entries of a run, read as they appear, and the way to add one.
+    """The entries of a run, read as they appear; new ones are appended here.
 
-    Numbers are tried one after the other and never taken from a listing: over NFS a listing may be old.
+    Numbers are tried one after the other, never read from a listing: over NFS a listing may be stale.
     """
 
     def __init__(self, root: Path, old_entries: Callable[[], list[Entry]] | None = None,
                  at: int | None = None) -> None:
         self._root, self._at, self._old = root, at, old_entries
-        self._names = f"{root}/{FOLDER}"    # as text: of thousands of entries Path objects take half the time
+        self._names = f"{root}/{FOLDER}"    # text, because thousands of Path objects are slow
         self._fold = Fold(shell_quote(root))
         self._next, self._before = 0, ""
         self._reading = threading.RLock()       # a viewer's threads, and a loop's, share one
 
     def state(self) -> RunState:
-        """The run as its log has it now, or as it was after entry `at`."""
+        """The state after the log's current last entry, or after entry `at`."""
         with self._reading:
             while (self._at is None or self._next <= self._at) and self._read_next():
                 pass
@@ -51,7 +51,7 @@ class Log:
             return self._fold.state()
 
     def refresh(self) -> RunState:
-        """The same, after the object store, if the run lies in one, was asked for what is new."""
+        """The same, after fetching new entries if the run is in an object store."""
         with self._reading:
             if twin_of(self._root) and self._at is None:
                 while not self.path(self._next).exists():
@@ -61,10 +61,10 @@ class Log:
             return self.state()
 
     def append(self, ask: Callable[[RunState], Transition | None]) -> int | None:
-        """Commit what `ask` makes of the state; None if that is nothing.
+        """Commit the transition that `ask` returns for the state; None if it returns none.
 
-        Where another entry was first, `ask` is asked again, with the state after that. Raises what `ask`
-        raises, and Refusal where the state does not allow its answer.
+        If another entry is committed first, `ask` is called again with the newer state. Raises what `ask`
+        raises, and Refusal if the state does not allow its answer.
         """
         assert self._at is None, "the past is read, not changed"
         with self._reading:
@@ -74,7 +74,7 @@ class Log:
                 if what is None:
                     return None
                 check(state, what)
-                assert self._next, "an old run is given a log before its first transition"
+                assert self._next, "an old run gets a log before its first transition"
                 number = self._next
                 if self._commit(what):
                     return number
@@ -85,15 +85,15 @@ class Log:
 
     @property
     def is_past(self) -> bool:
-        """Whether the run is read as it was once."""
+        """Whether the run is read as it was at an earlier entry."""
         return self._at is not None
 
     def next_path(self) -> Path:
-        """Where the next entry will be."""
+        """The path of the next entry."""
         return self.path(self._next)
 
     def has_entries(self) -> bool:
-        """False for a run of a version without a log that nothing has changed since."""
+        """False for an unchanged run of a version without a log."""
         return self.path(0).exists()
 
     def path(self, number: int) -> Path:
@@ -111,7 +111,7 @@ class Log:
         return first
 
     def _read_next(self) -> bool:
-        """Take the next entry in, if there is one."""
+        """Apply the next entry, if there is one."""
         name = f"{self._names}/{self._next:08d}.json"
         if not os.path.exists(name):
             return False
@@ -124,7 +124,7 @@ class Log:
             return False
         except (ValueError, RecursionError) as error:
             raise damaged(path, str(error)) from error
-        # Each entry holds the hash of the one before, so only the last is compared with its own checksum.
+        # Each entry holds the hash of the previous one, so only the last is compared with its own checksum.
         if entry.number != self._next or stored["before"] != self._before:
             raise damaged(path if entry.number != self._next or not self._next else self.path(self._next - 1),
                           f"entry {self._next} of the log does not follow it")
@@ -137,6 +137,6 @@ class Log:
 
 
 def command_line() -> str:
-    """What was typed, with the program's name alone."""
+    """The typed command line, with only the program's name instead of its path."""
     program, *arguments = sys.argv or [""]
     return join([os.path.basename(program), *arguments])[:2000]

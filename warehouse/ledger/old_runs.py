@@ -1,4 +1,4 @@
-"""Runs of schema 2 and 3, which have no log: their files become the entries that stand for them."""
+"""Runs of schema 2 and 3, which have no log: their files are converted into entries."""
 
 import re
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ STAGES = {"completions": "rollout", "samples": "score", "train": "train"}
 
 
 def old_entries(root: Path) -> list[Entry]:
-    """What happened to a run without a log, as far as its files say."""
+    """The history of a run without a log, as far as its files record it."""
     found = _Found(root)
     for table, depth in (("completions", 2), ("samples", 3), ("train", 1)):
         for folder in sorted(root.glob("/".join([table, *["*=*"] * depth]))):
@@ -70,7 +70,7 @@ class _Found:
 
     def _reads(self, key: Key, settings: dict[str, Any],
                taken: Iterable[str]) -> list[int]:
-        """The stages that a stage used rows or the policy of."""
+        """The stages from which a stage took rows or the policy."""
         stage, iteration, purpose, _scorer = key
         wanted: list[Key] = []
         if stage == "score":
@@ -123,13 +123,13 @@ class _Found:
 
 
 def upgrade(root: Path, facts: dict[str, Any], version: int) -> dict[str, Any]:
-    """Make warehouse.json say a schema version that software without a log refuses; the facts after that.
+    """Give warehouse.json a schema version that software without a log refuses; return the new facts.
 
-    Either software opens a run that is killed in between. StageError where a command of an old version was
-    stopped amid changes: that version has to finish them.
+    If this is killed in between, either software can open the run. StageError if a command of an old version
+    was stopped during its changes: that version has to finish them.
     """
     if intent := read_json(root / "intent.json", command=str):
-        raise StageError(f"`{intent['command']}` of an earlier version was stopped amid its changes. "
+        raise StageError(f"`{intent['command']}` of an earlier version was stopped during its changes. "
                          "Open the run once with that version (`warehouse summary` finishes them).")
     facts = read_json(root / "warehouse.json", run_id=str) or facts
     if facts["schema_version"] < version:
@@ -141,14 +141,14 @@ def upgrade(root: Path, facts: dict[str, Any], version: int) -> dict[str, Any]:
 
 
 def upgraded(facts: dict[str, Any], version: int) -> dict[str, Any]:
-    """warehouse.json with a schema version that is no older than `version`."""
+    """warehouse.json with a schema version of at least `version`."""
     if facts["schema_version"] >= version:
         return facts
     return {"oldest_part": facts["schema_version"], **facts, "schema_version": version}
 
 
 def _readable(path: Path) -> dict[str, Any] | None:
-    """A document; None where there is none, or it is damaged: `warehouse check` says so."""
+    """A document; None if it is missing or damaged: `warehouse check` reports it."""
     try:
         return read_json(path)
     except StageError:

@@ -1,4 +1,4 @@
-"""Why the state of a run does not allow what a command asks: one class, one table of sentences."""
+"""Why the state of a run does not allow a command: one class, one table of sentences."""
 
 from typing import Any
 
@@ -7,24 +7,24 @@ from warehouse.store.errors import StageError
 # {run} is the run as a command line names it.
 SENTENCES = {
     "ended": "{title} was ended meanwhile by `{command}` (entry {entry} of the run's log). Nothing more of "
-             "it is written: what this command does belongs to no run any more. Run the same command again "
+             "it is written, because its rows would not count. Run the same command again "
              "to begin afresh.",
-    "input_ended": "{title} used rows or a policy that `{command}` took away meanwhile (entry {entry} of "
+    "input_ended": "{title} used rows or a policy that `{command}` ended meanwhile (entry {entry} of "
                    "the run's log). Nothing was committed. Run the same command again.",
-    "complete": "{title} was completed by another command meanwhile. Nothing is to be done.",
+    "complete": "{title} was completed by another command meanwhile. There is nothing left to do.",
     "begun_meanwhile": "{title} was begun by another command meanwhile. Run the same command again to join "
                        "it.",
     "made": "{run} has its log already.",
-    "weights_gone": "Policy {to} holds no weights any more. Restore it from a copy, or name another policy.",
+    "weights_gone": "Policy {to} has no weights any more. Restore it from a copy, or name another policy.",
     "to_finish": "{title} is to be made again after a repair, and policy {policy} stands on it. Run it "
                  "first, then branch.",
-    "weights_needed": "The weights of policy {version} are needed still. Nothing was removed.",
+    "weights_needed": "The weights of policy {version} are still needed. Nothing was removed.",
     "no_policy": "There is no policy {to}; there are {first} to {newest}. Name one of those with "
                  "{option}.",
     "is_newest": "Policy {to} is the newest one already: there is nothing to go back from.",
     "training_begun": "{title} has begun. Finish it, or put it aside with `warehouse discard {run} "
                       "--iteration {iteration} --training`; then roll back.",
-    "nothing_there": "Iteration {iteration} has nothing of that to discard. `warehouse summary` lists what "
+    "nothing_there": "Iteration {iteration} has no such rows to discard. `warehouse summary` lists what "
                      "there is.",
     "left_out": "Iteration {iteration} was left out of training by a rollback, and its rows stay: they are "
                 "the record of the policy that was given up.",
@@ -32,17 +32,17 @@ SENTENCES = {
                "`warehouse rollback {run} --to {iteration}`, or start a new run.",
     "answered": "{wave} of iteration {number} answers completions of iteration {iteration}. Put that aside "
                 "first: `warehouse discard {run} --iteration {number} --purpose {wave}`.",
-    "gone_on_with": "Iteration {number} goes on with groups that it carried over. Put that aside first: "
+    "gone_on_with": "Iteration {number} continues groups that it carried over. Put that aside first: "
                     "`warehouse discard {run} --iteration {number} --purpose train`.",
     "groups_taken": "Groups that wait for iteration {iteration} were taken by another iteration or put "
                     "aside while the engine started. Nothing was written: run the same command again.",
     "no_iteration": "{run} has no iteration {iteration}. `warehouse summary {run}` lists what there is.",
     "no_rollout": "There is no rollout for {title}: it was discarded, or never begun. Run `rollout` first.",
     "given_up": "Iteration {iteration} was left out of training before it was sampled, and iteration "
-                "{number} went on with groups that it had taken. Nothing is left to finish: it stays as it "
+                "{number} continued groups that it had taken. Nothing is left to finish: it stays as it "
                 "is.",
-    "policy_exchanged": "Policy {policy} was exchanged while {title} started. Run the same command again.",
-    "trained_meanwhile": "Policy {policy} came to be while training of iteration {iteration} started. "
+    "policy_exchanged": "Policy {policy} was replaced while {title} started. Run the same command again.",
+    "trained_meanwhile": "Policy {policy} was written while training of iteration {iteration} started. "
                          "Nothing was written: run the same command again to see what is due.",
     "tasks_changed": "Another command changed the tasks of {run} meanwhile. Run this one again.",
     "no_turn": "{run} has no complete rollout of purpose {before} to answer. Run `rollout` and `score` for "
@@ -64,9 +64,9 @@ SENTENCES = {
 
 
 class Refusal(StageError):
-    """A question or a transition that the state does not allow; `code` and `fields` say why.
+    """A question or transition that the state does not allow; `code` and `fields` say why.
 
-    The sentence, with the way out, is that of SENTENCES.
+    SENTENCES holds the sentence, with the way out.
     """
 
     def __init__(self, code: str, **fields: Any) -> None:

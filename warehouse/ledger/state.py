@@ -1,4 +1,4 @@
-"""The state of a run: what its log adds up to, and every question about it. Pure: no file, path or clock."""
+"""The state of a run, derived from its log, and all questions about it. Pure: no file, path or clock."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from warehouse.ledger.refusals import Refusal
 from warehouse.store.names import base_purpose, is_training, turn_of, turn_purpose
 
 Key = tuple[str, int, str | None, str | None]       # stage, iteration, purpose, scorer or model
-TRAIN = "train"                                     # the purpose that is trained on and carried over
+TRAIN = "train"                                     # the purpose of rows that are trained on and carried over
 LATEST = "finished last"
 
 
 @dataclass(frozen=True)
 class Life:
-    """One life of a stage, from its begin entry on; what is discarded and begun again is another."""
+    """One life of a stage, from its begin entry on; a stage discarded and begun again has another life."""
 
     stage: str
     iteration: int
     purpose: str | None
     scorer: str | None
-    begun: int                                      # number of its begin entry: its name in `reads`
-    folder: str                                     # of its rows, behind `generation=`; '' in old runs
+    begun: int                                      # number of its begin entry, by which `reads` refers to it
+    folder: str                                     # name behind `generation=`; '' in old runs
     settings: Mapping[str, Any]
     reads: frozenset[int] = frozenset()
-    taken: tuple[str, ...] = ()                     # groups of earlier rollouts that its plan goes on with
+    taken: tuple[str, ...] = ()                     # groups of earlier rollouts that its plan continues
     changes: tuple[Mapping[str, Any], ...] = ()
     completed: int | None = None                    # number of the entry that completed it
-    version: int = 0                                # of the entry that last changed its rows
+    version: int = 0                                # number of the entry that last changed its rows
     facts: Mapping[str, Any] = field(default_factory=dict)
     pruned: bool = False
-    compacted: bool = False                         # its parts were merged, so the plan does not name them
+    compacted: bool = False                         # its parts were merged and no longer follow the plan
     lost: tuple[str, ...] = ()
     ended: int | None = None                        # number of the entry that ended it
-    shared: int | None = None                       # of a branch: the last policy it shares with the run that
-                                                    # sampled these rows by a later one
+    shared: int | None = None                       # in a branch: the last policy shared with the run that
+                                                    # sampled these rows with a later one
 
     @property
     def key(self) -> Key:
@@ -50,7 +50,7 @@ class Life:
 
     @property
     def title(self) -> str:
-        """How messages name it, for example `score of iteration 3, purpose train, scorer exact-1`."""
+        """Its name in messages, for example `score of iteration 3, purpose train, scorer exact-1`."""
         who = "model" if self.stage == "logprobs" else "scorer"
         keys = {"purpose": self.purpose, who: self.scorer}
         others = [f", {name} {value}" for name, value in keys.items() if value is not None]
@@ -62,7 +62,7 @@ class Life:
 
     @property
     def sampled_by(self) -> int:
-        """The policy that a rollout samples with; 0 of other stages, and of a model that is no policy."""
+        """The policy that a rollout samples with; 0 for other stages, and for a model that is no policy."""
         version = self.settings.get("policy_version", self.iteration) if self.stage == "rollout" else 0
         return version or 0
 
@@ -74,15 +74,15 @@ class Life:
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy: where its files lie, which training wrote it, and of which policy it is a copy in name."""
+    """A policy: the folder of its files, the training that wrote it, and the policy it is a copy of."""
 
     version: int
     folder: str                                     # below policies/
     trained: int | None = None                      # the begin entry of its training
     rolled_back_to: int | None = None
-    waiting: bool = False                           # its training put the rows off
-    dropped: bool = False                           # only policy.json is kept
-    global_step: int | None = None                  # where it is not that of its policy.json
+    waiting: bool = False                           # its training postponed the rows
+    dropped: bool = False                           # only policy.json is left
+    global_step: int | None = None                  # if it differs from that in policy.json
 
 
 class Due(NamedTuple):
@@ -106,14 +106,14 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class RunState:
-    """What a run is after some entry of its log; made by `warehouse.ledger.fold`."""
+    """The state of a run after some entry of its log; made by `warehouse.ledger.fold`."""
 
     run: str                                        # as command lines name it
     facts: Mapping[str, Any]                        # warehouse.json
     lives: Mapping[int, Life]                       # all of them, by begin entry
-    current: Mapping[Key, int]                      # begin entry of the life that counts
+    current: Mapping[Key, int]                      # begin entry of the current life
     policies: Mapping[int, Policy]
-    left_out: Mapping[int, int]                     # iterations a rollback left untrained: policy gone to
+    left_out: Mapping[int, int]                     # iterations a rollback left untrained: its policy
     entries: Mapping[int, Entry]
     tasks_folder: str = ""                          # behind `generation=`; '' for the tasks of `init`
     tasks_sha256: str | None = None
@@ -124,12 +124,12 @@ class RunState:
 
     def life(self, stage: str, iteration: int, purpose: str | None = None,
              scorer: str | None = None) -> Life | None:
-        """The life of a stage that counts; None where it never began, or was ended."""
+        """The current life of a stage; None if it never began, or was ended."""
         begun = self.current.get((stage, iteration, purpose, scorer))
         return None if begun is None else self.lives[begun]
 
     def of_stage(self, stage: str, iteration: int | None = None) -> list[Life]:
-        """The lives of a kind of stage that count, by iteration, purpose (training first) and scorer."""
+        """The current lives of a kind of stage, by iteration, purpose (training first) and scorer."""
         found = [self.lives[begun] for key, begun in self.current.items()
                  if key[0] == stage and iteration in (None, key[1])]
         return sorted(found, key=lambda life: (life.iteration, *_place(life.purpose or TRAIN),
@@ -149,36 +149,36 @@ class RunState:
         return sorted({life.iteration for life in self.of_stage(stage)})
 
     def turns(self, iteration: int, base: str = TRAIN) -> list[str]:
-        """The purposes of all turns of a base purpose in one iteration, first turns first."""
+        """The purposes of all turns of a base purpose in one iteration, earlier turns first."""
         return [purpose for purpose in self.purposes(iteration) if base_purpose(purpose) == base]
 
     def scores(self, iteration: int, purpose: str) -> list[Life]:
-        """Every score of a rollout, under way or complete."""
+        """Every score of a rollout, unfinished or complete."""
         return [life for life in self.of_stage("score", iteration) if life.purpose == purpose]
 
     def derived(self, iteration: int, purpose: str) -> list[Life]:
-        """Every score of a rollout and every model's logprobs, under way or complete."""
+        """Every score of a rollout and every model's logprobs, unfinished or complete."""
         return [life for stage in DERIVED for life in self.of_stage(stage, iteration)
                 if life.purpose == purpose]
 
     def scorers(self, iteration: int, purpose: str) -> list[str]:
-        """Scorers that completed a rollout."""
+        """Scorers with a complete score of a rollout."""
         return [str(life.scorer) for life in self.scores(iteration, purpose) if life.is_complete]
 
     def readers(self, begun: int) -> list[Life]:
-        """Lives that use the rows or the policy of another and count."""
+        """Current lives that use the rows or the policy of another."""
         return [self.lives[other] for other in self.current.values() if begun in self.lives[other].reads]
 
     # What is due ------------------------------------------------------------------------------------------
 
     def is_trained(self, iteration: int) -> bool:
-        """Whether the training of an iteration is over, also where a rollback left it out."""
+        """Whether the training of an iteration is over, also if a rollback left it out."""
         return iteration in self.left_out or self.is_complete("train", iteration)
 
     def rollout_due(self) -> int:
         """The lowest iteration without a complete training rollout that is not trained either.
 
-        The last complete one if it must be trained first, for there is no policy to go on with.
+        The last complete one if it must be trained first, because there is no policy to continue with.
         """
         iteration = 0
         while iteration + 1 in self.policies and (
@@ -187,7 +187,7 @@ class RunState:
         return iteration
 
     def turn_due(self, base: str, turn: int) -> int:
-        """The newest iteration with the turn before this one complete; Refusal if there is none."""
+        """The newest iteration in which the previous turn is complete; Refusal if there is none."""
         before = turn_purpose(base, turn - 1)
         complete = [life.iteration for life in self.of_stage("rollout")
                     if life.purpose == before and life.is_complete]
@@ -203,7 +203,7 @@ class RunState:
         return iteration
 
     def due(self) -> Due:
-        """What a loop does next; what was pruned cannot be scored."""
+        """The next stage of a loop; pruned rows cannot be scored."""
         for life in self.of_stage("rollout"):
             if life.is_complete and not life.pruned and not self.scorers(life.iteration, str(life.purpose)):
                 return Due("score", life.iteration, str(life.purpose))
@@ -212,11 +212,11 @@ class RunState:
                 else Due("rollout", self.rollout_due(), TRAIN))
 
     def next_stage(self) -> str:
-        """What a loop does next: 'rollout', 'score' or 'train'."""
+        """The next stage of a loop: 'rollout', 'score' or 'train'."""
         return self.due().stage
 
     def check_begun(self, iteration: int | None) -> None:
-        """Refusal if nothing of an iteration that is named has begun."""
+        """Refusal if nothing of a named iteration has begun."""
         if iteration is not None and all(iteration not in self.iterations(stage)
                                          for stage in ("rollout", "train")):
             raise Refusal("no_iteration", run=self.run, iteration=iteration)
@@ -238,12 +238,12 @@ class RunState:
         return str(life.settings.get("purpose", TRAIN)) if life else TRAIN
 
     def is_sampled(self, version: int) -> bool:
-        """Whether a rollout of a policy has begun, in whatever iteration."""
+        """Whether a rollout of a policy has begun, in any iteration."""
         return any(version in (life.iteration, life.settings.get("policy_version"))
                    for life in self.of_stage("rollout"))
 
     def is_left_out(self, iteration: int) -> bool:
-        """Whether its training is over without its rows: a rollback left it out, or it took another's."""
+        """Whether its training is over without its rows: a rollback left it out, or it trained another's."""
         life = self.life("train", iteration)
         return iteration in self.left_out or (
             life is not None and life.is_complete and self.trained_purpose(iteration) != TRAIN)
@@ -251,7 +251,7 @@ class RunState:
     def waiting_iterations(self, iteration: int) -> list[int]:
         """The iterations right before that passed their policy on unchanged to gather more groups.
 
-        What lies before a rollback waits no longer: the policy taken up again may have waited itself.
+        Those before a rollback no longer wait: the policy it went to may have waited itself.
         """
         first = iteration
         while (first and (policy := self.policies.get(first)) and policy.waiting
@@ -260,7 +260,7 @@ class RunState:
         return list(range(first, iteration))
 
     def given_up_iterations(self, iteration: int) -> set[int]:
-        """The iterations before that a rollback left behind, of policies that its own does not come from."""
+        """Earlier iterations that a rollback left behind: their policies are not ancestors of this one's."""
         left_behind, version = set[int](), iteration
         while version > 0:
             policy = self.policies.get(version)
@@ -270,17 +270,17 @@ class RunState:
         return left_behind
 
     def num_rollbacks(self, iteration: int) -> int:
-        """How often the run went back, up to the policy that an iteration starts from."""
+        """The number of rollbacks up to the policy that an iteration starts from."""
         return sum(policy.rolled_back_to is not None and version <= iteration
                    for version, policy in self.policies.items())
 
-    # Groups that go on in later iterations ------------------------------------------------------------------
+    # Groups that later iterations continue ----------------------------------------------------------------
 
     def taken_groups(self, after: int, *, complete: bool = False) -> dict[str, int]:
-        """Groups that the iterations after this one went on with, each with the last that has it.
+        """Groups that the iterations after this one continued, each with the last iteration that has it.
 
-        A plan counts for none once its iteration was left out of training before it was sampled. With
-        `complete` those alone count whose rollout is.
+        A plan does not count if its iteration was left out of training before it was sampled. With `complete`
+        only groups of complete rollouts count.
         """
         taken: dict[str, int] = {}
         for life in self.of_stage("rollout"):
@@ -295,9 +295,9 @@ class RunState:
         return life.carried if life else []
 
     def waiting_groups(self, before: int, *, complete: bool = False) -> dict[int, list[str]]:
-        """Groups carried over by iterations before this one that no plan has taken since, by the iteration.
+        """Groups carried over by earlier iterations that no later plan has taken, by iteration.
 
-        With `complete` also those that are taken by a rollout under way.
+        With `complete` also those taken by an unfinished rollout.
         """
         carried = {life.iteration: life.carried for life in self.of_stage("rollout")
                    if life.purpose == TRAIN and life.iteration < before and life.carried}
@@ -307,7 +307,7 @@ class RunState:
         return {iteration: groups for iteration, groups in waiting.items() if groups}
 
     def gone_on_with(self, iteration: int, groups: Iterable[str]) -> dict[str, int]:
-        """Of these groups those that an earlier iteration began, each with the last that carried it over."""
+        """Those of the groups that an earlier iteration began, each with the last that carried it over."""
         unknown = {group for group in groups if not group.startswith(f"{iteration}/")}
         origins: dict[str, int] = {}
         for life in self.of_stage("rollout"):
@@ -316,7 +316,7 @@ class RunState:
         return origins
 
     def check_not_given_up(self, iteration: int, groups: Iterable[str]) -> None:
-        """Refusal where a plan was given up and a later iteration went on with groups that it had taken."""
+        """Refusal if a plan was given up and a later iteration continued groups that it had taken."""
         if self.is_left_out(iteration):
             taken = self.taken_groups(iteration)
             for group in {*groups}.difference(self.carried_groups(iteration)) & taken.keys():
@@ -325,7 +325,7 @@ class RunState:
     # Scorers ----------------------------------------------------------------------------------------------
 
     def scorer_choices(self, named: str | None, sound: Collection[tuple[int, str, str]]) -> list[Choice]:
-        """Every complete score that is sound; one of each rollout is chosen. `named` is config.toml's."""
+        """Every complete, sound score, with one chosen per rollout. `named` is config.toml's scorer."""
         choices = []
         for rollout in {(life.iteration, str(life.purpose)): None for life in self.of_stage("score")}:
             complete = [life for life in self.scores(*rollout)
@@ -339,7 +339,7 @@ class RunState:
 
     def choose_scorer(self, iteration: int, purpose: str, name: str | None,
                       named: str | None = None) -> tuple[str, str]:
-        """The scorer of a rollout whose rows count, and why: one of `name`, else as `scorer_choices` has it.
+        """The scorer of a rollout whose rows count, and why: one of `name`, else as in `scorer_choices`.
 
         Refusal if nothing is scored, or not by a scorer of that name.
         """
@@ -353,7 +353,7 @@ class RunState:
         return self._choose(complete, name or named)
 
     def _choose(self, complete: list[Life], named: str | None) -> tuple[str, str]:
-        """One of the scores of a rollout, and why: named, trained on, finished last, in this order."""
+        """One of the scores of a rollout, and why: named, trained on, or finished last, in this order."""
         latest_first = sorted(complete, key=lambda life: (life.scorer != named, -(life.completed or 0)))
         for life in latest_first if named else []:
             if is_named(str(life.scorer), named or ""):
@@ -369,14 +369,14 @@ class RunState:
 
     @property
     def replaced_payloads(self) -> dict[str, str]:
-        """For every task that was replaced, the hash of what it expects now."""
+        """For every replaced task, the hash of its current payload."""
         return {name: facts["payload_sha256"] for change in self.task_changes
                 for name, facts in change.get("replaced", {}).items()}
 
     def split_of_eval(self, tasks: Iterable[Mapping[str, Any]]) -> str | None:
-        """The held-out split with evaluations called `eval`: the run's first, unless it got several at once.
+        """The held-out split evaluated as `eval`: the run's first, unless it got several at once.
 
-        So a curve goes on when another split is added. `tasks` have task_id, split and heldout.
+        So a curve continues when another split is added. `tasks` have task_id, split and heldout.
         """
         added = {task_id: number for number, change in enumerate(self.task_changes, start=1)
                  for task_id in change.get("added", [])}
@@ -390,7 +390,7 @@ class RunState:
     # What is allowed --------------------------------------------------------------------------------------
 
     def to_discard(self, iteration: int, purpose: str | None) -> list[Life]:
-        """Lives that end with a rollout, or an open training (`purpose` None): none where a discard did it.
+        """Lives that end with a rollout or unfinished training (`purpose` None); none if already discarded.
 
         Refusal if they may not end.
         """
@@ -410,7 +410,7 @@ class RunState:
         return doomed
 
     def check_discarded(self, stage: str, iteration: int, purpose: str | None, scorer: str = "") -> None:
-        """Refusal unless a discard ended such a life: a command that is typed again did its work before."""
+        """Refusal unless a discard ended such a life: the repeated command has already done its work."""
         ends = [self.entries[life.ended].what for life in self.lives.values() if life.ended is not None
                 and life.stage == stage and (life.iteration, life.purpose) == (iteration, purpose)
                 and (not scorer or is_named(str(life.scorer), scorer))]
@@ -418,7 +418,7 @@ class RunState:
             raise Refusal("nothing_there", iteration=iteration)
 
     def check_end(self, begun: Iterable[int]) -> None:
-        """Refusal if one of these lives has ended already, or one that stays uses its rows or its policy."""
+        """Refusal if one of these lives has ended already, or if a remaining one uses its rows or policy."""
         given = list(begun)
         for each in given:
             if (ended := self.lives[each].ended) is not None:
@@ -441,19 +441,19 @@ class RunState:
 
     def can_train_again(self, training: Life) -> bool:
         """Whether a complete training may end: its policy is the newest, nothing was made from it, and the
-        policy that it started from is whole.
+        policy that it started from is complete.
         """
         written = [version for version, each in self.policies.items() if each.trained == training.begun]
         return (written == [training.iteration + 1] == [self.newest] and not self.is_sampled(self.newest)
                 and not self.policies[training.iteration].dropped)
 
     def has_weights(self, rollout: Life) -> bool:
-        """Whether the policy that a rollout sampled could sample again."""
+        """Whether the policy of a rollout still has weights to sample with."""
         policy = self.policies.get(rollout.settings.get("policy_version") or 0)
         return policy is None or not policy.dropped
 
     def why_not_again(self, life: Life) -> str:
-        """Why no command could make rows of a rollout or a score as they were; '' where one could."""
+        """Why no command could restore rows of a rollout or a score; '' if one could."""
         if life.stage in DERIVED:
             rollout = self.life("rollout", life.iteration, life.purpose)
             if rollout and rollout.pruned:
@@ -480,12 +480,12 @@ class RunState:
             self.check_end(life.begun for life in self.sampled_ahead())
 
     def is_rolled_back(self, to: int) -> bool:
-        """Whether the newest policy is that one again already and nothing was sampled from it."""
+        """Whether the newest policy is already that one, with nothing sampled from it."""
         return (to != self.newest and self.policies[self.newest].rolled_back_to == to
                 and not self.is_sampled(self.newest))
 
     def sampled_ahead(self) -> list[Life]:
-        """Training rollouts, of whatever turn, of iterations behind the newest policy's."""
+        """Training rollouts, of any turn, of iterations after the newest policy's."""
         return [life for life in self.of_stage("rollout")
                 if life.iteration > self.newest and is_training(str(life.purpose))]
 
@@ -502,7 +502,7 @@ class RunState:
                 raise Refusal("to_finish", title=life.title, policy=policy)
 
     def check_prune(self, before: int) -> None:
-        """Refusal if tokens of an iteration before this one are needed still."""
+        """Refusal if tokens of an iteration before this one are still needed."""
         needed: list[tuple[str, int]] = []
         needed += [("untrained", life.iteration) for life in self.of_stage("rollout")
                    if life.iteration < before and not self.is_trained(life.iteration)]
@@ -525,7 +525,7 @@ class RunState:
         self.check_reads(life.reads, life.title)
 
     def check_begin(self, what: Begun) -> None:
-        """Refusal if a stage cannot begin with what it has read."""
+        """Refusal if a stage cannot begin, given what it has read."""
         title = Life(what.stage, what.iteration, what.purpose, what.scorer, -1, "", {}).title
         if self.life(what.stage, what.iteration, what.purpose, what.scorer):
             raise Refusal("begun_meanwhile", title=title)
@@ -546,7 +546,7 @@ class RunState:
             raise Refusal("groups_taken", iteration=what.iteration)
 
     def check_complete(self, what: Completed) -> None:
-        """Refusal if a stage cannot be complete: it is already, or it or what it read has ended."""
+        """Refusal if a stage cannot complete: it already is, or it or what it read has ended."""
         self.check_live(what.generation)
         life = self.lives[what.generation]
         self.check_reads(what.reads, life.title)
@@ -554,19 +554,19 @@ class RunState:
             raise Refusal("complete", title=life.title)
 
     def check_rewrite(self, what: Rewritten) -> None:
-        """Refusal if stages have other rows by now than those that their new generations were made of."""
+        """Refusal if stages have other rows now than those that their new generations were made from."""
         lives = [self.lives[int(begun)] for begun in what.generations]
         for life, facts in zip(lives, what.generations.values(), strict=True):
             readers = self.derived(life.iteration, str(life.purpose)) if life.stage == "rollout" else []
-            beside = {reader.begun for reader in readers} - {each.begun for each in lives}
+            others = {reader.begun for reader in readers} - {each.begun for each in lives}
             if life.ended is not None or life.folder != facts["former"] or (
-                    beside and what.why == "compacted"):        # part i of scores is of part i of completions
+                    others and what.why == "compacted"):        # part i of scores is of part i of completions
                 raise Refusal("rewritten", title=life.title)
         if what.why == "pruned":
             self.check_prune(max(life.iteration for life in lives) + 1)
 
     def check_drop(self, versions: Collection[int]) -> None:
-        """Refusal if the weights of policies are needed still."""
+        """Refusal if weights of policies are still needed."""
         for version in versions:
             if version not in self.policies:
                 raise Refusal("no_policy", to=version, first=min(self.policies), newest=self.newest,
@@ -577,7 +577,7 @@ class RunState:
                 raise Refusal("weights_needed", version=version)
 
     def check_rows(self, reads: Iterable[int], rows: str | None) -> None:
-        """Refusal if the parts that a score goes through were merged or repaired since it listed them."""
+        """Refusal if the parts that a score processes were merged or repaired since it listed them."""
         for read in reads if rows is not None else ():
             if self.lives[read].stage == "rollout" and self.lives[read].folder != rows:
                 raise Refusal("rewritten", title=self.lives[read].title)
@@ -594,7 +594,7 @@ class RunState:
 
 
 def made_from(lives: Mapping[int, Life], begun: Iterable[int]) -> set[int]:
-    """These lives and those that end with them: scores and logprobs, and trainings under way."""
+    """These lives and those that end with them: scores, logprobs and unfinished trainings."""
     found = {each for each in begun if lives[each].ended is None}
     latest = -1
     while len(found) != latest:
@@ -605,10 +605,10 @@ def made_from(lives: Mapping[int, Life], begun: Iterable[int]) -> set[int]:
 
 
 def beyond_branch(lives: Mapping[int, Life], policy: int, rows: bool, through: int | None = None) -> set[int]:
-    """The lives that a branch at a policy leaves behind: under way, of later policies, or made from those.
+    """The lives that a branch at a policy leaves behind: unfinished, of later policies, or made from those.
 
-    Without `rows` also what is neither an evaluation nor of an iteration before. Rows to train on up to
-    iteration `through` stay, whichever policy sampled them.
+    Without `rows` also training rows from the policy's iteration on. Training rows up to iteration `through`
+    stay, whichever policy sampled them.
     """
     def is_lent(life: Life) -> bool:
         return (life.stage == "rollout" and is_training(str(life.purpose)) and life.is_complete

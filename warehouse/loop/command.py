@@ -27,7 +27,7 @@ LOG = "loop.log"
 @click.option("--ahead", is_flag=True,
               help="Sample the next iteration while one trains; rows are one policy old.")
 @click.option("--ahead-by", type=click.IntRange(min=1), default=None, metavar="N",
-              help="As --ahead, by N iterations: the GPU is never idle; rows are N policies old.")
+              help="Like --ahead, by N iterations: the GPU is never idle; rows are N policies old.")
 @click.option("--rescue", is_flag=True, help="After an alarm go back to the last sound policy and continue "
                                              "with half the learning rate, three times at most.")
 @click.option("--eval-every", type=click.IntRange(min=1), default=None, metavar="K",
@@ -40,11 +40,11 @@ LOG = "loop.log"
 @click.option("--gpus", default="all", show_default=True, metavar="all|N,N..",
               help="GPUs to work with, numbered as torch does: an engine on each, and a training by all.")
 @click.option("--split", is_flag=True,
-              help="With --ahead and several GPUs: some sample while the others train, as many as it takes. "
+              help="With --ahead and several GPUs: some sample while the others train; the split adapts. "
                    "Without it every GPU does both at a time.")
 @click.option("--accelerate-config", default=None, metavar="FILE",
               type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="Have the GPUs that train share the weights, as in examples/many-gpus.")
+              help="Shard the weights over the training GPUs, as in examples/many-gpus.")
 @click.option("--devices", type=click.IntRange(min=1), default=None, hidden=True)   # on a CPU, for tests
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per event.")
 @shows_errors
@@ -53,7 +53,7 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
          as_json: bool, **options: Any) -> None:
     """Run rollout, score and train until ITERATIONS are trained.
 
-    Run it again after any end: it goes on where it stopped. An alarm ends it with exit code 3. What the
+    Run it again after any end: it continues where it stopped. An alarm ends it with exit code 3. What the
     stages print is in RUN/loop.log.
     """
     if not os.environ.get(warm.VARIABLE):
@@ -65,19 +65,19 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
     from warehouse.loop.devices import Crew, chosen_devices, sharing_of
     from warehouse.loop.driver import Loop, LoopOptions, check_options
     from warehouse.loop.jobs import Job
-    told = LoopOptions(**options)
-    if split and not told.depth:
+    settings = LoopOptions(**options)
+    if split and not settings.depth:
         raise StageError("--split has some GPUs sample while the others train, which needs --ahead. Add it.")
-    check_signals(told.ignore)
+    check_signals(settings.ignore)
     warehouse = open_run(run)
-    check_options(warehouse, told)
+    check_options(warehouse, settings)
     sampling = read_config(warehouse.root / "config.toml").get("rollout", {})
     span = sampling.get("tensor-parallel-size", sampling.get("tensor_parallel_size", 1))
-    crew = Crew(chosen_devices(gpus, devices), span=span, split=split and told.depth > 0,
-                awake=told.depth > 0, sharing=sharing_of(accelerate_config))
+    crew = Crew(chosen_devices(gpus, devices), span=span, split=split and settings.depth > 0,
+                awake=settings.depth > 0, sharing=sharing_of(accelerate_config))
     with (tempfile.TemporaryDirectory(prefix="rollhouse-loop-", dir=warm.folder()) as folder,
           (warehouse.root / LOG).open("a") as log,
-          tqdm(total=told.iterations, desc="policy", leave=False, disable=None,
+          tqdm(total=settings.iterations, desc="policy", leave=False, disable=None,
                bar_format="{desc} {n}/{total} |{bar:20}| {elapsed} {postfix}") as bar):
         def tell(kind: str, facts: dict[str, Any], line: str) -> None:
             text = json.dumps({"event": kind, "at": time.time(), **facts}, default=str) if as_json else line
@@ -85,7 +85,7 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
             sys.stdout.flush()
 
         def show(done: int, doing: str) -> None:
-            bar.n = min(done, told.iterations)
+            bar.n = min(done, settings.iterations)
             bar.set_postfix_str(doing)
 
         def start(words: list[str], place: Mapping[str, str]) -> Job:
@@ -95,7 +95,7 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
 
         jobs: list[Job] = []
         try:
-            code = Loop(warehouse, told, crew, start, tell, show).go()
+            code = Loop(warehouse, settings, crew, start, tell, show).go()
         finally:
             for job in jobs:
                 log.write(f"$ {' '.join(job.words)}\n{job.said()}")

@@ -1,4 +1,4 @@
-"""A rollout by several engines, and a training by several processes, each as one command under way."""
+"""A rollout by several engines, and a training by several processes, each handled as one running command."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,11 +8,11 @@ from warehouse.loop.devices import Crew, Worker
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import STOPPED_EXIT_CODE
 
-SECONDS_TO_NOTICE = 5.0         # in which processes that train together end by themselves where one has
+SECONDS_TO_NOTICE = 5.0         # for training processes to end after one of them ended
 
 
 class Running(Protocol):
-    """A command under way: as `warehouse.loop.jobs.Job`."""
+    """A running command, like `warehouse.loop.jobs.Job`."""
 
     words: list[str]
 
@@ -24,7 +24,7 @@ class Running(Protocol):
 
 
 Start = Callable[[list[str], Mapping[str, str]], Running]
-Lost = Callable[[Worker, Running, str], None]           # who failed, its command, and what follows
+Lost = Callable[[Worker, Running, str], None]           # the failed worker, its command, what happens next
 
 
 class Sampling:
@@ -36,12 +36,12 @@ class Sampling:
         self.free = list(workers)
         self.shares = [Shard(index, len(workers)) for index in range(len(workers))]
         self.running: list[tuple[Worker, Shard, Running]] = []
-        self.failed: Running | None = None      # the last of them
+        self.failed: Running | None = None      # the last failed engine
         self.code: int | None = None
         self._begin()
 
     def poll(self) -> int | None:
-        """0 once all shares are done; the code of a failure once nobody is left to do what is missing."""
+        """0 once all shares are done; a failure's exit code if no engine is left to finish."""
         for entry in [*self.running] if self.code is None else ():
             worker, share, job = entry
             code = job.poll()
@@ -73,11 +73,11 @@ class Sampling:
             self.running.append((worker, share, self.start([*self.words, *shard], worker.place)))
 
     def said(self) -> str:
-        """What the engine has printed that failed."""
+        """The output of the failed engine."""
         return self.failed.said() if self.failed else ""
 
     def stop(self) -> None:
-        """Tell all to stop; what they have finished they keep."""
+        """Tell all to stop; finished work is kept."""
         for _, _, job in self.running:
             job.stop()
 
@@ -87,13 +87,13 @@ class Sampling:
             job.kill()
 
     def end(self) -> None:
-        """Wait until all have ended; they were asked to."""
+        """Wait until all have ended after a request to stop."""
         for _, _, job in self.running:
             job.end()
 
 
 class Training:
-    """A training by processes that work together; where some of them fail, it goes on from what was saved."""
+    """A training by processes that work together; if some fail, it continues from its checkpoint."""
 
     def __init__(self, start: Start, words: Sequence[str], crew: Crew, lost: Lost) -> None:
         self.start, self.words, self.crew, self.lost = start, [*words], crew, lost
@@ -102,17 +102,17 @@ class Training:
     def _begin(self) -> None:
         self.running = [(worker, self.start(self.words, worker.place)) for worker in self.crew.trainers()]
         self.failed: list[tuple[Worker, Running]] = []
-        self.since: float | None = None         # when the first of them was seen to have ended otherwise
+        self.since: float | None = None         # when the first one was seen to have failed
 
     def poll(self) -> int | None:
-        """0 once all have ended well; the exit code if all failed or were stopped."""
+        """0 once all ended without errors; the exit code if all failed or were stopped."""
         codes = [job.poll() for _, job in self.running]
         if any(codes) and self.since is None:
             self.since = time.monotonic()
         waited = self.since is not None and time.monotonic() - self.since > SECONDS_TO_NOTICE
         if None in codes and not waited:
             return None
-        # Those that end because another has say so by exit code 75; NCCL lets them wait for ever.
+        # Processes that end because of another one exit with 75; with NCCL they would wait forever.
         self.failed = [each for each, code in zip(self.running, codes, strict=True)
                        if code not in (None, 0, STOPPED_EXIT_CODE)]
         if not self.failed:
@@ -125,17 +125,17 @@ class Training:
         self.crew.part()
         for worker, job in self.failed:
             self.crew.note_end(worker, "train", well=False)
-            self.lost(worker, job, "it is trained on from what was saved")
+            self.lost(worker, job, "the training continues from its checkpoint")
         self.end()
         self._begin()
         return None
 
     def said(self) -> str:
-        """What the process has printed that failed, or else the first."""
+        """The output of the failed process, or else of the first."""
         return (self.failed or self.running)[0][1].said()
 
     def stop(self) -> None:
-        """Tell all to stop; what they have saved stays."""
+        """Tell all to stop; saved work is kept."""
         for _, job in self.running:
             job.stop()
 
@@ -145,6 +145,6 @@ class Training:
             job.kill()
 
     def end(self) -> None:
-        """Wait until all have ended; they were asked to."""
+        """Wait until all have ended after a request to stop."""
         for _, job in self.running:
             job.end()

@@ -1,4 +1,4 @@
-"""The GPUs of this machine that a loop works with: which of them sample and which train, and since when."""
+"""The GPUs that a loop uses on this machine: which sample, which train, and their failures."""
 
 import os
 import socket
@@ -10,20 +10,20 @@ from typing import NamedTuple
 from warehouse.stages import warm
 from warehouse.store.errors import StageError
 
-MOST_FAILURES = 2               # of a stage on a GPU, one after the other, after which that is left out
-LEAST_GAIN = 0.1                # share of an iteration that a move has to save: it starts processes anew
+MOST_FAILURES = 2               # failures of a stage in a row, after which its GPU is left out
+LEAST_GAIN = 0.1                # share of an iteration that a move must save: it restarts processes
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Device(NamedTuple):
-    """A GPU, or what tests on a CPU have in its place."""
+    """A GPU, or its substitute in tests on a CPU."""
 
-    name: str                   # as sentences have it
-    variable: str | None        # how CUDA_VISIBLE_DEVICES names it; None leaves that as it is
+    name: str                   # as shown in sentences
+    variable: str | None        # its name in CUDA_VISIBLE_DEVICES; None leaves it unchanged
 
 
 class Worker(NamedTuple):
-    """A process of a stage: the devices that it has, and the variables that give it these."""
+    """A process of a stage: its devices, and the environment variables that assign them."""
 
     devices: tuple[Device, ...]
     place: Mapping[str, str]
@@ -34,7 +34,7 @@ class Worker(NamedTuple):
 
 
 def visible_gpus() -> list[str]:
-    """Names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them."""
+    """Names of the GPUs that this process may use, from CUDA_VISIBLE_DEVICES."""
     if (named := os.environ.get(VISIBLE)) is not None:
         return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
     nodes = sorted(int(path.name.removeprefix("nvidia")) for path in Path("/dev").glob("nvidia[0-9]*"))
@@ -42,10 +42,9 @@ def visible_gpus() -> list[str]:
 
 
 def chosen_devices(gpus: str, cpus: int | None = None) -> list[Device]:
-    """What `--gpus` says: 'all', or numbers among the GPUs that this process sees, as torch counts them.
+    """The devices in `--gpus`: 'all', or numbers among the GPUs that this process sees, as in torch.
 
-    StageError for one that is not there. Where there is none it is the CPU; `cpus` says how many workers that
-    has.
+    StageError for a missing one. Without a GPU it is the CPU; `cpus` is its number of workers.
     """
     if cpus is not None:
         return [Device(f"device {number}", str(number)) for number in range(cpus)]
@@ -65,9 +64,9 @@ def chosen_devices(gpus: str, cpus: int | None = None) -> list[Device]:
 
 
 class Crew:
-    """Which devices sample and which train: all do both, or with `split` the first sample, the others train.
+    """Which devices sample and which train: all do both; with `split` the first sample and the others train.
 
-    `span` devices make an engine (`--tensor-parallel-size`); by `sharing` (variables) trainers share weights.
+    `span` devices make an engine (`--tensor-parallel-size`); `sharing` holds variables to shard the weights.
     Engines that stay `awake` keep their memory while others train.
     """
 
@@ -80,12 +79,12 @@ class Crew:
         self.awake = {warm.AWAKE: "1"} if awake else {}
         self.is_split = split and len(devices) > span
         self.num_engines = max(1, len(devices) // (2 * span) if self.is_split else len(devices) // span)
-        self.failures = Counter[tuple[str, Device]]()       # by stage, since it last ended well there
-        self.together: list[Device] = []        # who trains by `port`
+        self.failures = Counter[tuple[str, Device]]()       # by stage, since its last success there
+        self.together: list[Device] = []        # the devices that train together over `port`
         self.port = 0
 
     def engines(self) -> list[Worker]:
-        """Who samples: one engine per `span` devices."""
+        """The sampling processes: one engine per `span` devices."""
         devices = self._left(self.devices[:self.num_engines * self.span])
         groups = [tuple(devices[first:first + self.span])
                   for first in range(0, len(devices) - self.span + 1, self.span)]
@@ -93,7 +92,7 @@ class Crew:
                 for group in groups or [tuple(self.devices[:self.span])]]
 
     def trainers(self) -> list[Worker]:
-        """Who trains together, rank by rank; as long as nothing changes they find each other once."""
+        """The training processes, rank by rank; they keep their process group until something changes."""
         devices = self._left(self.devices[self.num_engines * self.span:] if self.is_split else self.devices)
         devices = devices or self.devices[-1:]
         if len(devices) == 1 and not self.sharing:
@@ -112,15 +111,15 @@ class Crew:
             self.failures[stage, device] = 0 if well else self.failures[stage, device] + 1
 
     def part(self) -> None:
-        """Have those who train find each other anew, in new processes."""
+        """Make the training processes form a new group, in new processes."""
         self.together = []
 
     def is_left_out(self, worker: Worker) -> bool:
-        """Whether a device has failed so often that it is left out from now on."""
+        """Whether a device has failed so often that it is no longer used."""
         return len(self._left(worker.devices)) < len(worker.devices)
 
     def adapt(self, sampling: float, training: float) -> bool:
-        """Move the split towards what the seconds of the last iteration say; whether it moved."""
+        """Move the split according to the seconds of the last iteration; return whether it moved."""
         if not self.is_split:
             return False
         before = self.num_engines
@@ -133,10 +132,10 @@ class Crew:
 
 
 def better_split(num_devices: int, num_engines: int, sampling: float, training: float, span: int = 1) -> int:
-    """How many engines should sample while the other devices train: the number now, or one more or less.
+    """How many engines should sample while the other devices train: the current number, or one more or less.
 
-    `sampling` and `training` are seconds of an iteration as it is split now. They work at the same time, so
-    that an iteration takes the longer of them, and each takes time in inverse proportion to its devices.
+    `sampling` and `training` are seconds of an iteration in the current split. They run at the same time, so
+    an iteration takes the longer of them, and each takes time in inverse proportion to its devices.
     """
     def seconds(engines: int) -> float:
         trainers = num_devices - engines * span
@@ -149,7 +148,7 @@ def better_split(num_devices: int, num_engines: int, sampling: float, training: 
 
 
 def sharing_of(config: Path | None) -> dict[str, str]:
-    """What `accelerate launch --config_file` makes of a config as in examples/many-gpus; {} without one."""
+    """The variables that `accelerate launch --config_file` sets for a config of examples/many-gpus, or {}."""
     if config is None:
         return {}
     import yaml

@@ -1,7 +1,7 @@
-"""rollout, score and train, iteration after iteration: what comes next is asked of the run's state.
+"""rollout, score and train, iteration after iteration: the run's state decides what comes next.
 
-Programs run while others are sampled. `warehouse.stages.warm` keeps loaded what the commands load: an engine
-on each GPU, and the policy in each process that trains.
+Programs run while others are sampled. `warehouse.stages.warm` keeps the commands' state loaded: an engine
+on each GPU, and the policy in each training process.
 """
 
 import dataclasses
@@ -27,12 +27,12 @@ from warehouse.store.names import base_purpose
 from warehouse.store.run_folder import Warehouse
 
 RESCUES = 3
-FACTOR = 0.5                    # of the learning rate, after each rescue
-ENGINE_SHARE = 0.4              # of a GPU's memory, where a training works beside the engine
-GROUP_SIZE = 16                 # of `rollout`, where the config says nothing
-PARTS = 4                       # that each of several engines samples, so that others can take some over
+FACTOR = 0.5                    # on the learning rate, after each rescue
+ENGINE_SHARE = 0.4              # of a GPU's memory, if a training runs next to the engine
+GROUP_SIZE = 16                 # default of `rollout`
+PARTS = 4                       # per engine, so that others can take some over
 LOOK_SECONDS = 0.05
-NO_GRADIENT = 1                 # exit code of a training whose rows teach nothing, too
+NO_GRADIENT = 1                 # also the exit code of a training without a gradient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +50,12 @@ class LoopOptions:
 
     @property
     def depth(self) -> int:
-        """How many iterations are sampled before the one that trains is done."""
+        """How many iterations are sampled ahead of the one that trains."""
         return self.ahead_by or int(self.ahead)
 
 
 class Watched(NamedTuple):
-    """What an iteration came to: its numbers, the alarms in words, and what to do about them."""
+    """The result of an iteration: its numbers, the alarms in words, and what to do about them."""
 
     rows: list[dict[str, Any]]
     lines: list[str]
@@ -64,7 +64,7 @@ class Watched(NamedTuple):
 
 
 class Failed(Exception):
-    """A command ended otherwise than it should; `said` are its words."""
+    """A command that failed; `said` is its output."""
 
     def __init__(self, words: list[str], code: int, said: str) -> None:
         self.words, self.code, self.said = words, code, said
@@ -72,7 +72,7 @@ class Failed(Exception):
 
 
 class Loop:
-    """One loop over a run; `start` runs a command, `tell` hears of each event: its kind, facts, a line."""
+    """One loop over a run; `start` runs a command, `tell` gets each event: its kind, facts, a line."""
 
     def __init__(self, warehouse: Warehouse, options: LoopOptions, crew: Crew, start: Start,
                  tell: Callable[[str, dict[str, Any], str], None],
@@ -84,12 +84,12 @@ class Loop:
         self.sampling: dict[int, Sampling] = {}
         self.scoring: dict[int, Running] = {}
         self.training: Training | None = None
-        self.watching: dict[int, Future[Watched]] = {}          # by iteration, those not heeded yet
+        self.watching: dict[int, Future[Watched]] = {}          # by iteration; not acted on yet
         self.since: int | None = None
         self.watcher = ThreadPoolExecutor(1)
 
     def go(self) -> int:
-        """All iterations that are not trained; the exit code, that of alarms where they stop it."""
+        """Run all untrained iterations; return the exit code, that of alarms if they stop the loop."""
         try:
             return self._go()
         except Failed as failed:
@@ -111,7 +111,7 @@ class Loop:
                 self._begin(number)
             self._wait(self.sampling[number], f"iteration {number}: sampling, running programs")
             self._sample_ahead(number)
-            # Ahead, the alarms of the iteration before are looked for while this one trains.
+            # With --ahead, the previous iteration is checked for alarms while this one trains.
             if (code := self._heed_alarms(number - 1 if self.options.depth else number)) is not None:
                 return code
             if number not in self.scoring:                          # after a rescue: anew, or left untrained
@@ -133,11 +133,11 @@ class Loop:
     # The run ----------------------------------------------------------------------------------------------
 
     def _is_trained(self, iteration: int) -> bool:
-        """Whether the policy after an iteration is there, from its training or from a rollback."""
+        """Whether the policy after an iteration exists, from its training or from a rollback."""
         return iteration < self.warehouse.log.refresh().newest
 
     def _ends_a_stretch(self, iteration: int) -> bool:
-        """Whether nothing is sampled ahead: the loop ends, or an evaluation wants the engine for itself."""
+        """Whether nothing is sampled ahead: the loop ends, or an evaluation needs the engine."""
         return iteration + 1 >= self.options.iterations or self._is_evaluated(iteration + 1)
 
     def _is_evaluated(self, version: int) -> bool:
@@ -157,7 +157,7 @@ class Loop:
     def _sample_ahead(self, number: int) -> None:
         """Sample the next iteration while `number` is not trained, if the engine is free.
 
-        It samples with the policy that is `depth` iterations older than the iteration's own.
+        It samples with a policy that is `depth` iterations older than its own.
         """
         last = max(self.sampling, default=number)
         if (last >= number + self.options.depth or self._ends_a_stretch(last)
@@ -185,14 +185,14 @@ class Loop:
                         self.crew, lost)
 
     def _part_size(self, iteration: int, purpose: str) -> list[str]:
-        """Parts so small that several engines have something to share; of what was begun, as it was begun.
+        """A part size so small that several engines can share parts; a begun rollout keeps its size.
 
-        A share is a number of whole parts.
+        A share is a number of complete parts.
         """
         begun = [life for life in self.warehouse.log.refresh().of_stage("rollout", iteration)
                  if base_purpose(str(life.purpose)).startswith(purpose)]
         if begun:
-            size = begun[0].settings.get("part_size")       # an import has none
+            size = begun[0].settings.get("part_size")       # None for an import
             return ["--part-size", str(size)] if size else []
         engines, config = len(self.crew.engines()), self._config()
         if engines == 1 or "part-size" in config:
@@ -208,7 +208,7 @@ class Loop:
         return {key.replace("_", "-"): value for key, value in table.items()}
 
     def _move_split(self, iteration: int) -> None:
-        """Give the stage that takes longer another GPU, by the seconds of the last of each."""
+        """Give the slower stage another GPU, according to the seconds of the last run of each."""
         if not (self.crew.is_split and iteration):
             return
         sampled = self.warehouse.stage("rollout", iteration=iteration, purpose="train").facts()
@@ -233,7 +233,7 @@ class Loop:
 
     def _wait(self, job: Running | Sampling | Training, doing: str, allowed: int = 0,
               at: int | None = None) -> int:
-        """Its exit code, once it has ended; Failed where that is neither 0 nor `allowed`.
+        """The exit code of a command once it has ended; Failed if it is neither 0 nor `allowed`.
 
         Meanwhile the iterations after `at` are sampled.
         """
@@ -248,7 +248,7 @@ class Loop:
         return code
 
     def _evaluate_if_due(self, version: int) -> None:
-        """Sample and score the held-out tasks with a policy, unless that was done."""
+        """Sample and score the held-out tasks with a policy, unless this was done."""
         if not self._is_evaluated(version):
             return
         done = [life for life in self.warehouse.state.of_stage("rollout", version)
@@ -264,7 +264,7 @@ class Loop:
                 self.tell("evaluation", row, line_of(row))
 
     def stop(self) -> None:
-        """End what runs; it keeps what it has."""
+        """Stop all running commands; finished work is kept."""
         running = [*self.sampling.values(), *self.scoring.values(),
                    *([self.training] if self.training else [])]
         for job in running:
@@ -282,19 +282,19 @@ class Loop:
         return iteration_rows(connect(self.warehouse, inventory=inventory), inventory, iteration, purpose)
 
     def _look(self, iteration: int) -> Watched:
-        """What an iteration came to, and the alarms since the last look."""
+        """The results of an iteration, and the alarms since the last look."""
         inventory = keep_rolled_up(self.warehouse)
         connection = connect(self.warehouse, inventory=inventory)
         since = last_rollback(self.warehouse) if self.since is None else self.since
         alarms = raised_alarms(connection, since=since, ignored=self.options.ignore)
-        self.since = iteration + 1          # later iterations judge a dip anew that is long over
+        self.since = iteration + 1          # later iterations would report an old dip again
         rows = iteration_rows(connection, inventory, iteration) if self._is_trained(iteration) else []
         firing = [alarm for alarm in alarms if alarm.fired]
         return Watched(rows, alarm_lines(self.warehouse, connection, alarms, since) if firing else [],
                        advise(self.warehouse, connection, alarms), [alarm.signal for alarm in firing])
 
     def _heed_alarms(self, before: int | None = None) -> int | None:
-        """The exit code where alarms end the loop, of iterations before `before` or all; else None."""
+        """The exit code if alarms end the loop, for iterations before `before` or all; else None."""
         code = None
         for iteration in [*self.watching]:
             if code is None and (before is None or iteration < before) and iteration in self.watching:
@@ -302,7 +302,7 @@ class Loop:
         return code
 
     def _heed(self, watching: Future[Watched]) -> int | None:
-        """Tell what an iteration came to; the exit code where its alarms end the loop."""
+        """Report the results of an iteration; return the exit code if its alarms end the loop."""
         while not watching.done():
             self.show(self.warehouse.state.newest, "looking for alarms")
             time.sleep(LOOK_SECONDS)
@@ -328,11 +328,11 @@ class Loop:
 
 
 def check_options(warehouse: Warehouse, options: LoopOptions) -> None:
-    """StageError for options of evaluations that are no words, and where the run holds no task out."""
+    """StageError for evaluation options that cannot be parsed, and if the run has no held-out tasks."""
     try:
         shlex.split(options.eval_options)
     except ValueError as error:
         raise StageError(f"--eval-options {options.eval_options!r}: {error}. Close the quote.") from error
     if options.eval_every and not any(warehouse.read("tasks", ["heldout"])["heldout"].to_pylist()):
-        raise StageError("This run holds no tasks out, so nothing can be evaluated. Leave --eval-every out, "
+        raise StageError("This run has no held-out tasks to evaluate on. Leave --eval-every out, "
                          f"or add some: warehouse tasks add {shell_quote(warehouse.root)} --heldout SOURCE")

@@ -1,4 +1,4 @@
-"""Commands that a loop runs concurrently; each ends with the loop, and its output is collected."""
+"""Commands that a loop runs concurrently; they end with the loop, and their output is collected."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from warehouse.store.errors import StageError
 
 
 class Job:
-    """A command under way in a session of its own: Ctrl-C reaches the loop alone, which tells it to stop."""
+    """A running command in its own session: Ctrl-C reaches only the loop, which tells the command to stop."""
 
     def __init__(self, words: Sequence[str], folder: Path, place: Mapping[str, str] | None = None) -> None:
         self.words, self.began = list(words), time.time()
@@ -25,7 +25,7 @@ class Job:
             with self.output.open("wb") as output:
                 self.process = subprocess.Popen([find(words[0]), *words[1:]], stdin=subprocess.DEVNULL,
                                                 stdout=output, stderr=output, start_new_session=True,
-                                                # As it began, or it would import by itself.
+                                                # The original value, or it would import by itself.
                                                 env=warm.began_with | {**(place or {})},
                                                 preexec_fn=lambda: end_with_parent(signal.SIGTERM))
         except OSError as error:
@@ -37,11 +37,11 @@ class Job:
         return self.process.poll()
 
     def said(self) -> str:
-        """What it has printed so far."""
+        """Its output so far."""
         return self.output.read_text(errors="replace")
 
     def stop(self) -> None:
-        """Tell it to stop; what it has finished it keeps."""
+        """Tell it to stop; finished work is kept."""
         with contextlib.suppress(ProcessLookupError):
             self.process.terminate()
 
@@ -51,7 +51,7 @@ class Job:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def end(self) -> int:
-        """Wait until it has ended after a request to; kill it if it does not."""
+        """Wait until it has ended after a request; kill it if it does not end."""
         try:
             return self.process.wait(SECONDS_TO_END)
         except subprocess.TimeoutExpired:
@@ -60,6 +60,6 @@ class Job:
 
 
 def find(name: str) -> str:
-    """A command of this environment, also where that is not activated."""
+    """A command of this environment, even if the environment is not activated."""
     own = Path(sys.argv[0]).parent / name
     return str(own) if own.is_file() else shutil.which(name) or name

@@ -1,4 +1,4 @@
-"""All that is wrong with the stored files: where, what, the way out, and what follows from it."""
+"""Everything that is wrong with the stored files: where, what, the way out, and the consequence."""
 
 import os
 import re
@@ -24,10 +24,10 @@ TABLES = ("tasks", "prompts", "completions", "samples", "policy_logprobs", "trai
 
 
 class Report(NamedTuple):
-    """What is wrong: `problems` break an invariant, `notes` are only worth knowing; and how much there is.
+    """What is wrong: `problems` break an invariant, `notes` are information; and the number of checked files.
 
-    `unfinished` are the problems that a stage mends which is run again; `changes` are what --fix does about
-    the others, or did.
+    `unfinished` are problems that running a stage again will fix; `changes` are what --fix does about the
+    others, or did.
     """
 
     problems: list[str]
@@ -41,7 +41,7 @@ class Report(NamedTuple):
 def check_run(warehouse: Warehouse, iteration: int | None = None, *, quick: bool = False) -> Report:
     """Check names, manifests and footers, and unless `quick` checksums.
 
-    With an iteration named, its stages and the policy that it wrote alone.
+    With `iteration`, only its stages and the policy that it wrote.
     """
     seen: Seen = {}
     warehouse.state.check_begun(iteration)
@@ -56,7 +56,7 @@ def check_run(warehouse: Warehouse, iteration: int | None = None, *, quick: bool
 
 
 def find_damage(warehouse: Warehouse, iteration: int | None, seen: Seen, *, quick: bool) -> Iterator[Finding]:
-    """Names, tasks, policies, then by stage documents and parts, unless `quick` with their checksums."""
+    """Names, tasks, policies, then each stage's documents and parts, with checksums unless `quick`."""
     from tqdm import tqdm
     if twin := twin_of(warehouse.root):
         twin.bring_all()
@@ -70,7 +70,7 @@ def find_damage(warehouse: Warehouse, iteration: int | None, seen: Seen, *, quic
 
 
 def _foreign_files(warehouse: Warehouse) -> Iterator[Finding]:
-    """Files in the tables' folders that no stage writes, and how much ended generations take."""
+    """Files in the tables' folders that no stage writes, and the size of ended generations."""
     counted_folders = folders_that_count(warehouse)
     ended: dict[Path, int] = {}
     for folder, _, names in (walked for table in TABLES for walked in os.walk(warehouse.root / table)):
@@ -86,7 +86,7 @@ def _foreign_files(warehouse: Warehouse) -> Iterator[Finding]:
                     "checkpoint-" in str(inside) or _is_gone_on_with(path)):
                 continue
             if TEMPORARY_MARK in str(inside) or ".spill-" in str(inside):
-                yield Finding.of(path, "is left from a killed process; remove it when nothing runs.", "note")
+                yield Finding.of(path, "was left by a killed process; remove it when nothing runs.", "note")
             else:
                 words = "was not written by any stage. Move it out of the run folder."
                 yield Finding.of(path, words, "restore")
@@ -98,7 +98,7 @@ def _foreign_files(warehouse: Warehouse) -> Iterator[Finding]:
 
 
 def folders_that_count(warehouse: Warehouse) -> set[Path]:
-    """Every folder with files that the run's state names, also of stages under way."""
+    """Every folder that the run's state names, including those of unfinished stages."""
     folders = {warehouse.folder("tasks")}
     for stage in warehouse.stages():
         folders |= {stage.folder, *([stage.prompts] if stage.prompts else [])}
@@ -109,13 +109,13 @@ def folders_that_count(warehouse: Warehouse) -> set[Path]:
 
 
 def _is_gone_on_with(path: Path) -> bool:
-    """True of what a rollout saved of a part that is still open: the next one reads it."""
+    """True for a spill of a part that is still open: the next rollout reads it."""
     part = path.parent / path.name.partition(".spill-")[0]
     return not part.exists() and path in spills_of(part)
 
 
 def _tasks(warehouse: Warehouse, seen: Seen, *, quick: bool) -> Iterator[Finding]:
-    """The tasks are there and are those that the run was made with."""
+    """The tasks exist and are those that the run was made with."""
     folder, parts = warehouse.folder("tasks"), warehouse.parts("tasks")
     if not parts:
         yield Finding.of(folder, "holds no tasks. Restore it from a copy of the run.", "restore")
@@ -135,7 +135,7 @@ def _tasks(warehouse: Warehouse, seen: Seen, *, quick: bool) -> Iterator[Finding
 
 
 def _policies(warehouse: Warehouse, iteration: int | None, *, quick: bool) -> Iterator[Finding]:
-    """Each policy's files are those that its policy.json names, and its parent is there."""
+    """Each policy has the files that its policy.json lists, and its parent exists."""
     versions = warehouse.state.versions
     for version in versions:
         folder = warehouse.policy_dir(version)
@@ -161,7 +161,7 @@ def _policies(warehouse: Warehouse, iteration: int | None, *, quick: bool) -> It
 
 
 def _stage(warehouse: Warehouse, stage: Stage, seen: Seen, *, quick: bool) -> Iterator[Finding]:
-    """Documents and parts of one stage, and what it says of others."""
+    """Documents and parts of one stage, and their links to other stages."""
     manifest = None
     if stage.is_complete() and not file_names(stage.folder, "*"):
         yield _gone(warehouse, stage)
@@ -185,7 +185,7 @@ def _stage(warehouse: Warehouse, stage: Stage, seen: Seen, *, quick: bool) -> It
 
 
 def _gone(warehouse: Warehouse, stage: Stage) -> Finding:
-    """The folder of a complete stage is not there. What is scored can be scored again, no rows be sampled."""
+    """The folder of a complete stage is gone. Scores can be made again, sampled rows cannot."""
     assert stage.life is not None
     what = f"is gone, though {stage.title} is complete. Restore it from a copy of the run"
     if stage.name in DERIVED:

@@ -53,15 +53,15 @@ def discard(run: Path, iteration: int, purpose: str | None, scorer: str | None, 
 @only_iteration
 @click.option("--quick", is_flag=True, help="Skip checksums: only names, manifests and footers.")
 @click.option("--fix", "fixes", is_flag=True,
-              help="Go on without what is damaged: stages that can make it again are open then.")
+              help="Continue without damaged files; reopen the stages that can make them again.")
 @json_option
 @shows_errors
 def check(run: Path, iteration: int | None, quick: bool, fixes: bool, as_json: bool) -> None:
     """Check every invariant of the stored files.
 
-    Exit code 1 with a list when any is broken. With --fix no file is moved or deleted: what is damaged
-    counts no more, nor what was made from it, and `warehouse prune --ended` removes it. Exit code 1 is then
-    of what only a copy mends.
+    Exit code 1 with a list when any is broken. --fix moves and deletes no file: damaged files no longer
+    count, nor does what was made from them, and `warehouse prune --ended` removes them. The exit code is then
+    1 only for damage that needs a copy.
     """
     from warehouse.maintain.check import check_run
     from warehouse.maintain.fix import fix
@@ -104,10 +104,10 @@ def rollback(run: Path, to: int, why: str) -> None:
 @run_argument
 @click.option("--before", type=click.IntRange(min=1), default=None, help="Iterations before this one.")
 @click.option("--ended", is_flag=True, help="Remove files of discarded, rolled back or rewritten stages.")
-@click.option("--yes", is_flag=True, help="Remove. Without it the command only says what it would remove.")
+@click.option("--yes", is_flag=True, help="Remove. Without it the command only prints what it would remove.")
 @shows_errors
 def prune(run: Path, before: int | None, ended: bool, yes: bool) -> None:
-    """Remove tokens of old iterations, or files that count no more.
+    """Remove tokens of old iterations, or files that no longer count.
 
     Scalars, texts and scores of old iterations stay.
     """
@@ -127,7 +127,7 @@ def prune(run: Path, before: int | None, ended: bool, yes: bool) -> None:
         click.echo(f"{counted(done.num_parts, 'part')} pruned, {size} to {done.bytes_after / 1e6:.1f} MB")
     else:
         click.echo(f"{counted(done.num_parts, 'part')} of {counted(len(done.iterations), 'iteration')}, "
-                   f"{size}, would lose their tokens, and could not be trained on again. Run it with --yes "
+                   f"{size}, would lose their tokens and could not be trained on again. Run it with --yes "
                    "to do it.")
 
 
@@ -144,7 +144,7 @@ def tasks() -> None:
 def add_command(run: Path, trained: tuple[str, ...], heldout: tuple[str, ...]) -> None:
     """Add the tasks of sources to RUN.
 
-    A rollout that is under way goes on with `--accept-change tasks_sha256`.
+    An unfinished rollout continues with `--accept-change tasks_sha256`.
     """
     from warehouse.maintain.tasks import add_tasks
     click.echo("\n".join(add_tasks(open_run(run), trained, heldout)))

@@ -1,7 +1,7 @@
 """Merge the parts of finished stages into a few: fewer files, the same rows in the same order.
 
-The merged parts lie in new generations, to which one entry of the log points for the rollout and all its
-scores; the old files are removed after it. A reader that had listed them asks again.
+The merged parts go into new generations. One entry of the log switches to them for the rollout and all its
+scores; the old files are removed afterwards. A reader that had listed them lists again.
 """
 
 import time
@@ -30,9 +30,9 @@ MIB = 2**20
 
 
 def compact_run(warehouse: Warehouse, iteration: int | None = None, part_mib: int = 256) -> list[str]:
-    """Compact every finished iteration, or the one named; the lines to print come back.
+    """Compact every finished iteration, or the named one; return the lines to print.
 
-    StageError if the one named has a stage under way.
+    StageError if the named one has an unfinished stage.
     """
     warehouse.state.check_begun(iteration)
     lines = list[str]()
@@ -47,7 +47,7 @@ def compact_run(warehouse: Warehouse, iteration: int | None = None, part_mib: in
 def _compact(warehouse: Warehouse, keys: dict[str, Any], part_mib: int, named: bool) -> list[str] | None:
     """Merge completions, samples and logprobs alike: part i of samples still scores part i of completions.
 
-    None where another command changed them meanwhile.
+    None if another command changed them meanwhile.
     """
     state = warehouse.state
     lives = [life for life in (state.life("rollout", **keys), *state.derived(**keys)) if life]
@@ -60,7 +60,7 @@ def _compact(warehouse: Warehouse, keys: dict[str, Any], part_mib: int, named: b
     title = f"iteration {keys['iteration']} ({keys['purpose']})"
     parts = warehouse.parts("completions", **keys)
     lost = {part_number(Path(name)) for life in lives for name in life.lost}
-    if lost & {part_number(part) for part in parts}:    # a merged part would have no twin
+    if lost & {part_number(part) for part in parts}:    # a merged part would lack its scores
         return [f"{title}: stays in its parts, as a part of its scores is lost"]
     ensure_local(parts)
     plan = _plan(parts, part_mib)
@@ -84,7 +84,7 @@ def _compact(warehouse: Warehouse, keys: dict[str, Any], part_mib: int, named: b
 
 
 def _plan(parts: list[Path], part_mib: int) -> Merged:
-    """Neighbours up to `part_mib` MiB together become one part; empty when that makes no fewer."""
+    """Adjacent parts of up to `part_mib` MiB become one part; empty if this does not reduce their number."""
     groups: list[list[int]] = []
     size = 0
     for part in parts:
@@ -118,7 +118,7 @@ def _merge(new: NewGeneration, plan: Merged) -> None:
         commit_file(new.new_path(old[0]).with_name(f"part-{number:05d}.parquet"),
                     partial(_write, table=table, old=old, run_id=warehouse.run_id))
     new.write_manifest(manifest, compacted_at=time.time())
-    # A copy: if the manifest is ever damaged, the merged parts cannot be told from the plan.
+    # A copy: without the manifest, the plan does not tell which parts there are.
     folder = new.folders()[0][1]
     commit_json(folder / "manifest-copy.json", read_manifest(folder))
 
@@ -136,7 +136,7 @@ def _write(path: Path, table: str, old: list[Path], run_id: str) -> None:
 
 
 def _batches(paths: list[Path], table: str, size: int) -> Iterator[pa.Table]:
-    """Rows of the parts in order, small row groups together until they are `size` rows."""
+    """Rows of the parts in order; small row groups are combined up to `size` rows."""
     held: list[pa.Table] = []
     for group in chain.from_iterable(read_groups(path, table, arrow_schema(table).names) for path in paths):
         held.append(group)

@@ -1,4 +1,4 @@
-"""Discard what one iteration wrote, to make it again with other settings: one entry, no file moves."""
+"""Discard what one iteration wrote, so that it can be made again: one entry, no file moves."""
 
 from warehouse.ledger.entries import Discarded
 from warehouse.ledger.refusals import Refusal
@@ -11,9 +11,9 @@ def discard(warehouse: Warehouse, iteration: int, purpose: str | None,
             scorer: str | None = None) -> list[str]:
     """End a rollout with its scores, or an unfinished training (`purpose` None), or one score; their titles.
 
-    There are none where a discard ended them already. The rows stay in their folders and count no more;
-    `sql --at` reads them. Refusal if a policy was trained from them, later turns answer them, or a later
-    iteration goes on with what they left.
+    Empty if a discard ended them already. The rows stay in their folders but do not count; `sql --at` reads
+    them. Refusal if a policy was trained on them, later turns answer them, or a later iteration continues
+    groups that they left.
     """
     if purpose is not None:
         check_name("The purpose", purpose)

@@ -1,7 +1,7 @@
-"""What follows from damage: which stages go on without which files, which are run again, what stays lost.
+"""Consequences of damage: which stages continue without which files, which run again, what is lost.
 
-Nothing is moved or deleted. A stage that loses files gets a new generation with the others; the former one
-counts no more, and `warehouse prune --ended` removes it.
+Nothing is moved or deleted. A stage that loses files gets a new generation with the others; the old one no
+longer counts, and `warehouse prune --ended` removes it.
 """
 
 import contextlib
@@ -18,14 +18,14 @@ from warehouse.store.parts import part_number
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage, read_manifest, readable_manifest
 
-COPY = "manifest-copy.json"         # of merged parts: the plan does not tell which there were
+COPY = "manifest-copy.json"         # of merged parts, which the plan does not determine
 
 
 class Change(NamedTuple):
-    """What a finding leads to: a file that its stage goes on without, or the folder of a training to discard.
+    """The consequence of a finding: a file that its stage continues without, or a training to discard.
 
-    Without its manifest.json a stage is run again. `path` is None for a remark alone; `lost` rows cannot be
-    had again, and their stage stays complete without them.
+    Without its manifest.json a stage runs again. `path` is None for a remark without a change; `lost` rows
+    cannot be made again, and their stage stays complete without them.
     """
 
     path: Path | None
@@ -85,7 +85,7 @@ def _without(warehouse: Warehouse, stage: Stage, changes: list[Change]) -> NewGe
 
 
 def _copy_of_manifest(folder: Path) -> dict[str, Any] | None:
-    """The parts that a compaction kept next to the manifest, if all are there."""
+    """The parts that a compaction listed next to the manifest, if all exist."""
     with contextlib.suppress(StageError):
         kept = read_manifest(folder, COPY)
         if kept and all((folder / part["name"]).exists() for part in kept["parts"]):
@@ -94,7 +94,7 @@ def _copy_of_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def _changes(warehouse: Warehouse, finding: Finding) -> Iterator[Change]:
-    """What has to go because of a finding."""
+    """The changes that a finding requires."""
     stage, path, why = finding.stage, finding.path, finding.why
     if stage is None or stage.life is None or finding.consequence not in ("aside", "again"):
         return
@@ -110,8 +110,8 @@ def _changes(warehouse: Warehouse, finding: Finding) -> Iterator[Change]:
                 yield Change(scored, "its completions are lost", score, lost=True)
     elif stage.name == "rollout" and gone_for_good and (
             stage.life.compacted or not warehouse.state.has_weights(stage.life)):
-        yield Change(None, f"{path} {why}; {gone_for_good}, so nothing can be sampled with a plan drawn "
-                     "again: restore it from a copy")
+        yield Change(None, f"{path} {why}; {gone_for_good}, so a newly drawn plan cannot be "
+                     "sampled: restore it from a copy")
     else:
         if stage.name == "rollout" and (path.parent == stage.folder or stage.life.compacted):
             yield from _sampled_again(warehouse, stage, path)
@@ -124,7 +124,7 @@ def _run_again(stage: Stage) -> Change:
 
 
 def _scores(warehouse: Warehouse, stage: Stage) -> list[Stage]:
-    """The scores and logprobs of a rollout; none of another stage."""
+    """The scores and logprobs of a rollout; none for another stage."""
     return warehouse.derived(**stage.identity) if stage.name == "rollout" else []
 
 
@@ -132,15 +132,15 @@ def _sampled_again(warehouse: Warehouse, stage: Stage, path: Path) -> Iterator[C
     """What was made from a damaged part of completions, or from a plan that merged parts do not follow."""
     numbers = {part_number(path)}
     if stage.life and stage.life.compacted:
-        # Which rows a merged part held is decided by its merging: the plan numbers them otherwise.
+        # Merging decided which rows a merged part holds: the plan numbers them differently.
         present = sorted(stage.folder.glob("part-*.parquet"))
-        yield from (Change(part, "its rollout is sampled again whole, having been compacted", stage)
+        yield from (Change(part, "its compacted rollout is sampled again as a whole", stage)
                     for part in present if part != path)
         numbers |= {part_number(part) for part in present}
     twin = stage.folder / f"part-{part_number(path):05d}.parquet"
     if path.parent == stage.folder and twin != path and twin.exists():
-        # what was carried over is begun again, with its part
-        yield Change(twin, "what was carried over from it is damaged or gone", stage)
+        # carried-over groups are started again with their part
+        yield Change(twin, "groups carried over from it are damaged or gone", stage)
     for score in _scores(warehouse, stage):
         scored = [part for part in sorted(score.folder.glob("part-*.parquet"))
                   if part_number(part) in numbers]

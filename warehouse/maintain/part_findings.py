@@ -15,15 +15,15 @@ from warehouse.store.run_folder import STEMS, Warehouse
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION, later_columns, stored_names
 from warehouse.store.stage import Stage
 
-# What --fix does: nothing, where a stage is to be run again either; to leave the file out, and to have its
-# stage run again. Else only a copy helps.
+# What --fix does: nothing (also if a stage runs again anyway), leave the file out, or have its stage run
+# again. In other cases only a copy helps.
 Consequence = Literal["note", "unfinished", "aside", "again", "restore"]
 RESTORE_OR_OPEN = "Restore it, or let `warehouse check --fix` open the stage again."
-Seen = dict[Path, int]      # rows of each part that was looked at
+Seen = dict[Path, int]      # number of rows of each checked part
 
 
 class Finding(NamedTuple):
-    """A file or folder, the sentence about it, and what follows for it and its stage."""
+    """A file or folder, a sentence about it, and the consequence for it and its stage."""
 
     path: Path
     text: str
@@ -32,7 +32,7 @@ class Finding(NamedTuple):
 
     @classmethod
     def of(cls, path: Path, words: str, consequence: Consequence, stage: Stage | None = None) -> Finding:
-        """Its sentence begins with the path."""
+        """A finding with a sentence that begins with the path."""
         return cls(path, f"{path} {words}", consequence, stage)
 
     @property
@@ -43,7 +43,7 @@ class Finding(NamedTuple):
 
 def find_damaged_parts(warehouse: Warehouse, stage: Stage, table: str, keys: dict[str, Any], folder: Path,
                        manifest: dict[str, Any] | None, seen: Seen, *, quick: bool) -> Iterator[Finding]:
-    """The parts of one table against the manifest, by size and checksum, and by their footers."""
+    """Compare the parts of one table with the manifest, by size and checksum, and by their footers."""
     pattern = f"{STEMS.get(table, 'part')}-*.parquet"
     facts = (manifest or {}).get("prompts" if table == "prompts" else "parts")
     listed = {part["name"]: part for part in facts or [] if fnmatch(part["name"], pattern)}
@@ -56,11 +56,11 @@ def find_damaged_parts(warehouse: Warehouse, stage: Stage, table: str, keys: dic
         elif facts is not None and name not in listed:
             words = f"is not in the manifest of {stage.title}. Move it out of the run."
             yield Finding.of(path, words, "aside", stage)
-        elif path.exists() and not path.is_file():          # a pipe would be waited for
+        elif path.exists() and not path.is_file():          # opening a pipe would wait
             yield Finding.of(path, f"is not a file. {RESTORE_OR_OPEN}", "again", stage)
         elif not os.access(path, os.R_OK):
-            words = "cannot be read (Permission denied). Have it granted." if path.exists() else (
-                "is a link to nothing. Have what it leads to there again.")
+            words = "cannot be read (Permission denied). Grant it." if path.exists() else (
+                "is a broken link. Restore its target.")
             yield Finding.of(path, words, "restore")
         else:
             wrong, seen[path] = footer_problems(warehouse, table, keys, path)
@@ -70,7 +70,7 @@ def find_damaged_parts(warehouse: Warehouse, stage: Stage, table: str, keys: dic
 
 def _content_problems(path: Path, listed: dict[str, Any] | None, wrong: bool, *,
                       quick: bool) -> Iterator[str]:
-    """What is wrong with the content of a part, which is not asked twice where the footer is `wrong`."""
+    """What is wrong with the content of a part; a `wrong` footer is not reported again."""
     if listed and (why := part_damage(path, listed, quick=quick)):
         yield f"{path} {why}. {RESTORE_OR_OPEN}"
     elif not listed and not quick and not wrong:
@@ -82,7 +82,7 @@ def _content_problems(path: Path, listed: dict[str, Any] | None, wrong: bool, *,
 
 def footer_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part: Path
                     ) -> tuple[list[str], int]:
-    """What is wrong with a part by its footer, and how many rows it has."""
+    """What is wrong with a part according to its footer, and its number of rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
     try:

@@ -25,7 +25,7 @@ TABLES_OF = {"rollout": ("completions", "carried", "prompts"), "logprobs": ("pol
 
 
 class Pruned(NamedTuple):
-    """What was pruned, or would be: iterations, parts, and their bytes, before and after if it was done."""
+    """What was or would be pruned: iterations, parts, and their bytes before and after."""
 
     iterations: list[int]
     num_parts: int
@@ -34,10 +34,10 @@ class Pruned(NamedTuple):
 
 
 def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> Pruned:
-    """Null the token columns of iterations before `before`; with `dry_run` only say what would go.
+    """Null the token columns of iterations before `before`; with `dry_run` only report what would go.
 
-    Nothing can be trained on those iterations again; Refusal while something still may be. Each iteration is
-    pruned by one entry of the log.
+    These iterations cannot be trained on again; Refusal while something may need them. Each iteration
+    is pruned by one entry of the log.
     """
     from tqdm import tqdm
     warehouse.state.check_prune(before)
@@ -62,7 +62,7 @@ def _parts(warehouse: Warehouse, stage: Stage) -> Iterator[tuple[str, Path]]:
 
 
 def _prune(warehouse: Warehouse, work: list[tuple[Stage, str, Path]]) -> int:
-    """Write the parts of one iteration without tokens into new generations; their bytes after it."""
+    """Write the parts of one iteration without tokens into new generations; return the new bytes."""
     new: dict[str, NewGeneration] = {}
     num_bytes = 0
     for stage, _, _ in work:
@@ -94,27 +94,27 @@ def _write_without_tokens(warehouse: Warehouse, table: str, part: Path, path: Pa
 
 
 def prune_ended(warehouse: Warehouse, *, dry_run: bool) -> str:
-    """Remove the folders of generations that count no more, of at least an hour's age; the line to print."""
+    """Remove folders, at least an hour old, of generations that no longer count; return the line to print."""
     from warehouse.maintain.check import folders_that_count
     counts = folders_that_count(warehouse)
     folders = [folder for folder in warehouse.root.rglob("generation=*") if folder not in counts
                and time.time() - folder.stat().st_mtime > UNDER_WAY_SECONDS]
     files = [path for folder in counts if folder.name.startswith("generation=") and "=" in folder.parent.name
-             for path in folder.parent.glob("*") if path.is_file()]         # of an old run, which had none
+             for path in folder.parent.glob("*") if path.is_file()]         # an old run without generations
     size = sum(path.stat().st_size for place in folders for path in place.rglob("*") if path.is_file())
     size += sum(path.stat().st_size for path in files)
     for folder in folders if not dry_run else []:
         remove_folder(folder)
     for path in files if not dry_run else []:
         remove_file(path)
-    what = f"{counted(len(folders), 'generation')} that count no more, {size / 1e6:.1f} MB"
-    return f"{what}: removed" if not dry_run else f"{what}, would go. Run it with --yes to do it."
+    what = f"{counted(len(folders), 'generation')} that no longer count, {size / 1e6:.1f} MB"
+    return f"{what}: removed" if not dry_run else f"{what}, would be removed. Run it with --yes to do it."
 
 
 def prune_policies(warehouse: Warehouse, keep: int | None) -> None:
     """Remove weights and optimizer of all policies but the last `keep` and the base; policy.json stays.
 
-    None keeps all. Rows of a pruned policy can still be trained on, but no more be sampled.
+    None keeps all. Rows of a pruned policy can still be trained on, but the policy cannot sample again.
     """
     def drop(state: RunState) -> WeightsDropped | None:
         kept = {policy.folder for version, policy in state.policies.items()

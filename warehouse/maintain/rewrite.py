@@ -1,8 +1,8 @@
 """New generations of stages that keep their rows: sound parts are adopted, others rewritten or left out.
 
-A stage's parts lie in a folder that no other name ever has. What changes files makes a folder of its own and
-has the log point to it, in one entry for all stages that change together; a kill before it leaves a folder
-that nobody reads.
+A stage's parts are in a folder with a name that is used only once. A change of files creates a new folder
+and one log entry that switches all affected stages to their new folders together. A kill before the entry
+leaves a folder that is never read.
 """
 
 import uuid
@@ -22,7 +22,7 @@ from warehouse.store.stage import TABLES, Stage
 
 @dataclass
 class NewGeneration:
-    """The folder that a stage gets; `written` are its new parts, by (table's folder, name)."""
+    """The new folder of a stage; `written` are its new parts, by (table's folder, name)."""
 
     warehouse: Warehouse
     life: Life
@@ -39,18 +39,18 @@ class NewGeneration:
         return self.warehouse.stage_of(self.life)
 
     def folders(self) -> list[tuple[Path, Path]]:
-        """Where the files of the stage lie and where they will, of a rollout the prompts', too."""
+        """The old and new folders of the stage's files, including the prompts' of a rollout."""
         tables = [TABLES[self.life.stage], *(["prompts"] if self.life.stage == "rollout" else [])]
         return [(self.warehouse.folder_of(table, self.life, **self.life.identity),
                  self.warehouse.folder_of(table, None, folder=self.name, **self.life.identity))
                 for table in tables]
 
     def new_path(self, path: Path) -> Path:
-        """Where a file of the stage is to lie."""
+        """The new location of a file of the stage."""
         return next(new / path.name for old, new in self.folders() if path.parent == old)
 
     def adopt(self, without: Collection[Path] = ()) -> None:
-        """Take the stage's files over, but for its manifest, its checkpoints and those `without`."""
+        """Take over the stage's files, except its manifest, its checkpoints and those in `without`."""
         for old, new in self.folders():
             for name in file_names(old, "*"):
                 if name.endswith((".parquet", "plan.json")) and old / name not in without and "/" not in name:
@@ -59,7 +59,7 @@ class NewGeneration:
                         adopt_file(old / name, new / name)
 
     def write_manifest(self, manifest: Mapping[str, Any], **changes: Any) -> None:
-        """The stage's manifest with the parts that lie in the new folder."""
+        """Write the stage's manifest with the parts in the new folder."""
         lists = dict(zip(("parts", "prompts"), (new for _, new in self.folders()), strict=False))
         listed = {key: [part_facts(folder / name) for name in file_names(folder, "*-*.parquet")]
                   for key, folder in lists.items() if key in manifest}
@@ -69,23 +69,23 @@ class NewGeneration:
         return {"former": self.life.folder, "folder": self.name, **self.facts}
 
     def remove(self) -> None:
-        """Delete the new folders, to which the log does not point."""
+        """Delete the new folders, which the log does not name."""
         for _, new in self.folders():
             remove_folder(new)
 
     def remove_former(self) -> None:
-        """Delete what the stage had before: nobody's rows, once the log says so."""
+        """Delete the stage's former files, which no longer count."""
         for old, _ in self.folders():
             if old.name.startswith("generation="):
                 remove_folder(old)
-            else:                               # of an old run: other generations lie below
+            else:                               # of an old run: it contains other generations
                 for path in old.iterdir() if old.is_dir() else []:
                     if path.is_file():
                         path.unlink(missing_ok=True)
 
 
 def point_to(warehouse: Warehouse, why: str, generations: Collection[NewGeneration]) -> None:
-    """Have the log point to the new folders, all at once; Refusal, and without them, if a stage changed."""
+    """Switch the log to all new folders at once; Refusal, and the folders removed, if a stage changed."""
     try:
         warehouse.append(lambda state: Rewritten(why, {str(each.life.begun): each.entry()
                                                        for each in generations}))

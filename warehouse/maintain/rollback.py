@@ -7,10 +7,10 @@ from warehouse.store.run_folder import Warehouse
 
 
 def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
-    """Make policy `to` the newest policy again; the lines to print come back.
+    """Make policy `to` the newest policy again; return the lines to print.
 
-    If nothing was sampled from the newest policy, its version is given to `to`. Otherwise its iteration stays
-    as it is, untrained, and `to` becomes the next version; what was sampled ahead of that is discarded.
+    If nothing was sampled from the newest policy, `to` takes its version. Otherwise its iteration stays
+    untrained, `to` becomes the next version, and rows sampled ahead of that are discarded.
     """
     said: list[str] = []
 

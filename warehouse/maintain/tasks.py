@@ -1,7 +1,7 @@
-"""Change the tasks of a run: add some, or put others in their place; what they were before is written down.
+"""Add or replace tasks of a run; the log records what they were before.
 
-Rows are never changed. A scorer's identity names the tasks that were put in the place of others, so what was
-scored before keeps its scorer, and `score` judges again beside it.
+Rows are never changed. A scorer's identity includes the replaced tasks, so earlier scores keep their
+scorer, and `score` judges again and stores its rows next to them.
 """
 
 import datetime
@@ -21,7 +21,7 @@ from warehouse.tasks.payloads import payload_sha256
 
 
 def add_tasks(warehouse: Warehouse, tasks: tuple[str, ...], heldout: tuple[str, ...]) -> list[str]:
-    """Add the tasks of sources behind those of the run; the lines to print. StageError for an id it has."""
+    """Add the tasks of sources behind the run's; return the lines to print. StageError for an existing id."""
     if not tasks and not heldout:
         raise StageError("No tasks given. Name a source with --tasks or --heldout.")
     rows = warehouse.read("tasks").sort_by("position").to_pylist()
@@ -33,7 +33,7 @@ def add_tasks(warehouse: Warehouse, tasks: tuple[str, ...], heldout: tuple[str, 
     for row in new.to_pylist():
         before = by_id.get(row["task_id"])
         if before and before | {"position": 0, "source": ""} == row | {"position": 0, "source": ""}:
-            continue                                    # as it is already: the command is run again
+            continue                                    # unchanged: the command is run again
         if before:
             raise StageError(f"The run has a task {row['task_id']} already. Change it with `warehouse tasks "
                              f"replace {shell_quote(warehouse.root)} SOURCE`.")
@@ -47,7 +47,7 @@ def add_tasks(warehouse: Warehouse, tasks: tuple[str, ...], heldout: tuple[str, 
 
 
 def replace_tasks(warehouse: Warehouse, sources: tuple[str, ...]) -> list[str]:
-    """Give tasks of the run what sources say under the same ids; place and split stay as they are."""
+    """Replace tasks of the run by those of sources with equal ids; position and split stay."""
     rows = warehouse.read("tasks").sort_by("position").to_pylist()
     given = {task.task_id: (source, task) for source, task in read_sources(sources)}
     unknown = sorted(given.keys() - {row["task_id"] for row in rows})
@@ -68,12 +68,12 @@ def replace_tasks(warehouse: Warehouse, sources: tuple[str, ...]) -> list[str]:
     if not replaced:
         return ["The run has these tasks already; nothing to do."]
     _write(warehouse, after, {"replaced": replaced})
-    return [f"{counted(len(replaced), 'task')} replaced; what was sampled stays, and `score "
-            f"{shell_quote(warehouse.root)}` judges it again and keeps the former rows"]
+    return [f"{counted(len(replaced), 'task')} replaced; completions stay, and `score "
+            f"{shell_quote(warehouse.root)}` judges them again and keeps the former rows"]
 
 
 def _write(warehouse: Warehouse, rows: list[dict[str, Any]], change: dict[str, Any]) -> None:
-    """Write the table into a folder of its own, and have the log say that it is the run's now."""
+    """Write the table into a new folder, and record in the log that it is the run's now."""
     table = pa.Table.from_pylist(rows, schema=arrow_schema("tasks"))
     former, sha256 = warehouse.state.tasks_sha256, tasks_sha256([table])
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""The one door to obstore: the objects below one address, and its errors as sentences."""
+"""The only module that imports obstore: the objects below one address, and its errors as sentences."""
 
 import os
 import re
@@ -14,14 +14,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from warehouse.store.errors import StageError
 
-# Path makes s3://bucket to s3:/bucket. In a URL the names that are left out here would mean another address.
+# Path turns s3://bucket into s3:/bucket. Names excluded here would mean another address in a URL.
 ADDRESS = re.compile(r"(s3|gs|az):/+([^/]+)((?:/+(?!\.{1,2}(?:/|$))[^/?#%\x00-\x1f]{1,200})+)(?<!\s)/*")
 RETRIES = {"max_retries": 8, "retry_timeout": timedelta(seconds=60),
            "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5),
                        "base": 2}}
-ATTEMPTS = 6        # of what may go well the next time, beside those of obstore
+ATTEMPTS = 6        # for transient errors, in addition to obstore's own
 Answer = TypeVar("Answer")
-PROBE = ".probe-"   # objects by which a store shows that it knows conditional puts
+PROBE = ".probe-"   # objects for testing conditional puts
 OVERLOADED, BROKEN, UNREACHED = ("the store is overloaded", "the connection to the store broke",
                                  "the store cannot be reached")
 CREDENTIALS = {
@@ -30,7 +30,7 @@ CREDENTIALS = {
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the JSON file of a key, or run `gcloud auth "
           "application-default login`",
     "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"}
-REASONS = (  # what an error of a store contains, why that is, and the way out
+REASONS = (  # a pattern in a store's error, its cause, and the way out
     ("NoSuchBucket|ContainerNotFound|specified bucket does not exist",
      "there is no such bucket", "Create it, or correct the address"),
     ("RequestTimeTooSkewed", "this machine's clock is wrong by more than the store allows",
@@ -50,14 +50,14 @@ REASONS = (  # what an error of a store contains, why that is, and the way out
 
 
 class ObjectState(NamedTuple):
-    """What a listing says of an object."""
+    """An object in a listing."""
 
     size: int   # bytes
-    mark: int   # 0 to 999,999, from its e-tag: another content has another mark
+    mark: int   # 0 to 999,999, from its e-tag: it changes with the content
 
 
 class StoreError(StageError):
-    """What a store refuses, and `why`, in the words of REASONS where these know it."""
+    """An error of a store, and `why`, in the words of REASONS if they match."""
 
     def __init__(self, address: str, why: str, way_out: str) -> None:
         self.why = why
@@ -73,23 +73,23 @@ class Bucket:
             import obstore
             import obstore.store
         except ImportError as error:
-            raise StageError("Runs in object stores need a package more: pip install 'rollhouse[objects]'."
+            raise StageError("Runs in object stores need another package: pip install 'rollhouse[objects]'."
                              ) from error
         self._api: Any = obstore
         self.address = normal_address(address)
         self.scheme = self.address.partition(":")[0]
         own = os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL", ""))
         if own and not re.fullmatch(r"https?://[^\s/]+/?", own):
-            raise StageError(f"AWS_ENDPOINT_URL is {own}, no address like https://HOST:PORT. Fix it.")
+            raise StageError(f"AWS_ENDPOINT_URL is {own}, not an address like https://HOST:PORT. Fix it.")
         client = {"connect_timeout": timedelta(seconds=10), "timeout": timedelta(hours=1),
-                  "read_timeout": timedelta(minutes=5),     # of a connection that a sleeping laptop lost
+                  "read_timeout": timedelta(minutes=5),     # for a connection lost while a laptop slept
                   **({"allow_http": True} if own.startswith("http:") else {})}
         with self.explain_errors():
             self._store = self._api.store.from_url(self.address, client_options=client, retry_config=RETRIES)
         self._reached = False
 
     def _ask(self, work: Callable[[], Answer]) -> Answer:
-        """What the store answers; asked again where the connection broke, or where it was reached before."""
+        """The store's answer; retried if the connection broke, or if the store was reached before."""
         for attempt in range(ATTEMPTS):
             try:
                 with self.explain_errors():
@@ -101,14 +101,14 @@ class Bucket:
                 if error.why not in passing or attempt == ATTEMPTS - 1:
                     raise
                 if error.why == UNREACHED:
-                    print(f"{error.why}: {self.address} is asked again ..", file=sys.stderr)
+                    print(f"{error.why}: {self.address} is retried ..", file=sys.stderr)
                 time.sleep((3 if error.why == UNREACHED else 0.1) * 2**attempt)
         raise AssertionError
 
     def create(self, key: str, content: Path | bytes) -> ObjectState | None:
-        """Put an object unless one of that key stands; None then, unless what stands is this content.
+        """Put an object unless its key exists; then None, unless the existing object has this content.
 
-        If the answer to a put is lost, the put is repeated and meets its own object: contents are compared.
+        If the answer to a put is lost, the retry meets its own object; therefore contents are compared.
         """
         from obstore.exceptions import AlreadyExistsError, PreconditionError
         for _ in range(ATTEMPTS):
@@ -118,14 +118,14 @@ class Bucket:
             except StageError as error:
                 if not isinstance(error.__cause__, AlreadyExistsError | PreconditionError):
                     raise
-            if same := self.get(key):           # else it was removed meanwhile
+            if same := self.get(key):           # otherwise it was removed meanwhile
                 wanted = content if isinstance(content, bytes) else content.read_bytes()
                 return same[1] if same[0] == wanted else None
-        raise StageError(f"{self.address}/{key} comes and goes: other commands change the run. Run this one "
+        raise StageError(f"{self.address}/{key} keeps changing: other commands change the run. Run this one "
                          "again.")
 
     def put(self, key: str, content: Path | bytes) -> ObjectState:
-        """Put an object, whatever stands there; a large file in pieces."""
+        """Put an object, replacing any other; a large file in pieces."""
         return _state(_length(content), self._ask(lambda: self._api.put(self._store, key, content))["e_tag"])
 
     def get(self, key: str) -> tuple[bytes, ObjectState] | None:
@@ -146,7 +146,7 @@ class Bucket:
             return _state(answer.meta["size"], answer.meta["e_tag"])
         state = self._unless_gone(get)
         if state and path.stat().st_size != state.size:
-            raise StageError(f"{self.address}/{key} came incomplete. Run the same command again.")
+            raise StageError(f"{self.address}/{key} arrived incomplete. Run the same command again.")
         return state
 
     def head(self, key: str) -> ObjectState | None:
@@ -155,14 +155,14 @@ class Bucket:
         return meta and _state(meta["size"], meta["e_tag"])
 
     def list(self, prefix: str, after: str | None = None) -> list[tuple[str, ObjectState]]:
-        """Every object below a folder, or those with a key after that one, a thousand per request."""
+        """Every object below a folder, or those with a key after `after`, a thousand per request."""
         return self._ask(lambda: [
             (str(meta["path"]), _state(meta["size"], meta["e_tag"]))
             for page in self._api.list(self._store, prefix=prefix, offset=after, chunk_size=1000)
             for meta in page])
 
     def list_top(self) -> dict[str, ObjectState]:
-        """The objects that lie directly below the address."""
+        """The objects directly below the address."""
         objects = self._ask(lambda: self._api.list_with_delimiter(self._store)["objects"])
         return {str(meta["path"]): _state(meta["size"], meta["e_tag"]) for meta in objects}
 
@@ -171,15 +171,15 @@ class Bucket:
         return self._unless_gone(lambda: (self._api.copy(self._store, key, to), True)[1]) or False
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """Bytes of an object."""
+        """A range of bytes of an object."""
         return self._ask(lambda: bytes(self._api.get_range(self._store, key, start=start, length=length)))
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects, many per request; those that are gone already do not matter."""
+        """Delete objects, many per request; missing ones are ignored."""
         keys = list(keys)
         try:
             self._ask(lambda: self._api.delete(self._store, keys))
-        except FileNotFoundError:       # one key is gone, the others may stand
+        except FileNotFoundError:       # one key is gone, others may exist
             for key in keys if len(keys) > 1 else []:
                 self.delete([key])
 
@@ -197,11 +197,11 @@ class Bucket:
             self.delete([key])
         if not refused:
             raise StageError(f"{self.address} has no conditional puts (If-None-Match), by which the first "
-                             "writer of a part wins: a late twin could overwrite what stands. Use a store "
+                             "writer of a part wins: a late worker could overwrite it. Use a store "
                              "that has them, such as S3, Google Cloud Storage, Azure, R2 or MinIO.")
 
     def _unless_gone(self, work: Callable[[], Answer]) -> Answer | None:
-        """What the store answers; None if there is no such object."""
+        """The store's answer; None if the object does not exist."""
         try:
             return self._ask(work)
         except FileNotFoundError:
@@ -209,7 +209,7 @@ class Bucket:
 
     @contextmanager
     def explain_errors(self) -> Iterator[None]:
-        """Errors of the store as sentences; FileNotFoundError stays, but for a missing bucket."""
+        """Turn the store's errors into sentences; FileNotFoundError stays, except for a missing bucket."""
         from obstore.exceptions import BaseError
         try:
             yield
@@ -226,7 +226,7 @@ class Bucket:
 
 
 def is_address(path: str | Path) -> bool:
-    """True for what names a run in an object store."""
+    """True for the address of a run in an object store."""
     return bool(re.match(r"[A-Za-z0-9]+:/", str(path)))
 
 

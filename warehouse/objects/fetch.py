@@ -1,7 +1,7 @@
-"""Objects brought to files, many at once, and how a file is known to be its object.
+"""Download objects to files, many at once, and recognise the file of an object.
 
-An object's e-tag is kept in the fraction of the second of its file's time: a file whose size or fraction
-differ from the object is another.
+An object's e-tag is stored in the sub-second part of its file's time: if size or fraction differ, the file
+is of another object.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 
 def fetch(bucket: Bucket, wanted: Mapping[str, Path]) -> None:
-    """Write the objects of these keys to their files; of what the store has not, nothing appears."""
+    """Write the objects of these keys to their files; missing objects write nothing."""
     def download(item: tuple[str, Path]) -> None:
         key, path = item
         with beside(path) as temporary:
@@ -38,7 +38,7 @@ def fetch(bucket: Bucket, wanted: Mapping[str, Path]) -> None:
 
 
 def fits(path: Path, state: ObjectState | None) -> bool:
-    """Whether a file is the object that a listing tells of."""
+    """Whether a file matches the object in a listing."""
     try:
         stat = path.stat()
     except OSError:
@@ -47,18 +47,18 @@ def fits(path: Path, state: ObjectState | None) -> bool:
 
 
 def stamp(path: Path, state: ObjectState) -> None:
-    """Keep the mark of its object with a file."""
+    """Store the mark of its object with a file."""
     second = int(path.stat().st_mtime)
     os.utime(path, ns=(second * 10**9, second * 10**9 + state.mark * 1000))
 
 
 def in_parallel(work: Callable[[Work], Answer], items: Iterable[Work]) -> list[Answer]:
-    """The answers in the order of the items; what one of them raises is raised."""
+    """The results in the order of the items; the first exception is raised."""
     with ThreadPoolExecutor(REQUESTS) as pool:
         return list(pool.map(work, items))
 
 
 def bar(what: str, total: int, unit: str, *, worth: int) -> tqdm[Any]:
-    """A progress bar for work of at least `worth`; for less it stays silent."""
+    """A progress bar for work of at least `worth`; silent for less."""
     return tqdm(desc=what, total=total, unit=unit, unit_scale=unit == "B", leave=False,
                 disable=True if total < worth else None)

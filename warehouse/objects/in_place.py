@@ -1,4 +1,4 @@
-"""Objects read where they lie: what DuckDB asks of a filesystem, answered by ranges of bytes."""
+"""Objects read remotely: a filesystem for DuckDB that reads ranges of bytes."""
 
 import datetime
 import threading
@@ -12,21 +12,21 @@ from warehouse.objects.bucket import Bucket
 class Ranges:
     """An object open for reading. DuckDB seeks and reads one handle from several threads at once.
 
-    Hence each thread has its own place, and a read is one request that knows of no other; obstore's own file
-    has one place for all and hands bytes of others out.
+    So each thread has its own position, and each read is an independent request; obstore's own file has one
+    position for all threads and would return wrong bytes.
     """
 
     def __init__(self, bucket: Bucket, key: str) -> None:
         self._bucket, self._key, self._thread = bucket, key, threading.local()
 
     def seek(self, place: int, whence: int = 0) -> int:
-        """Go to a place, from the start."""
+        """Set the position, from the start."""
         assert whence == 0
         self._thread.place = place
         return place
 
     def tell(self) -> int:
-        """This thread's place."""
+        """This thread's position."""
         return getattr(self._thread, "place", 0)
 
     def read(self, length: int) -> bytes:
@@ -36,18 +36,18 @@ class Ranges:
         return content
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
 class ObjectFilesystem(AbstractFileSystem):
     """The objects below one address, for reading; paths are addresses."""
 
-    cachable = False        # fsspec would hand the one of another run's bucket out again
+    cachable = False        # fsspec would reuse that of another run's bucket
 
     def __init__(self, bucket: Bucket) -> None:
         super().__init__()
         self.protocol, self._bucket = bucket.scheme, bucket
-        self._sizes: dict[str, int] = {}    # of parts, which never change and are asked for several times
+        self._sizes: dict[str, int] = {}    # of parts, which never change and are requested often
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """Name and size; FileNotFoundError if there is no such object."""
@@ -59,7 +59,7 @@ class ObjectFilesystem(AbstractFileSystem):
         return {"name": path, "size": self._sizes[path], "type": "file"}
 
     def modified(self, path: str) -> datetime.datetime:
-        """The same for all: an object that is read in place never changes."""
+        """A constant: an object that is read in place never changes."""
         return datetime.datetime.fromtimestamp(0, datetime.UTC)
 
     def _open(self, path: str, mode: str = "rb", **_: Any) -> Ranges:

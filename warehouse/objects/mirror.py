@@ -1,7 +1,7 @@
-"""Copy a run between an object store and another place; run again, it copies what is new.
+"""Copy a run between an object store and another place; a repeated call copies what is new.
 
-Files of a run never change under one name, and its log says which count: so the target's log has to be the
-beginning of the source's, and what the target lacks is copied, the entries of the log last.
+Files of a run never change, and the log says which count. So the target's log has to be a prefix of the
+source's; missing files are copied first, the entries of the log last.
 """
 
 import hashlib
@@ -19,15 +19,15 @@ from warehouse.store.errors import StageError, counted
 from warehouse.store.json_files import read_json
 from warehouse.store.run_folder import open_warehouse
 
-UNDER_WAY = "/checkpoint-"      # of a training: not copied
+UNDER_WAY = "/checkpoint-"      # of an unfinished training: not copied
 CHANGING = ("config.toml", "warehouse.json")
 RANKS = {"policy.json": 1, "manifest.json": 2, "warehouse.json": 4}     # of names; entries of the log are 3
 
 
 def mirror_run(run: str, to: str) -> str:
-    """Copy the committed files of a run to an address, or from one to a folder; the line to print comes back.
+    """Copy the committed files of a run to an address, or from one to a folder; return the line to print.
 
-    StageError if another run lies there, or if that one went on alone. An old run is given its log first.
+    StageError if another run is there, or if the target continued alone. An old run gets its log first.
     """
     if not is_address(to):
         return _pull(run, Path(to).resolve())
@@ -53,9 +53,9 @@ def mirror_run(run: str, to: str) -> str:
         progress.update(item[1].stat().st_size)
 
     with bar(f"to {to}", num_bytes, "B", worth=1 << 20) as progress:
-        for rank in range(5):           # a mirror that is killed lists nothing that it has not
+        for rank in range(5):           # a killed mirror lists no missing file
             of_rank = sorted((key, path) for key, path in wanted.items() if _rank(key) == rank)
-            if rank == 3:               # entry after entry: a gap would be written into
+            if rank == 3:               # entry after entry: another command would fill a gap
                 for number, item in enumerate(of_rank, start=len(_entries(listed))):
                     put(item)
                     target.pack_log(number)
@@ -67,10 +67,10 @@ def mirror_run(run: str, to: str) -> str:
 
 
 def _pull(run: str, folder: Path) -> str:
-    """Copy a run of an object store to a folder, which is a run like any other then."""
+    """Copy a run of an object store to a folder, which is then a normal run."""
     if not is_address(run) or (folder / COPY_MARKER).exists():
         raise StageError(f"Nothing to mirror from {run} to {folder}: one of the two must be s3://BUCKET/RUN "
-                         "(gs://, az://), the other a folder that is no working copy of it. A folder is "
+                         "(gs://, az://), the other a folder that is not its working copy. A folder is "
                          "copied to another with `cp -a`.")
     copy = WorkingCopy(folder, run)
     run_id = _run_id(copy)
@@ -87,25 +87,25 @@ def _pull(run: str, folder: Path) -> str:
                    lambda key: _object(copy, key), str(folder))
     new = {key: state for key, state in listed.items() if key not in stood}
     for rank in range(5):
-        if rank == 2:               # what manifests, the log and warehouse.json speak of comes before them
+        if rank == 2:               # files come before the documents that name them
             copy.bring_all()
         of_rank = {key: state for key, state in sorted(new.items()) if _rank(key) == rank}
         for documents in [{key: state} for key, state in of_rank.items()] if rank == 3 else [of_rank]:
             copy.bring_documents(documents)
     for key in _gone(before, listed):
         before[key].unlink(missing_ok=True)
-    return f"{counted(len(new), 'file')} copied to {folder}, {len(stood)} stood there"
+    return f"{counted(len(new), 'file')} copied to {folder}, {len(stood)} were there already"
 
 
 def _gone(there: Collection[str], here: Collection[str]) -> list[str]:
-    """Files of generations of which the source has nothing any more: they were merged, pruned or removed."""
+    """Files of generations that the source no longer has: they were merged, pruned or removed."""
     kept = {key.partition("/files-")[0].rpartition("/")[0] for key in here}
     return [key for key in there if "generation=" in key and UNDER_WAY not in key and key not in here
             and key.partition("/files-")[0].rpartition("/")[0] not in kept]
 
 
 def _files(copy: WorkingCopy) -> list[Path]:
-    """The committed files in the folder, but for a training under way."""
+    """The committed files in the folder, except those of an unfinished training."""
     files = [path for table in TABLES for path in (copy.root / table).rglob("*")]
     files += [copy.root / name for name in TOP_FILES]
     return [path for path in files if path.is_file() and copy.holds(path) and UNDER_WAY not in str(path)]
@@ -121,7 +121,7 @@ def _rank(key: str) -> int:
 
 
 def _run_id(copy: WorkingCopy) -> str | None:
-    """The run that lies at the address; None if there is none."""
+    """The id of the run at the address; None if there is none."""
     answer = copy.bucket.get("warehouse.json")
     return json.loads(answer[0])["run_id"] if answer else None
 
@@ -133,12 +133,12 @@ def _object(copy: WorkingCopy, key: str) -> bytes:
 
 def _check_same_run(run_id: str, there: str | None, where: str) -> None:
     if there not in (None, run_id):
-        raise StageError(f"At {where} lies another run ({str(there)[:8]}, not {run_id[:8]}). Name another "
+        raise StageError(f"At {where} is another run ({str(there)[:8]}, not {run_id[:8]}). Name another "
                          "place.")
 
 
 def _check_is_run(run_id: str | None, others: Collection[str], where: str) -> None:
-    """StageError for a place of another kind; what a mirror that was killed left there is no `others`."""
+    """StageError for a place with other files; leftovers of a killed mirror are not in `others`."""
     if run_id is None and others:
         raise StageError(f"{where} is not a run and has {min(others)}, which the run to copy lacks. Name "
                          "another place, or a new one.")
@@ -146,12 +146,12 @@ def _check_is_run(run_id: str | None, others: Collection[str], where: str) -> No
 
 def _check_follows(there: list[str], here: list[str], read_there: Callable[[str], bytes],
                    read_here: Callable[[str], bytes], where: str) -> None:
-    """StageError unless the log there is the beginning of that to copy: each entry names the one before."""
+    """StageError unless the log there is a prefix of the one to copy: each entry names the previous one."""
     if len(there) > len(here):
-        raise StageError(f"{where} has entries of the log which the run to copy has not ({there[-1]}): "
-                         "somebody went on there. Mirror the other way, or to another place.")
+        raise StageError(f"{where} has log entries that the run to copy lacks ({there[-1]}): "
+                         "another command continued there. Mirror the other way, or to another place.")
     if there and read_there(there[-1]) != read_here(there[-1]):
-        raise StageError(f"{where} and the run to copy have each their own {there[-1]}: both went on. Mirror "
+        raise StageError(f"{where} and the run to copy have different {there[-1]}: both continued. Mirror "
                          "to another place.")
 
 

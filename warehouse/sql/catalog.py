@@ -33,10 +33,10 @@ UNTYPED = {"vocabulary": "NULL::INTEGER AS token_id, NULL::VARCHAR AS token",
 
 
 def table_views(inventory: Inventory) -> str:
-    """CREATE VIEW statements of the physical tables, without rows, and of what is known besides.
+    """CREATE VIEW statements of the physical tables, without rows, and of other known facts.
 
-    DuckDB checks every view when it is made, and the views stand on each other: over tables without files
-    that takes a tenth of a second, over a thousand files several. `stored_rows` brings the files.
+    DuckDB checks every view and all views below it when it is made: a tenth of a second over tables without
+    files, several seconds over a thousand files. `stored_rows` adds the files afterwards.
     """
     return "\n".join([*(_table_view(name) for name in VIEWS),
                       _scorers_view(inventory.choices),
@@ -60,7 +60,7 @@ def stored_rows(inventory: Inventory) -> str:
 
 
 def rolled_views(rollup: Rollup | None) -> str:
-    """Views of what a rollup holds: its rows, and those of stages since computed afresh."""
+    """Views of a rollup's rows combined with newly computed rows of later stages."""
     views = []
     for name in ROLLED:
         rows = "fresh_train_samples" if name == "rolled_mismatch" else "fresh_samples"
@@ -78,13 +78,13 @@ def quoted(text: object) -> str:
 
 
 def condition(chosen: Mapping[str, Collection[Any]]) -> str:
-    """The condition that rows have one of the chosen values of each column, any where none is chosen."""
+    """The condition that each column has one of the chosen values; true if none is chosen."""
     kept = [f"{name} IN ({', '.join(map(quoted, values))})" for name, values in chosen.items() if values]
     return " AND ".join(kept) or "true"
 
 
 def of_purposes(purposes: Collection[str], column: str = "purpose") -> str:
-    """The condition that rows are of one of the purposes, any where none is; `eval` is every evaluation."""
+    """The condition that rows have one of the purposes, true if none is given; `eval` is every evaluation."""
     every = f" OR starts_with({column}, 'eval-')" if "eval" in purposes else ""
     return f"({condition({column: purposes})}{every})"
 
@@ -95,7 +95,7 @@ def quoted_name(name: str) -> str:
 
 
 def _table_view(name: str) -> str:
-    """One physical table as a view, typed and without rows."""
+    """A physical table as a view, typed and without rows."""
     columns = UNTYPED.get(name) or ", ".join(f"NULL::{SQL_TYPES[column.type]} AS {column.name}"
                                              for column in TABLES[STORED_AS.get(name, name)])
     empty = _stored_macro(name, f"SELECT {columns} WHERE false")
@@ -103,7 +103,7 @@ def _table_view(name: str) -> str:
 
 
 def _table_rows(name: str, paths: list[Path], version: int) -> str:
-    """The rows of a physical table's files; null where files of an older version have no such column yet."""
+    """The rows of a physical table's files; null if files of an older version lack a column."""
     stored = STORED_AS.get(name, name)
     by_name = _by_name(stored, paths)
     selected = ", ".join(_column(stored, column, by_name) for column in TABLES[stored])
@@ -121,8 +121,8 @@ def _stored_macro(name: str, body: str) -> str:
 
 
 def _column(table: str, column: Column, by_name: bool) -> str:
-    # A filter on what a file's name gives leaves the other files unopened. Rows trained again later stay
-    # under their own iteration, so for them the folder's iteration is that of the training.
+    # Filtering by a value in the path leaves other files unopened. Rows trained again later stay under their
+    # own iteration, so for them the folder's iteration is that of the training.
     if by_name and column.name in FOLDER_KEYS[table]:
         key = column.name.removeprefix("trained_")
         return f"regexp_extract(filename, '.*/{key}=([^/]+)/', 1)::{SQL_TYPES[column.type]} AS {column.name}"
@@ -143,10 +143,10 @@ def _options(table: str, by_name: bool) -> str:
 
 
 def _by_name(table: str, paths: list[Path]) -> bool:
-    """True where DuckDB's own reading of key=value folders, which prunes more, would be wrong.
+    """True if DuckDB's own reading of key=value folders, which prunes more, would be wrong.
 
-    It takes the first `iteration=` of a path, which a run inside a folder of that name does not mean, and
-    wants the same keys of all files, which those that an old version wrote do not have.
+    It takes the first `iteration=` of a path, which is wrong for a run inside a folder of that name, and
+    requires the same keys in all files, which old versions did not write.
     """
     return (table in ("train_samples", "train_tokens")
             or len({"/generation=" in str(path) for path in paths}) > 1
@@ -158,12 +158,12 @@ def _file_list(paths: list[Path]) -> str:
 
 
 def _from_json(values: list[Any], kind: list[Any]) -> str:
-    """A list as one literal: of thousands DuckDB would make, and keep, as many expressions."""
+    """A list as one literal: from thousands of values DuckDB would make, and keep, as many expressions."""
     return f"from_json({quoted(json.dumps(values, indent=0, ensure_ascii=False))}, '{json.dumps(kind)}')"
 
 
 def _literal(path: Path) -> str:
-    # What was not brought here is read where it lies. DuckDB reads every entry as a glob: brackets and stars
+    # Files that are not local are read remotely. DuckDB treats every entry as a glob: brackets and stars
     # in the run's own path must be taken literally.
     place = str(path) if not TWINS or path.exists() else by_address(str(path))
     return re.sub(r"([\[*?])", r"[\1]", place)

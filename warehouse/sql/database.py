@@ -1,4 +1,4 @@
-"""The one door to DuckDB: a run's warehouse.sql, written and run into an in-memory connection."""
+"""The only module that imports DuckDB: it writes warehouse.sql and runs it into an in-memory connection."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from warehouse.store.run_folder import Warehouse
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection as Connection
 else:
-    Connection = Any  # duckdb takes a while to import: only who asks it does
+    Connection = Any  # duckdb takes a while to import, so it is imported when needed
 
 MOST_WARNINGS = 5
-# What DuckDB says where a file is too large, the disk full or read-only, or the quota used up.
+# DuckDB's errors if a file is too large, the disk full or read-only, or the quota used up.
 REFUSED = re.compile(r'(?s)file \\*"(?P<path>.+?)\\*": (?P<why>{})'.format("|".join(
     os.strerror(number) for number in (errno.EFBIG, errno.ENOSPC, errno.EROFS, errno.EDQUOT))))
 Answer = TypeVar("Answer")
 
 def refresh_sql(warehouse: Warehouse) -> Path:
-    """Write RUN/warehouse.sql if what it should say has changed; a read-only run keeps the old one."""
+    """Write RUN/warehouse.sql if its content has changed; a read-only run keeps the old one."""
     keep_script(warehouse, script_of(warehouse.root, take_inventory(warehouse)))
     return warehouse.root / "warehouse.sql"
 
@@ -43,9 +43,9 @@ def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False
             inventory: Inventory | None = None) -> Connection:
     """An in-memory connection with every table, view and macro of the run, or of an `inventory` of it.
 
-    With `partial`, parts of unfinished stages are shown too: for looking at a rollout under way. Stages that
-    are damaged are left out and named on stderr; with `strict` they are a StageError. With `in_place` parts
-    stay in the object store where they lie, and nothing compares them with their hashes.
+    With `partial`, parts of unfinished stages are included, to watch a rollout. Damaged stages are left out
+    and named on stderr; with `strict` they are a StageError. With `in_place` parts are read in the object
+    store and not verified.
     """
     inventory = inventory or take_inventory(warehouse, partial=partial, in_place=in_place)
     connection = new_connection([warehouse], in_place=in_place)
@@ -59,18 +59,18 @@ def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False
 
 
 def new_connection(warehouses: Sequence[Warehouse], *, in_place: bool = False) -> Connection:
-    """An empty connection in memory; with `in_place` it reads the object stores that runs lie in."""
+    """An empty connection in memory; with `in_place` it can read the runs' object stores."""
     import duckdb
     connection = duckdb.connect()
     for twin in [twin_of(warehouse.root) for warehouse in warehouses if in_place]:
         if twin:
             connection.register_filesystem(twin.filesystem())
-    connection.execute("SET enable_progress_bar = false")  # it would go to stdout, amid the rows
+    connection.execute("SET enable_progress_bar = false")  # it would be printed among the rows
     return connection
 
 
 def tell_left_out(left_out: Sequence[str], strict: bool) -> None:
-    """Name on stderr what of a run cannot be read; with `strict` that is a StageError."""
+    """Name on stderr the unreadable parts of a run; with `strict` raise StageError."""
     if strict and left_out:
         raise StageError(left_out[0])
     for warning in left_out[:MOST_WARNINGS]:
@@ -80,7 +80,7 @@ def tell_left_out(left_out: Sequence[str], strict: bool) -> None:
 
 
 def connect_to_measure(warehouse: Warehouse, inventory: Inventory) -> Connection:
-    """A connection with the measures of what no rollup holds, and nothing else."""
+    """A connection with only the measures that no rollup holds."""
     import duckdb
     fresh = {name: paths for name, paths in inventory.parts.items() if name.startswith("fresh_")}
     known = inventory._replace(parts=fresh, choices=[], stages=[], policies=[])
@@ -92,7 +92,7 @@ def connect_to_measure(warehouse: Warehouse, inventory: Inventory) -> Connection
 
 @contextmanager
 def explain_errors() -> Iterator[None]:
-    """Turn DuckDB's errors into StageErrors that name the way out, and its interrupt into Python's."""
+    """Turn DuckDB's errors into StageErrors with the way out, and its interrupt into KeyboardInterrupt."""
     import duckdb
     try:
         yield
@@ -114,7 +114,7 @@ def explain_errors() -> Iterator[None]:
 
 @contextmanager
 def unwritable(path: Path) -> Iterator[None]:
-    """Make the folder of a file; StageError where it cannot be written, not where a part cannot be read."""
+    """Make the folder of an output file; StageError if it cannot be written, not for an unreadable part."""
     import duckdb
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ def unwritable(path: Path) -> Iterator[None]:
 
 
 def split_statements(script: str) -> tuple[list[str], str]:
-    """The statements of a text, without semicolons, and what follows the last one unless it says nothing."""
+    """The statements of a text, without semicolons, and the text after the last one, unless it is blank."""
     import duckdb
     text, statements, begin, empty = script.encode(), [], 0, True
     for offset, kind in duckdb.tokenize(script):
@@ -142,7 +142,7 @@ def split_statements(script: str) -> tuple[list[str], str]:
 
 
 def changes(connection: Connection, statement: str) -> bool:
-    """Whether a statement makes or changes a table of the connection's memory, rather than asking."""
+    """Whether a statement makes or changes an in-memory table, rather than selecting."""
     if statement.startswith("@"):
         return False
     with explain_errors():
@@ -151,9 +151,9 @@ def changes(connection: Connection, statement: str) -> bool:
 
 
 def lock(connection: Connection, folder: Path, *, memory_mib: int) -> None:
-    """From now on a connection reads files of `folder` alone and keeps its settings, whatever it is asked.
+    """From now on the connection reads only files in `folder`, and its settings cannot be changed.
 
-    More than `memory_mib` of a query's own memory is an error of that query.
+    A query that needs more than `memory_mib` fails.
     """
     connection.execute(f"SET memory_limit = '{memory_mib}MiB'; SET temp_directory = ''; "
                        f"SET allowed_directories = [{quoted(f'{folder}/')}]; "
@@ -161,17 +161,17 @@ def lock(connection: Connection, folder: Path, *, memory_mib: int) -> None:
 
 
 def check_asks(connection: Connection, query: str) -> None:
-    """StageError unless a text is one statement that only asks."""
+    """StageError unless a text is a single statement that only reads."""
     with explain_errors():
         kinds = [part.type.name for part in connection.extract_statements(query)]
     if kinds != ["SELECT"]:
-        raise StageError("Only one question can be asked here, and nothing be changed: "
+        raise StageError("Only a single query that changes nothing is possible here: "
                          f"this is {', '.join(kinds) or 'nothing'}. Write a condition, as reward > 0.")
 
 
 @contextmanager
 def within(connection: Connection, seconds: float) -> Iterator[None]:
-    """Interrupt what the block asks after `seconds`: a StageError that says so."""
+    """Interrupt the block's query after `seconds` and raise a StageError."""
     from duckdb import InterruptException
     timer = threading.Timer(seconds, connection.interrupt)
     timer.daemon = True
@@ -179,7 +179,7 @@ def within(connection: Connection, seconds: float) -> Iterator[None]:
     try:
         yield
     except (InterruptException, KeyboardInterrupt) as error:
-        raise StageError(f"The question took longer than {seconds:g} s and was cancelled. Ask of fewer "
+        raise StageError(f"The query took longer than {seconds:g} s and was cancelled. Query fewer "
                          "iterations, as iteration = 7 AND ..") from error
     finally:
         timer.cancel()
@@ -197,20 +197,20 @@ def empty_connection() -> Connection:
 def interruptible(connection: Connection, work: Callable[[], Answer]) -> Answer:
     """Do `work`, which queries `connection`; Ctrl-C ends the query and raises KeyboardInterrupt.
 
-    A signal reaches Python only between instructions of its main thread, so the query must not run there. It
-    is noted rather than raised there: an exception amid the start of a thread leaves that running unseen.
+    Python handles signals only in its main thread, so the query runs in another one. The signal is recorded
+    instead of raised: an exception while a thread starts would leave it running unnoticed.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
     stopped, before = threading.Event(), signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:            # not where Ctrl-C is ignored, or means something else
+    if before is signal.default_int_handler:            # not if Ctrl-C is ignored or has another handler
         signal.signal(signal.SIGINT, lambda *_: stopped.set())
     try:
         with ThreadPoolExecutor(max_workers=1) as pool:
             future = pool.submit(work)
             while not future.done():
                 if stopped.is_set():
-                    connection.interrupt()              # again and again: what has not begun hears of none
+                    connection.interrupt()              # repeatedly: a query that has not begun ignores it
                 wait([future], timeout=0.05)
     finally:
         if before is signal.default_int_handler:
@@ -232,12 +232,12 @@ def rows_of(connection: Connection, query: str,
 def keys_of(connection: Connection, option: str, query: str, texts: Sequence[str],
             numbers: Sequence[str] = (), *, may_lack: Sequence[str] = (),
             hint: str = "Select it.") -> list[dict[str, Any]]:
-    """The rows of a query that an option gives to name something, by columns of texts and of whole numbers.
+    """Rows of an option's query that name something, with the given columns of texts and of whole numbers.
 
-    StageError where it lacks one that it may not lack, and for a value of another type than that or NULL.
+    StageError if a required column is missing, and for a value of another type or NULL.
     """
     with explain_errors():
-        answer = connection.execute(query)              # None where the query says nothing
+        answer = connection.execute(query)              # None if the query returns nothing
         names = [column[0] for column in answer.description or []] if answer else []
         rows = [dict(zip(names, row, strict=True)) for row in answer.fetchall()] if answer else []
     for name in (*texts, *numbers):

@@ -62,7 +62,7 @@ def _align(rows: list[Described]) -> list[str]:
 
 
 def described_macros() -> dict[str, tuple[str, str]]:
-    """Macros of the shipped SQL that are asked with arguments: name -> (call, the comment above it)."""
+    """Macros of the shipped SQL that take arguments: name -> (call, the comment above it)."""
     macros = {}
     pattern = re.compile(r"((?:^--[^\n]*\n)*)^CREATE OR REPLACE MACRO (\w+)\(([^)]+)\)", re.MULTILINE)
     for file in (*SQL_FILES, RUNS_FILE):

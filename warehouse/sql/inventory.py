@@ -1,4 +1,4 @@
-"""Which files make up each table now: parts of complete stages, and what the rollup already holds."""
+"""The current files of each table: parts of complete stages, without those that the rollup holds."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,13 +17,13 @@ from warehouse.store.stage import Stage, readable_manifest
 
 TABLES = ("tasks", "prompts", "completions", "carried", "all_samples", "samples", "fresh_samples",
           "policy_logprobs", "train_samples", "fresh_train_samples", "train_tokens", "train_steps")
-UNFINISHED = "is not complete, though what was made from it is. Run it again: it makes what is missing."
-ADDRESSES = 1.2  # GiB, below which DuckDB aborts on two cores
-Listed = dict[Path, dict[str, Any]]  # parts, and how a manifest lists them
+UNFINISHED = "is not complete, but stages made from it are. Run it again to make what is missing."
+ADDRESSES = 1.2  # GiB; with less DuckDB aborts on two cores
+Listed = dict[Path, dict[str, Any]]  # parts with their manifest entries
 
 
 class Held(NamedTuple):
-    """A stage, its manifest once it is complete, and its parts."""
+    """A stage, its manifest if it is complete, and its parts."""
 
     stage: Stage
     manifest: dict[str, Any] | None
@@ -32,27 +32,27 @@ class Held(NamedTuple):
 
 
 class Inventory(NamedTuple):
-    """The state of a run that its SQL is made from."""
+    """The state of a run from which its SQL is made."""
 
     parts: dict[str, list[Path]]
     choices: list[Choice]
     rollup: Rollup | None
     stages: list[Held]
-    policies: list[tuple[Path, dict[str, Any]]]  # policy.json of each version: its file, and what it says
-    left_out: list[str]  # what cannot be read, and why
+    policies: list[tuple[Path, dict[str, Any]]]  # policy.json of each version: file and content
+    left_out: list[str]  # what is unreadable, and why
     vocabulary: Path | None = None
-    schema_version: int = SCHEMA_VERSION  # of the oldest part there may be
+    schema_version: int = SCHEMA_VERSION  # lower bound over all parts
 
     @property
     def manifests(self) -> list[Path]:
-        """Of every stage that is complete."""
+        """The manifests of all complete stages."""
         return [held.stage.folder / "manifest.json" for held in self.stages if held.manifest is not None]
 
 
 def take_inventory(warehouse: Warehouse, *, partial: bool = False, in_place: bool = False) -> Inventory:
-    """What is complete and sound now; with `partial` the parts of unfinished stages too, and no rollup.
+    """Everything complete and sound; with `partial` also parts of unfinished stages, and no rollup.
 
-    With `in_place` parts that are in an object store and not here stay there, and are not verified.
+    With `in_place`, parts that are only in an object store stay there and are not verified.
     """
     check_addresses(ADDRESSES, "DuckDB")
     left_out: list[str] = []
@@ -67,7 +67,7 @@ def take_inventory(warehouse: Warehouse, *, partial: bool = False, in_place: boo
 
 
 def rolled_up(inventory: Inventory, rollup: Rollup | None, *, partial: bool = False) -> Inventory:
-    """The same files, those that a rollup holds left out of what is computed afresh."""
+    """The same files, without those that a rollup holds."""
     parts: dict[str, list[Path]] = {name: [] for name in TABLES} | {"tasks": inventory.parts["tasks"]}
     chosen = {(choice.iteration, choice.purpose, choice.scorer)
               for choice in inventory.choices if choice.chosen}
@@ -100,16 +100,16 @@ def table_of(stage: Stage, part: Path) -> str:
 
 def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool,
                   in_place: bool) -> tuple[list[Path], list[Held]]:
-    """The parts of tasks, and every stage with its parts in order; damaged ones are reported and left out."""
+    """The parts of tasks, and every stage with its parts in order, without damaged ones (reported)."""
     stages = _listed_stages(warehouse, left_out)
     tasks: Listed = {part: {} for part in warehouse.parts("tasks")}
     if not tasks:
         left_out.append(f"{warehouse.folder('tasks')} holds no tasks. Restore it from a copy of the run.")
-    asked = tasks | {part: facts for held in stages if held.manifest for part, facts in held.parts.items()}
+    wanted = tasks | {part: facts for held in stages if held.manifest for part, facts in held.parts.items()}
     if in_place and TWINS:
-        asked = {part: facts for part, facts in asked.items() if part in tasks or part.exists()}
-    ensure_local([*asked, *(part for held in stages if partial and not in_place for part in held.parts)])
-    damage = find_damage(warehouse, asked)
+        wanted = {part: facts for part, facts in wanted.items() if part in tasks or part.exists()}
+    ensure_local([*wanted, *(part for held in stages if partial and not in_place for part in held.parts)])
+    damage = find_damage(warehouse, wanted)
     left_out += [f"{part} {damage[part]}: there are no tasks." for part in tasks if part in damage]
     stages = [_without_damage(held, damage, left_out) for held in stages]
     left_out += [f"{held.stage.title} {UNFINISHED} Until then it is left out." for held in stages
@@ -130,7 +130,7 @@ def _listed_stages(warehouse: Warehouse, left_out: list[str]) -> list[Held]:
 
 
 def _without_damage(held: Held, damage: dict[Path, str], left_out: list[str]) -> Held:
-    """The stage, without parts if one of them is damaged, which is told."""
+    """The stage, without parts if one of them is damaged; this is reported."""
     bad = [part for part in held.parts if part in damage]
     again = readable_manifest(held.stage) if bad else None
     if again is not None and again != held.manifest:  # `warehouse compact` merged the parts meanwhile
@@ -142,7 +142,7 @@ def _without_damage(held: Held, damage: dict[Path, str], left_out: list[str]) ->
 
 
 def is_built_upon(warehouse: Warehouse, stage: Stage) -> bool:
-    """True for a rollout that is scored, and for a score that is trained on: both were complete once."""
+    """True for a scored rollout and for a trained score: both were complete once."""
     state, life = warehouse.state, stage.life
     readers = state.readers(life.begun) if life else []
     return stage.name != "train" and any(reader.is_complete and (stage.name, reader.stage) in (
@@ -150,7 +150,7 @@ def is_built_upon(warehouse: Warehouse, stage: Stage) -> bool:
 
 
 def _parts_of(stage: Stage, manifest: dict[str, Any] | None) -> Listed:
-    """The parts of a stage by path: those of its manifest, or those that exist while there is none."""
+    """The parts of a stage by path: those of its manifest, or all that exist if there is none."""
     listed: Listed = {}
     for folder, key in ((stage.prompts, "prompts"), (stage.folder, "parts")):
         if folder is not None and manifest is not None and key in manifest:
@@ -161,7 +161,7 @@ def _parts_of(stage: Stage, manifest: dict[str, Any] | None) -> Listed:
 
 
 def _policies(warehouse: Warehouse, left_out: list[str]) -> list[tuple[Path, dict[str, Any]]]:
-    """policy.json of every policy, if it is readable; an alias under its version."""
+    """Every readable policy.json; a copy made by a rollback under its version."""
     documents = []
     ensure_local(warehouse.policy_dir(version) / "policy.json" for version in warehouse.state.versions)
     for version in warehouse.state.versions:

@@ -1,4 +1,4 @@
-"""Several runs in one SQL: each in its own database, over all of them the same views with a column `run`."""
+"""Several runs in one SQL: each in its own database, with the same views over all and a column `run`."""
 
 import json
 import re
@@ -15,13 +15,13 @@ from warehouse.store.run_folder import Warehouse, open_warehouse
 
 VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+)", re.MULTILINE)
 MACRO = re.compile(r"^CREATE OR REPLACE MACRO (\w+)\(([^)]*)\) AS( TABLE)?\b.*?;$", re.MULTILINE | re.DOTALL)
-OF_ALL = ("differing_settings", "settings_diff")    # over the runs together, not in each
+OF_ALL = ("differing_settings", "settings_diff")    # defined over all runs, not in each
 RUN_COLUMNS = {"run": "VARCHAR", "folder": "VARCHAR", "run_id": "VARCHAR", "base": "VARCHAR",
                "tokenizer_sha256": "VARCHAR", "tasks_sha256": "VARCHAR", "schema_version": "INTEGER"}
 
 
 def open_runs(paths: Sequence[str | Path]) -> list[Warehouse]:
-    """The run folders; StageError for one that is none, and for one that is there twice."""
+    """The run folders; StageError for one that is no run, and for one given twice."""
     runs = [open_warehouse(path) for path in paths]
     for run, number in Counter(run.root for run in runs).items():
         if number > 1:
@@ -30,7 +30,7 @@ def open_runs(paths: Sequence[str | Path]) -> list[Warehouse]:
 
 
 def run_names(roots: Sequence[Path]) -> list[str]:
-    """A name for each run: its folder's, with as many folders above it as tell it from the others."""
+    """A name for each run: its folder's, with parent folders as needed to make it unique."""
     names = [root.name for root in roots]
     for depth in range(2, max((len(root.parts) for root in roots), default=0) + 1):
         number = Counter(names)
@@ -41,10 +41,10 @@ def run_names(roots: Sequence[Path]) -> list[str]:
 
 def connect_runs(warehouses: Sequence[Warehouse], *, partial: bool = False, strict: bool = False,
                  in_place: bool = False) -> Connection:
-    """A connection over several runs, every view and macro with a first column `run`; of one as `connect`.
+    """A connection over several runs, every view and macro with a first column `run`; for one as `connect`.
 
-    Options as of `connect`. Views that stand on rows do so within each run, so their numbers are those that
-    the run alone gives. A view `runs` says which there are.
+    Options as for `connect`. Views are computed within each run, so their numbers equal those of the run
+    alone. A view `runs` lists the runs.
     """
     if len(warehouses) == 1:
         return connect(warehouses[0], partial=partial, strict=strict, in_place=in_place)
@@ -57,7 +57,7 @@ def connect_runs(warehouses: Sequence[Warehouse], *, partial: bool = False, stri
             text = definitions_of(warehouse.root, inventory)
             connection.execute(f"ATTACH ':memory:' AS {database}; USE {database}; {_within(database, text)}")
         connection.execute(f"USE memory; {_over_all(warehouses, text)}")
-        for database, (warehouse, inventory) in runs.items():       # last: see `table_views`
+        for database, (warehouse, inventory) in runs.items():       # after the views: see `table_views`
             connection.execute(f"USE {database}; {stored_rows(inventory)}")
             if not (partial or in_place):
                 keep_script(warehouse, script_of(warehouse.root, inventory))
@@ -66,7 +66,7 @@ def connect_runs(warehouses: Sequence[Warehouse], *, partial: bool = False, stri
 
 
 def _within(database: str, text: str) -> str:
-    """The SQL of a run; its macros name tables with the database, because another database calls them.
+    """The SQL of a run; its macros name tables with the database, because other databases call them.
 
     DuckDB looks up what a view reads where the view is, and what a macro reads where it is called.
     """
@@ -76,7 +76,7 @@ def _within(database: str, text: str) -> str:
 
 
 def _over_all(warehouses: Sequence[Warehouse], text: str) -> str:
-    """The views and macros over all runs, given the text that made those of one."""
+    """The views and macros over all runs, from the text that made those of one run."""
     names = run_names([warehouse.root for warehouse in warehouses])
     statements = [_runs_view(warehouses, names)]
     for name in dict.fromkeys(VIEW.findall(text)):      # before the macros, which read them
@@ -93,7 +93,7 @@ def _over_all(warehouses: Sequence[Warehouse], text: str) -> str:
 
 
 def _union(names: Sequence[str], source: str) -> str:
-    """The rows of a source in every run's database, with the name of the run before them."""
+    """The rows of a source in every run's database, with the run's name as first column."""
     return "\nUNION ALL ".join(
         f"SELECT {quoted(name)} AS run, * FROM {source.replace('{database}', f'run{number}')}"
         for number, name in enumerate(names))

@@ -1,4 +1,4 @@
-"""Write what was computed per group, task and iteration into small files that questions read instead."""
+"""Write results per group, task and iteration into small files that queries read instead of the parts."""
 
 import contextlib
 import hashlib
@@ -19,20 +19,20 @@ from warehouse.store.parts import stored_bytes
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import TABLES
 
-WORTH_IT = 32  # stages; below that computing afresh is as quick
-MOST_HELD = 64 << 20  # bytes of parts; larger parts are read by column, again and again
+WORTH_IT = 32  # stages; with fewer, computing is as fast
+MOST_HELD = 64 << 20  # bytes of parts; larger ones are read by column, repeatedly
 
 
 def fresh_stages(warehouse: Warehouse, inventory: Inventory) -> int:
-    """How many settled stages the rollup does not hold yet."""
+    """The number of settled stages that the rollup lacks."""
     held = len(inventory.rollup.scored) if inventory.rollup else 0
     return len(rollup_keys(warehouse, inventory.choices)) - held
 
 
 def keep_rolled_up(warehouse: Warehouse) -> Inventory:
-    """What there is, once it is rolled up where enough stages have gathered.
+    """The inventory, after a rollup if enough stages have gathered.
 
-    A run folder that cannot be written stays as it is.
+    A read-only run folder stays as it is.
     """
     inventory = take_inventory(warehouse)
     if fresh_stages(warehouse, inventory) >= WORTH_IT and not warehouse.log.is_past:
@@ -43,9 +43,9 @@ def keep_rolled_up(warehouse: Warehouse) -> Inventory:
 
 
 def write_rollup(warehouse: Warehouse, inventory: Inventory | None = None) -> int:
-    """Roll up every settled stage; how many stages the rollup holds comes back.
+    """Roll up every settled stage; return the number of stages in the rollup.
 
-    It is derived, so it may be removed at any time. Stages scored or chosen anew since make it void.
+    It is derived and may be removed at any time. A newly scored or chosen stage makes it invalid.
     """
     inventory = inventory or take_inventory(warehouse)
     keys = rollup_keys(warehouse, inventory.choices)
@@ -68,20 +68,20 @@ def write_rollup(warehouse: Warehouse, inventory: Inventory | None = None) -> in
         (folder / "rollup.json").write_bytes(json_bytes({"stages": keys, "files": files}))
         name = hashlib.sha256(json.dumps(keys).encode()).hexdigest()[:12]
         final = warehouse.root / FOLDER / f"rollup-{definitions()}-{name}"
-        shutil.rmtree(final, ignore_errors=True)  # damaged, or it would have served
+        shutil.rmtree(final, ignore_errors=True)  # damaged, or it would have been used
         commit_directory(folder, final)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # of a full disk; else it has its final name
+        shutil.rmtree(folder, ignore_errors=True)  # after a full disk; else it has its final name
     written = sorted(warehouse.root.glob(f"{FOLDER}/rollup-*"), key=lambda path: path.stat().st_mtime_ns)
-    for old in written[:-2]:        # another process may be reading the former
+    for old in written[:-2]:        # another process may be reading the previous one
         shutil.rmtree(old, ignore_errors=True)
     return len(keys)
 
 
 def _read_once(connection: Connection, table: str, parts: list[Path]) -> None:
-    """Hold the rows of many small files in memory: opening them takes longer than all that is computed.
+    """Load the rows of many small files into memory: opening them takes longer than the computation.
 
-    Columns that no measure names stay null. Several threads would wait for each other's files.
+    Columns that no measure names stay null. With several threads, they would wait for each other's files.
     """
     if stored_bytes(parts) > MOST_HELD:
         return

@@ -1,4 +1,4 @@
-"""The rollup's files: small tables per group, task and iteration, and which stages they were made from."""
+"""The rollup's files: small tables per group, task and iteration, and the stages they were made from."""
 
 import hashlib
 from importlib.resources import files
@@ -24,19 +24,19 @@ class Rollup(NamedTuple):
 
 
 def definitions() -> str:
-    """Names what the columns of a rollup mean: a rollup made by other SQL is passed over."""
+    """A name for the meaning of a rollup's columns: a rollup made by other SQL is ignored."""
     return hashlib.sha256(measures_text().encode()).hexdigest()[:8]
 
 
 def measures_text() -> str:
-    """The SQL of all that a rollup holds."""
+    """The SQL of all measures in a rollup."""
     return files("warehouse.sql.texts").joinpath("measures.sql").read_text(encoding="utf-8")
 
 
 def rollup_keys(warehouse: Warehouse, choices: list[Choice]) -> list[list[object]]:
-    """What a rollup of everything complete would hold: each chosen score stage with its training.
+    """The stages that a rollup of everything complete would hold: each chosen score with its training.
 
-    A training iteration is settled once it is trained; until then its row would lack the mismatch.
+    A training iteration is settled once it is trained; before, its row would lack the mismatch.
     """
     return [[choice.iteration, choice.purpose, choice.scorer, choice.version]
             for choice in choices if choice.chosen and (

@@ -15,7 +15,7 @@ MEASURE_FILES = ("macros.sql", "measures.sql")
 VIEW_FILES = ("views.sql", "settings.sql", "adjusted.sql", "alarms.sql", "forensics.sql", "paired.sql",
               "logprobs.sql")
 SQL_FILES = MEASURE_FILES + VIEW_FILES
-RUNS_FILE = "runs.sql"      # beside them where several runs are asked at once
+RUNS_FILE = "runs.sql"      # in addition, if several runs are queried together
 HIDDEN = ("stage_manifests", "policy_documents", "fresh_samples", "fresh_train_samples", "rolled_mismatch")
 GUARD_HERE = "-- (the log is asked here)\n"
 GUARD = "SELECT error({words}) FROM glob({entry});\n"
@@ -37,21 +37,21 @@ def script_of(root: Path, inventory: Inventory, views: Sequence[str] = VIEW_FILE
 
 
 def definitions_of(root: Path, inventory: Inventory, views: Sequence[str] = VIEW_FILES) -> str:
-    """All of it but for the files: tables without rows, and what stands on them."""
-    named = " ".join(str(root).splitlines())                   # of comments, which a line break ends
+    """The text without the files: tables without rows, and the views on them."""
+    named = " ".join(str(root).splitlines())                   # for comments, which end at a line break
     header = HEADER.format(root=named, guard=GUARD_HERE, script=shell_quote(f"{named}/warehouse.sql"))
     return "\n".join([header, table_views(inventory), shipped(*MEASURE_FILES),
                       rolled_views(inventory.rollup), shipped(*views)])
 
 
 def shipped(*names: str) -> str:
-    """Files of SQL that come with Rollhouse, one after the other."""
+    """Files of SQL that come with Rollhouse, concatenated."""
     folder = files("warehouse.sql.texts")
     return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
 def keep_script(warehouse: Warehouse, text: str) -> None:
-    """Write RUN/warehouse.sql if it says something else; nothing of a run that is read as it was."""
+    """Write RUN/warehouse.sql if it has changed; not for a run read at an earlier entry."""
     path = warehouse.root / "warehouse.sql"
     if warehouse.log.is_past:
         return

@@ -1,7 +1,7 @@
-"""Which parts are still what was written: asked before SQL reads them, so that no flipped bit is a number.
+"""Which parts are unchanged since they were written: checked before SQL reads them, to find flipped bits.
 
-DuckDB verifies no checksum of a page. A part is hashed once, and again when its size, time or inode changed;
-what is sound is noted in RUN/iterations/verified.json, which may be removed at any time.
+DuckDB verifies no page checksums. A part is hashed once, and again when its size, time or inode changed;
+sound parts are listed in RUN/iterations/verified.json, which may be removed at any time.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ from warehouse.store.parts import read_part
 from warehouse.store.run_folder import Warehouse
 
 NOTES = "verified.json"
-WORTH_THREADS = 1 << 26  # bytes to hash; many small files take a thread longer to hand over than to read
-WORTH_A_WORD = 1 << 30  # bytes to hash that take seconds
+WORTH_THREADS = 1 << 26  # bytes to hash; for less, threads cost more than they save
+WORTH_A_WORD = 1 << 30  # bytes to hash; print a line for more
 
 
 def find_damage(warehouse: Warehouse, listed: dict[Path, dict[str, Any]]) -> dict[Path, str]:
-    """What is wrong with which of the parts, given how manifests list them.
+    """The damaged ones of the parts, each with what is wrong, given their manifest entries.
 
-    A part that no manifest lists (`{}`) is read whole once instead: its pages have checksums; tasks are held
-    against the hash in warehouse.json.
+    A part that no manifest lists (`{}`) is read completely once: its pages have checksums. Tasks are compared
+    with the hash in warehouse.json.
     """
     path = warehouse.root / FOLDER / NOTES
     known: dict[str, Any] = {}
@@ -44,22 +44,22 @@ def find_damage(warehouse: Warehouse, listed: dict[Path, dict[str, Any]]) -> dic
     with ThreadPoolExecutor() as pool:
         each = pool.map if num_bytes > WORTH_THREADS else map
         damage = each(lambda part: _damage(warehouse, part, listed[part]), unknown)
-        told = dict(zip(unknown, damage, strict=True))
-    sound = {names[part]: entry for part, entry in entries.items() if not told.get(part)}
+        found = dict(zip(unknown, damage, strict=True))
+    sound = {names[part]: entry for part, entry in entries.items() if not found.get(part)}
     if sound != known:
-        with contextlib.suppress(OSError, StageError):  # a read-only run is verified by every session
+        with contextlib.suppress(OSError, StageError):  # every session verifies a read-only run
             replace_bytes(path, json.dumps(sound).encode())
-    return {part: why for part, why in told.items() if why}
+    return {part: why for part, why in found.items() if why}
 
 
 def forget_verified(warehouse: Warehouse) -> None:
-    """Have every part hashed again before it is read: a disk can change a bit and leave time and inode."""
+    """Have every part hashed again before it is read: a disk can flip a bit and leave time and inode."""
     with contextlib.suppress(OSError):  # a read-only run
         (warehouse.root / FOLDER / NOTES).unlink()
 
 
 def state_of(part: Path) -> list[int]:
-    """Size, time and inode of a file; zeros where there is none."""
+    """Size, time and inode of a file; zeros if it is missing."""
     try:
         stat = part.stat()
     except OSError:
@@ -79,5 +79,5 @@ def _damage(warehouse: Warehouse, part: Path, facts: dict[str, Any]) -> str:
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     except StageError:
-        return "cannot be read, or is not what the run was made with"
+        return "is unreadable, or differs from the run's tasks"
     return ""

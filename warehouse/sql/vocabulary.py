@@ -12,9 +12,9 @@ FILE = "vocabulary.parquet"
 
 
 def vocabulary_file(warehouse: Warehouse) -> Path | None:
-    """RUN/vocabulary.parquet, made from the base's tokenizer.json when it is missing; None without either.
+    """RUN/vocabulary.parquet, made from the base's tokenizer.json if missing; None if both are missing.
 
-    Derived, and the same for the whole life of a run, whose base model is fixed: remove it at will.
+    It is derived and constant, because a run's base model is fixed; it may be removed at any time.
     """
     path, tokenizer = warehouse.root / FILE, Path(warehouse.model) / "tokenizer.json"
     if path.exists():
@@ -27,11 +27,11 @@ def vocabulary_file(warehouse: Warehouse) -> Path | None:
 
 
 def load_tokenizer(path: Path) -> Any:
-    """The tokenizer of a tokenizer.json; StageError where that is none."""
+    """The tokenizer in a tokenizer.json; StageError if it is not one."""
     from tokenizers import Tokenizer
     try:
         return Tokenizer.from_file(str(path))
-    except Exception as error:     # what the library raises has no other name
+    except Exception as error:     # the library raises plain Exception
         raise StageError(f"{path} is not a tokenizer ({error}). Restore it.") from error
 
 

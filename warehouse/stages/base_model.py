@@ -1,4 +1,4 @@
-"""Identify the base model: where it is, and hashes that show later whether it is still the same."""
+"""Identify the base model: where it is, and hashes that later show whether it has changed."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from warehouse.store.errors import StageError, UnusableFile, first_line, shell_q
 from warehouse.store.run_folder import Warehouse
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "chat_template.jinja")
-VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*")      # what a tokenizer can be made from
+VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*")      # files that define a tokenizer
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin")
 SAMPLE_BYTES, STRIDE = 1 << 20, 1 << 26
 
@@ -25,14 +25,14 @@ class BaseModel:
 
 
 def find_model(model: str, run: Path, *, new: bool = False) -> BaseModel:
-    """Find a model folder or hub id; StageError if there is none or it has no tokenizer.
+    """Find a model folder or hub id; StageError if it does not exist or has no tokenizer.
 
-    Of a `new` one the documents are read, too: what is damaged from the beginning never changes.
+    For a `new` one the documents are checked, too: damage from the beginning never changes a hash.
     """
     folder, revision = Path(model), None
     if not folder.is_dir():
         if folder.exists():
-            raise UnusableFile(folder, "file", f"{folder} is a file. Name the folder of a model, which holds "
+            raise UnusableFile(folder, "file", f"{folder} is a file. Name the folder of a model, with "
                                                "config.json and weights.")
         if model.count("/") != 1 or model.startswith((".", "/", "~")):
             raise StageError(f"There is no model at {model}. Give a folder with config.json and weights, "
@@ -63,13 +63,13 @@ def _download(model: str) -> Path:
         return Path(snapshot_download(model, allow_patterns=["config.json", *TOKENIZER_FILES,
                                                                  *VOCABULARIES]))
     except Exception as error:  # the hub client raises a dozen unrelated types for "not there"
-        raise StageError(f"There is no folder {model}, and the hub did not give a model of that id "
+        raise StageError(f"There is no folder {model}, and the hub has no model with that id "
                          f"({first_line(error)}). Check the spelling, or download the model and give its "
                          "folder.") from error
 
 
 def _check_documents(folder: Path) -> None:
-    """StageError for a damaged document, and for a tokenizer that is a configuration alone."""
+    """StageError for a damaged document, and for a tokenizer that consists only of a configuration."""
     for path in (folder / "config.json", folder / "tokenizer.json"):
         try:
             sound = not path.exists() or isinstance(json.loads(path.read_text(encoding="utf-8")), dict)
@@ -99,7 +99,7 @@ def _hash(files: list[Path], salt: str = "") -> str:
 
     Files of up to 64 MiB are read whole; in larger files a change between two such MiB goes unseen.
     """
-    digest = hashlib.sha256(salt.encode())  # the hub's commit stands for weights that are not at hand
+    digest = hashlib.sha256(salt.encode())  # the hub's commit represents weights that are not local
     for file in files:
         size = file.stat().st_size
         digest.update(f"{file.name}:{size}".encode())
@@ -113,7 +113,7 @@ def _hash(files: list[Path], salt: str = "") -> str:
 
 
 def check_base(warehouse: Warehouse) -> None:
-    """StageError if the base model's folder is gone, or weights or tokenizer are not those of the run."""
+    """StageError if the base model's folder is gone, or if its weights or tokenizer have changed."""
     if warehouse.facts.get("model_revision"):
         return  # a hub model is pinned by its commit
     if not Path(warehouse.model).is_dir():

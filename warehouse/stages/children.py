@@ -1,4 +1,4 @@
-"""Processes that end with their parent, and what they are called."""
+"""Processes that end with their parent, and their names."""
 
 import contextlib
 import ctypes
@@ -15,7 +15,7 @@ SECONDS_TO_END = 20.0
 
 @contextlib.contextmanager
 def child(command: Sequence[str], variables: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with this block, and with this process even if that is killed."""
+    """A process that ends with this block, and with this process even if it is killed."""
     try:
         process = subprocess.Popen(command, env=variables, preexec_fn=lambda: end_with_parent(signal.SIGTERM))
     except OSError as error:
@@ -39,6 +39,6 @@ def end_with_parent(number: signal.Signals) -> None:
 
 
 def name_process(name: str) -> None:
-    """What `ps -e` and `top` show as the name of this process, 15 bytes at most."""
+    """Set the name that `ps -e` and `top` show for this process, at most 15 bytes."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(NAME, name.encode()[:15], 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Seconds per phase of a stage, for its manifest and its summary, and between lines about its progress."""
+"""Seconds per phase of a stage, for its manifest and summary, and between lines of progress."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 def bar_interval() -> float:
-    """Seconds between updates of a progress bar: a terminal draws over the former, a log keeps every one."""
+    """Seconds between updates of a progress bar: a terminal overwrites them, a log keeps every one."""
     return 0.1 if sys.stderr.isatty() else 30
 
 

@@ -1,4 +1,4 @@
-"""Which rollouts `score` has to work on: complete ones, and those under way that have parts."""
+"""Which rollouts `score` has to work on: complete ones, and unfinished ones that have parts."""
 
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.names import is_of, is_training
@@ -9,7 +9,7 @@ def rollouts_to_score(warehouse: Warehouse, scorer: str, iteration: int | None =
                       purpose: str | None = None) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
     """Rollouts that `scorer` has not completed, as (iteration, purpose), and those of them that were pruned.
 
-    One under way is due while it has parts that are not scored, unless its training was left out: it stays as
+    An unfinished one is due while it has unscored parts, unless its training was left out: then it stays as
     it is. With an iteration named, StageError if it has nothing to score.
     """
     state, known = warehouse.state, 0

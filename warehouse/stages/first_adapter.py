@@ -13,7 +13,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 def adapter_folder(adapter: Path) -> Path:
-    """The folder with the adapter's files; for RUN/policies/N that of policy N as the run has it now."""
+    """The folder with the adapter's files; for RUN/policies/N the current folder of policy N."""
     place = adapter.absolute()
     if place.parent.name == "policies" and place.name.isdigit():
         return open_warehouse(place.parents[1]).policy_dir(int(place.name))
@@ -34,7 +34,7 @@ def check_adapter(adapter: Path) -> dict[str, Any]:
 
 
 def bring_adapter(adapter: Path, folder: Path) -> dict[str, Any]:
-    """Copy an adapter into the folder of a policy; what policy.json says of it."""
+    """Copy an adapter into the folder of a policy; return its facts for policy.json."""
     config = check_adapter(adapter)
     for name in (CONFIG, WEIGHTS):
         shutil.copyfile(adapter / name, folder / name)

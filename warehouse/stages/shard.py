@@ -23,7 +23,7 @@ class Shard:
         return cls(int(index), int(count))
 
     def holds(self, part_number: int) -> bool:
-        """True if the part is this worker's."""
+        """True if the part belongs to this worker."""
         return part_number % self.count == self.index
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Disk space: what a stage will write compared with what is free, and what the dead have left behind."""
+"""Disk space: what a stage will write compared with what is free, and leftovers of dead processes."""
 
 import contextlib
 import math
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from warehouse.store.run_folder import Warehouse
 
 MIB = 2**20
-RESERVE = 64 * MIB          # stays free, so that what is finished, and the manifest, can always be written
+RESERVE = 64 * MIB          # stays free, so that finished rows and the manifest can always be written
 BYTES_PER_COMPLETION = 400  # keys, text and sampling parameters of a row, compressed
 BYTES_PER_TOKEN = 5.5       # id, logprob and text: 2.15 kB were measured for completions of 400 tokens
 BYTES_PER_PARAMETER = 12    # float32 weights and the two moments of AdamW
@@ -27,13 +27,13 @@ TOO_LARGE = re.compile("File too large|unexpected pos|PytorchStreamWriter")  # t
 NO_MEMORY = re.compile("allocate memory|out of memory|failed to allocate|bad_alloc|can't start new thread|"
                        "launch worker thread|failed to map segment", re.I)
 SWEEP_SECONDS = 86400
-POLICY_COPIES = 3           # of a training: the checkpoint before, that being written, and the policy
+POLICY_COPIES = 3           # during a training: the previous checkpoint, the new one, and the policy
 
 
 def check_space(folder: Path, num_bytes: float, what: str, *, keep_reserve: bool = True) -> None:
-    """StageError if the filesystem of `folder` has not room for `num_bytes` and the reserve.
+    """StageError if the filesystem of `folder` lacks room for `num_bytes` and the reserve.
 
-    Without `keep_reserve` the reserve may be used: for what is finished already.
+    Without `keep_reserve` the reserve may be used, to save finished work.
     """
     free, reserve = shutil.disk_usage(folder).free, RESERVE if keep_reserve else 0
     if free < num_bytes + reserve:
@@ -44,23 +44,23 @@ def check_space(folder: Path, num_bytes: float, what: str, *, keep_reserve: bool
 
 
 def rollout_bytes(num_completions: int, max_tokens: int) -> float:
-    """Most bytes of that many completions, once as unfinished parts and once as finished parts."""
+    """Upper bound in bytes for that many completions, as spills and as finished parts."""
     return 2 * num_completions * (BYTES_PER_COMPLETION + BYTES_PER_TOKEN * max_tokens)
 
 
 def checkpoint_bytes(num_parameters: int) -> float:
-    """Most bytes of one checkpoint, or of the policy with its optimizer."""
+    """Upper bound in bytes for one checkpoint, or for the policy with its optimizer."""
     return BYTES_PER_PARAMETER * num_parameters
 
 
 @contextmanager
 def saying_the_disk_is_full(folder: Path) -> Iterator[None]:
-    """Turn any error on a disk without room into the sentence for it: libraries do not always say why."""
+    """Turn any error on a full disk into a sentence about it: libraries do not always report the cause."""
     try:
         yield
     except (StageError, StageStopped):
         raise
-    except Exception as error:  # safetensors and torch have errors of their own for it
+    except Exception as error:  # safetensors and torch raise their own errors for it
         limited = resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY
         if shutil.disk_usage(folder).free <= MIB:
             why, way_out = f"The disk of {folder} is full", "Free some space"
@@ -73,15 +73,15 @@ def saying_the_disk_is_full(folder: Path) -> Iterator[None]:
 
 
 def lacks_memory(error: Exception) -> bool:
-    """True for what Python, torch, Arrow and the system raise where there is no more memory."""
+    """True for errors of Python, torch, Arrow and the system that mean out of memory."""
     return isinstance(error, MemoryError) or bool(NO_MEMORY.search(str(error)))
 
 
 def sweep(warehouse: "Warehouse") -> None:
     """Remove temporary files and folders in a run of processes that died more than a day ago.
 
-    Their age is told by the clock that dates the run's files, which on a network is the server's. Spills of
-    a part that is written go at once.
+    Their age is measured by the clock that dates the run's files, on a network the server's. Spills of a
+    part that is written are removed at once.
     """
     probe = warehouse.scratch("clock")
     now = probe.stat().st_mtime

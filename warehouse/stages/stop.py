@@ -1,4 +1,4 @@
-"""Stopping in order: on a signal, or when the time allowed is over, a stage commits and can be requeued."""
+"""Orderly stops: on a signal, or at the time limit, a stage commits its work and can be requeued."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from warehouse.store.errors import first_line
 
 STOPPED_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: "try again later", what batch systems requeue on
 
-interrupted = False     # by Ctrl-C, while this process runs its command; a command that begins takes it back
+interrupted = False     # by Ctrl-C during the current command; a new command resets it
 
 
 class StageStopped(Exception):
-    """The stage stopped before its end, everything it finished is committed; run it again to go on."""
+    """The stage stopped before its end with all finished work committed; run it again to continue."""
 
 
 class StopRequest:
-    """Whether the stage should stop. A second of the same signal ends the process at once, as without this.
+    """Whether the stage should stop. A second signal of the same kind ends the process at once, as usual.
 
-    Ctrl-C reaches a stage twice, from the terminal as SIGINT and as SIGTERM from the script that started it.
+    Ctrl-C reaches a stage twice: from the terminal as SIGINT, and as SIGTERM from the script that started it.
 
-    `time_limit` and `grace` are seconds: the first counts from now, or from when a command began that had to
-    run anew, the second is how long the stage may go on after a signal.
+    `time_limit` and `grace` are seconds: the limit counts from now, or from the first start of a command that
+    had to be restarted; the grace is how long the stage may continue after a signal.
     """
 
     def __init__(self, time_limit: float | None = None, grace: float = 0.0) -> None:
@@ -56,9 +56,9 @@ class StopRequest:
 
     @contextmanager
     def excusing(self, what: str) -> Iterator[None]:
-        """A failure of `what` after a signal is a stop that tells the failure.
+        """A failure of `what` after a signal becomes a stop that reports the failure.
 
-        A signal to the whole process group ends the children too, and their parent only sees them fail.
+        A signal to the whole process group also ends the children, and their parent only sees them fail.
         """
         try:
             yield
@@ -66,25 +66,25 @@ class StopRequest:
             if not self.asked():
                 raise
             raise StageStopped(f"Stopped because {self.reason}. {what} failed meanwhile: "
-                               f"{first_line(error)}. Run the same command again to go on.") from error
+                               f"{first_line(error)}. Run the same command again to continue.") from error
 
     def asked(self) -> bool:
-        """True once the stage should begin nothing new; it may finish what is in hand until `due`."""
+        """True once the stage should begin nothing new; it may finish its current work until `due`."""
         return self.signalled or self.due()
 
     def due(self) -> bool:
-        """True once the stage should commit what it has and end."""
+        """True once the stage should commit its work and end."""
         return self.deadline is not None and time.monotonic() >= self.deadline
 
 
 @contextmanager
 def stopping() -> Iterator[None]:
-    """StageStopped in this thread by Ctrl-C, SIGTERM or a terminal that is closed."""
+    """Raise StageStopped in this thread on Ctrl-C, SIGTERM or a closed terminal."""
     def stop(number: int, _frame: FrameType | None) -> None:
         for each in before:
-            signal.signal(each, signal.SIG_IGN)         # what ends now is not ended twice
-        raise StageStopped(f"Stopped by {signal.Signals(number).name}; all that was finished is kept. Run "
-                           "the same command again to go on.")
+            signal.signal(each, signal.SIG_IGN)         # ignore repeated signals while ending
+        raise StageStopped(f"Stopped by {signal.Signals(number).name}; finished work is kept. Run "
+                           "the same command again to continue.")
     before = {number: signal.signal(number, stop)
               for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:

@@ -1,4 +1,4 @@
-"""A function in a file of the user's own: FILE.py:NAME, imported under guard, and known by its hash."""
+"""A function in a user's file: FILE.py:NAME, imported with error handling, identified by its hash."""
 
 import asyncio
 import hashlib
@@ -13,7 +13,7 @@ from warehouse.store.errors import StageError, check_file, first_line
 
 
 class UserFunction(NamedTuple):
-    """A function of the user's, its name and file, and a hash of all that the file says."""
+    """A user's function, its name and file, and a hash of the file's content."""
 
     name: str
     path: Path
@@ -21,17 +21,17 @@ class UserFunction(NamedTuple):
     content_hash: str
 
     def call(self, where: str, after: str, /, *arguments: Any, **named: Any) -> Any:
-        """What the function gives, awaited where it is async; StageError with the line of what it raises."""
+        """The function's result, awaited if it is async; StageError with the line of an exception."""
         try:
             given = self.function(*arguments, **named)
             return asyncio.run(given) if inspect.iscoroutine(given) else given
-        except (Exception, SystemExit) as error:      # an exit of the user's would pass for one of the stage
+        except (Exception, SystemExit) as error:      # a user's exit would look like the stage's
             raise StageError(f"{where} raised {first_line(error)}{line_in(error, self.path)}. "
                              f"{after}") from error
 
 
 def load_function(text: str, option: str) -> UserFunction:
-    """The function that FILE.py:NAME names; StageError, which names the option, when there is none."""
+    """The function FILE.py:NAME; StageError, which names the option, if there is none."""
     file_name, _, name = text.rpartition(":")
     path = Path(file_name)
     if not file_name or not name.isidentifier() or path.suffix != ".py":
@@ -51,7 +51,7 @@ def load_function(text: str, option: str) -> UserFunction:
 
 
 def line_in(error: BaseException, path: Path) -> str:
-    """Where in the user's file an error came from, in words; empty if nowhere."""
+    """The place in the user's file where an error came from, in words; empty if none."""
     numbers = [number for frame, number in traceback.walk_tb(error.__traceback__)
                if frame.f_code.co_filename == str(path.absolute())]
     return f" (line {numbers[-1]})" if numbers else ""

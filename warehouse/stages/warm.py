@@ -1,4 +1,4 @@
-"""A command handed over to the processes of `warehouse warm`, imported already; see warm_server."""
+"""Hand a command over to the processes of `warehouse warm`, which have imported already; see warm_server."""
 
 import contextlib
 import json
@@ -14,67 +14,67 @@ from typing import Any
 
 from warehouse.store.errors import StageError
 
-VARIABLE = "ROLLHOUSE_WARM"          # where `warehouse warm` listens; any other value: nowhere
-BESIDE = "ROLLHOUSE_BESIDE"          # set: what a command reads is still being written, and it waits for that
+VARIABLE = "ROLLHOUSE_WARM"          # where `warehouse warm` listens; any other value disables it
+BESIDE = "ROLLHOUSE_BESIDE"          # set: a command's input is still being written, so it waits
 AWAKE = "ROLLHOUSE_AWAKE"            # set: an engine keeps its GPU between rollouts; trainings have room
-# What gives a command its GPUs and its part in a training by several processes.
+# Variables that assign a command its GPUs and its rank in a training by several processes.
 PLACE = {"CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
          "MASTER_PORT", "ACCELERATE_USE_FSDP", "FSDP_VERSION", "FSDP_RESHARD_AFTER_FORWARD",
          "FSDP_OFFLOAD_PARAMS", "FSDP_ACTIVATION_CHECKPOINTING", BESIDE, AWAKE}
-# What a shell changes from command to command; a process that runs already can follow no other change.
+# Variables that a shell changes between commands; a running process can follow no other change.
 CHANGING = {"PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "PS1", "PS2", "PS4", VARIABLE} | PLACE
-COLD = 0                             # the answer where the command must run by itself
-AGAIN = 256                          # its exit code where it must run anew, in a process that has run nothing
+COLD = 0                             # answer: the command must run by itself
+AGAIN = 256                          # exit code: run it again, in a fresh process
 
 began_with = dict(os.environ)        # before this process changes anything
-stays = False                        # whether this process runs one command after the other; it may say so
-sound = True                         # whether a command that fails leaves it as it was; it may say so
-spent = 0.0                          # seconds that the command has run before it was run anew
+stays = False                        # whether this process runs several commands; a command may set it
+sound = True                         # whether a failed command left this process unchanged; it may say so
+spent = 0.0                          # seconds that the command ran before its restart
 started = time.perf_counter()        # when this process began the command that it runs
 
 
 class NewProcess(BaseException):
-    """What a command raises, before it has done anything, that cannot run in a process that ran others."""
+    """Raised by a command, before it has done anything, if it needs a fresh process."""
 
 
 def environment(variables: dict[str, str]) -> dict[str, str]:
-    """What two processes have to have alike, for one to run a command of the other."""
+    """The variables that must be equal for one process to run a command of the other."""
     return {name: value for name, value in variables.items() if name not in CHANGING}
 
 
 def place_of(variables: dict[str, str]) -> dict[str, str]:
-    """What a process is given anew for the command that it runs."""
+    """The variables that a process gets anew for each command."""
     return {name: value for name, value in variables.items() if name in PLACE}
 
 
 def limits() -> list[Any]:
-    """What `ulimit`, `nice`, `taskset` and `umask` set, which two processes have to have alike as well."""
+    """The values of `ulimit`, `nice`, `taskset` and `umask`, which must be equal, too."""
     umask = re.findall(r"^Umask:.*", Path("/proc/self/status").read_text(), re.MULTILINE)
     return [*([*resource.getrlimit(getattr(resource, name))] for name in sorted(dir(resource))
               if name.startswith("RLIMIT_")), os.nice(0), sorted(os.sched_getaffinity(0)), umask]
 
 
 def folder() -> str | None:
-    """The folder of the processes that stay, which goes with them or at the next start; None without."""
+    """The folder of the resident processes, removed with them or at the next start; None without."""
     place = os.environ.get(VARIABLE, "")
     return os.path.dirname(place) if os.path.isabs(place) else None
 
 
 def number(value: int) -> bytes:
-    """A number as it is sent."""
+    """A number, encoded to be sent."""
     return value.to_bytes(8, "big")
 
 
 def read_number(line: socket.socket) -> int | None:
-    """The number that was sent; None where the other side has ended."""
+    """The received number; None if the other side has ended."""
     sent = line.recv(8, socket.MSG_WAITALL)
     return int.from_bytes(sent, "big") if len(sent) == 8 else None
 
 
 def hand_over() -> int | None:
-    """The exit code of this command, run by `warehouse warm`; None where it must run in this process.
+    """The exit code of this command, run by `warehouse warm`; None if it must run in this process.
 
-    Signals go on to the process that runs it, and it ends when this process is killed.
+    Signals are passed to the process that runs it, and that process ends when this one is killed.
     """
     global spent
     path = os.environ.get(VARIABLE)
@@ -89,16 +89,16 @@ def hand_over() -> int | None:
 
 
 def ask(path: str) -> int | None:
-    """Hand the command to who listens there, as `hand_over` does; AGAIN where it is to be asked once more."""
+    """Hand the command to the listener, as `hand_over` does; AGAIN if the request must be repeated."""
     with socket.socket(socket.AF_UNIX) as line:
-        if line.fileno() < 3:        # it has the place of a standard stream, which is closed
+        if line.fileno() < 3:        # it has the number of a closed standard stream
             return None
         try:
             line.connect(path)
-            asked = json.dumps([Path(sys.argv[0]).name, sys.argv[1:], str(Path.cwd()), spent,
-                                place_of(began_with), environment(began_with), limits()]).encode()
-            socket.send_fds(line, [number(len(asked))], [0, 1, 2])
-            line.sendall(asked)
+            request = json.dumps([Path(sys.argv[0]).name, sys.argv[1:], str(Path.cwd()), spent,
+                                  place_of(began_with), environment(began_with), limits()]).encode()
+            socket.send_fds(line, [number(len(request))], [0, 1, 2])
+            line.sendall(request)
             process = read_number(line)
         except OSError:              # it has ended, or its folder is gone
             return None
@@ -106,7 +106,7 @@ def ask(path: str) -> int | None:
 
 
 def follow(line: socket.socket, process: int) -> int:
-    """Wait for the process that runs the command, and pass signals on to it."""
+    """Wait for the process that runs the command, and pass signals to it."""
     passed: list[int] = []
 
     def pass_on(number: int, _frame: object) -> None:
@@ -119,8 +119,8 @@ def follow(line: socket.socket, process: int) -> int:
         signal.signal(expected, handler)
     if code is not None and not (code == AGAIN and passed):
         return code
-    if passed:                       # it ended by the signal, and so does this process
+    if passed:                       # it ended by the signal; end this process likewise
         signal.signal(passed[-1], signal.SIG_DFL)
         os.kill(os.getpid(), passed[-1])
-    raise StageError("The process that ran this command was killed. What it had written is kept: run the "
+    raise StageError("The process that ran this command was killed. Its written output is kept: run the "
                      "same command again.")

@@ -1,4 +1,4 @@
-"""A command in a fork of `warehouse warm`: run as if it had been started by itself."""
+"""A command in a fork of `warehouse warm`: run as if it had been started normally."""
 
 import atexit
 import contextlib
@@ -20,8 +20,8 @@ LAST_WORDS_LOST = 120                # Python's exit code where output cannot be
 
 
 class Job(NamedTuple):
-    """A command to run: its connection, what it is, where, for how long it ran, its standard streams, and
-    the variables that give it its GPUs.
+    """A command to run: its connection, name, arguments and folder, its earlier running time, its standard
+    streams, and the variables that assign its GPUs.
     """
 
     line: socket.socket
@@ -34,13 +34,13 @@ class Job(NamedTuple):
 
 
 def fork(work: Callable[[], int]) -> int:
-    """A process that does some work and ends, whatever happens, with the exit code it gives; its id."""
+    """Fork a process that does some work and always ends with its exit code; return its id."""
     process, code = os.fork(), 1
     if process == 0:
         try:
             become_job()
             code = work()
-        except ConnectionError:                        # the command was killed: nobody wants to know
+        except ConnectionError:                        # the command was killed: nobody reads the code
             pass
         except BaseException:
             traceback.print_exc()
@@ -50,10 +50,10 @@ def fork(work: Callable[[], int]) -> int:
 
 
 def become_job() -> None:
-    """What a fork does first: end with its parent, hear signals as a process of its own, forget clean-ups."""
+    """First steps of a fork: end with its parent, reset signal handlers, drop inherited clean-ups."""
     end_with_parent(signal.SIGKILL)
     os.setsid()
-    atexit._clear()                                    # the parent's, who will run them
+    atexit._clear()                                    # the parent runs its own
     weakref.finalize._registry.clear()                 # type: ignore[attr-defined]
     weakref.finalize._registered_with_atexit = False   # type: ignore[attr-defined]
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -61,7 +61,7 @@ def become_job() -> None:
 
 
 def clean_up(_code: int = 0) -> None:
-    """A fork's own clean-ups, not those of the process that it came from."""
+    """Run a fork's own clean-ups, not those of its parent."""
     atexit._run_exitfuncs()
 
 
@@ -91,7 +91,7 @@ def run_job(job: Job, command: Any, before_the_end: Callable[[int], object] = cl
             written.flush()
         except OSError:              # a full disk, a reader that is gone
             code, warm.sound = code or LAST_WORDS_LOST, False
-    nowhere = os.open(os.devnull, os.O_RDWR)           # whoever reads from the command waits for its end
+    nowhere = os.open(os.devnull, os.O_RDWR)           # readers of the command wait for its end
     for number in range(3):
         os.dup2(nowhere, number)
     os.close(nowhere)
@@ -102,7 +102,7 @@ def run_job(job: Job, command: Any, before_the_end: Callable[[int], object] = cl
 
 
 def call(command: Any, job: Job) -> int:
-    """The exit code of a click command; AGAIN where a new process has to run it."""
+    """The exit code of a click command; AGAIN if a new process has to run it."""
     try:
         command.main(args=job.words, prog_name=job.name)
     except SystemExit as end:
@@ -119,13 +119,13 @@ def call(command: Any, job: Job) -> int:
 
 
 def tell(words: str) -> None:
-    """Print to where errors go, if they can go there."""
+    """Print to standard error if possible."""
     with contextlib.suppress(OSError):
         print(words, file=sys.stderr)
 
 
 def end_with_client(line: socket.socket, finished: threading.Event) -> None:
-    """Kill this process when the command that it runs is killed where it was typed."""
+    """Kill this process when the client of its command is killed."""
     with line, contextlib.suppress(OSError):
         line.recv(1)
     if not finished.is_set():

@@ -1,15 +1,15 @@
-"""Processes that run the commands of a loop after importing once: what `warehouse warm COMMAND` starts.
+"""Processes that run a loop's commands after importing once, started by `warehouse warm COMMAND`.
 
     command                    warehouse warm                      job
     connect, [0, 1, 2], request -->
-                               fork, or hand it to the one that stays
+                               fork, or hand it to the resident
                                <---------------- process id -------
     signals ------------------------------------------------------>
                                <---------------- exit code --------
 
 A job is a fork of a process that has imported the rooms and opened no GPU. Commands that keep an engine or a
-policy (`STAYS` in their room's cli) run in one fork for each place (`warm.PLACE`: GPUs, and the rank among
-those who train together), one after the other. A job ends with its command, and all with COMMAND.
+policy (`STAYS` in their room's cli) run one after the other in one resident fork per place (`warm.PLACE`:
+GPUs, and the rank in a joint training). A job ends with its command, and all end with COMMAND.
 """
 
 import contextlib
@@ -38,13 +38,13 @@ from warehouse.stages import warm
 from warehouse.stages.children import SECONDS_TO_END, child
 from warehouse.stages.warm_job import Job, clean_up, fork, run_job
 
-FOLDER = "rollhouse-warm-"           # of a socket, in the folder of temporary files
-IDLE, ENDS = b".", b"!"              # what a process that stays says when it has run a command
-SOCKET = f"{zlib.crc32(os.uname().nodename.encode()):08x}"      # told apart by machines: none hears another's
-LONGEST_PLACE = 70                   # of the folder of a socket, whose whole path has at most 107 bytes
+FOLDER = "rollhouse-warm-"           # prefix of the socket's folder, in the temporary directory
+IDLE, ENDS = b".", b"!"              # messages of a resident process after a command
+SOCKET = f"{zlib.crc32(os.uname().nodename.encode()):08x}"      # one per machine
+LONGEST_PLACE = 70                   # of a socket's folder; the whole path has at most 107 bytes
 GPU_DEVICES = "/dev/nvidia"
 PORT = "MASTER_PORT"
-# torch asks the driver's library how many GPUs there are, not the driver, which would not survive a fork.
+# torch counts GPUs through the driver's library, not through the driver, which would not survive a fork.
 SETTINGS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
@@ -53,7 +53,7 @@ Residents = dict[tuple[str, tuple[tuple[str, str], ...]], "Resident"]       # by
 
 @dataclass
 class Resident:
-    """The one process that runs all commands of a name at a place, one after the other."""
+    """The process that runs all commands of a name at a place, one after the other."""
 
     process: int
     line: socket.socket
@@ -61,19 +61,19 @@ class Resident:
 
 
 def run_warm(command: Sequence[str]) -> int:
-    """Run COMMAND, and the commands that it calls in processes that have imported already; its exit code."""
-    if sys.platform != "linux":                        # whose forks, signals and sockets this is made of
+    """Run COMMAND, and its commands in processes that have imported already; return its exit code."""
+    if sys.platform != "linux":                        # this needs Linux's forks, signals and sockets
         return subprocess.call(command)
     os.environ.update({name: value for name, value in SETTINGS.items() if name not in os.environ})
     rooms = load_rooms()
-    os.environ.pop(warm.VARIABLE, None)                # of a server that this one runs in: jobs stay here
+    os.environ.pop(warm.VARIABLE, None)                # from an outer server: jobs stay in this one
     place = tempfile.gettempdir() if len(tempfile.gettempdir()) < LONGEST_PLACE else "/tmp"
     sweep(place)
     with tempfile.TemporaryDirectory(prefix=FOLDER, dir=place) as folder, socket.socket(
             socket.AF_UNIX) as listener:
         listener.bind(f"{folder}/new")
         listener.listen()
-        os.rename(f"{folder}/new", f"{folder}/{SOCKET}")   # found by a sweep only now that it listens
+        os.rename(f"{folder}/new", f"{folder}/{SOCKET}")   # a sweep may find it only once it listens
         more = {warm.VARIABLE: f"{folder}/{SOCKET}"}
         if touches_gpu():
             more = {warm.VARIABLE: "off"}
@@ -83,7 +83,7 @@ def run_warm(command: Sequence[str]) -> int:
 
 
 def sweep(place: str) -> None:
-    """Remove the folders of this machine's servers that were killed: nobody listens there."""
+    """Remove the folders of this machine's killed servers, which nobody listens to."""
     for left in Path(place).glob(f"{FOLDER}*/{SOCKET}"):
         with socket.socket(socket.AF_UNIX) as line, contextlib.suppress(OSError):
             line.setblocking(False)
@@ -94,7 +94,7 @@ def sweep(place: str) -> None:
 
 
 def load_rooms() -> dict[str, Any]:
-    """The commands by name, imported with all that they need (`LOADS` in each room's cli)."""
+    """The commands by name, imported with everything they need (`LOADS` in each room's cli)."""
     rooms, modules = {}, list[str]()
     for script in entry_points(group="console_scripts"):
         if script.dist and script.dist.name == "rollhouse":
@@ -108,7 +108,7 @@ def load_rooms() -> dict[str, Any]:
 
 
 def touches_gpu() -> bool:
-    """Whether this process has opened a GPU: then no fork of it can use one."""
+    """Whether this process has opened a GPU: then its forks cannot use one."""
     for opened in Path("/proc/self/fd").glob("*"):
         with contextlib.suppress(OSError):
             if os.readlink(opened).startswith(GPU_DEVICES):
@@ -117,12 +117,12 @@ def touches_gpu() -> bool:
 
 
 def serve(listener: socket.socket, rooms: dict[str, Any], served: subprocess.Popen[bytes]) -> int:
-    """Start a job for every command that connects, until the served one ends; its exit code."""
+    """Start a job for every command that connects, until the served one ends; return its exit code."""
     signal.signal(signal.SIGTERM, lambda *_: served.terminate())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)       # the served command hears Ctrl-C itself
+    signal.signal(signal.SIGINT, signal.SIG_IGN)       # the served command gets Ctrl-C itself
     common: list[Any] = [warm.environment(warm.began_with), warm.limits()]
     residents: Residents = {}
-    forks, told = set[int](), set[str]()
+    forks, reported = set[int](), set[str]()
     with selectors.DefaultSelector() as events:
         ended = os.pidfd_open(served.pid)
         events.register(listener, selectors.EVENT_READ)
@@ -131,7 +131,7 @@ def serve(listener: socket.socket, rooms: dict[str, Any], served: subprocess.Pop
             if not any(key.fileobj is listener for key, _ in events.select()):
                 continue
             with listener.accept()[0] as line:
-                answer(line, rooms, common, residents, forks, told)
+                answer(line, rooms, common, residents, forks, reported)
                 forks -= {process for process in forks if os.waitpid(process, os.WNOHANG)[0]}
         os.close(ended)
     for resident in residents.values():
@@ -142,10 +142,10 @@ def serve(listener: socket.socket, rooms: dict[str, Any], served: subprocess.Pop
 
 
 def answer(line: socket.socket, rooms: dict[str, Any], common: list[Any],
-           residents: Residents, forks: set[int], told: set[str]) -> None:
-    """Start the job that a command asks for, or tell the command that it has to run by itself.
+           residents: Residents, forks: set[int], reported: set[str]) -> None:
+    """Start the job that a command requests, or tell the command to run by itself.
 
-    Why is said once (`told`): nobody waits for imports in every iteration without knowing.
+    The reason is printed once (`reported`), so that repeated imports do not go unnoticed.
     """
     head, streams = receive_streams(line, 3)
     try:
@@ -155,11 +155,11 @@ def answer(line: socket.socket, rooms: dict[str, Any], common: list[Any],
             start(Job(line, name, words, folder, spent, streams, place), rooms, residents, forks)
         else:
             line.sendall(warm.number(warm.COLD))
-            if name in rooms and (why := difference(state, common)) not in told:
-                told.add(why)
-                print(f"{name} imports by itself, as whatever has {why} otherwise than `warehouse warm`.",
+            if name in rooms and (why := difference(state, common)) not in reported:
+                reported.add(why)
+                print(f"{name} imports by itself, because {why} differs from `warehouse warm`.",
                       file=sys.stderr)
-    except (ValueError, OSError):    # it, or who runs it, was just killed; nothing can be forked, or printed
+    except (ValueError, OSError):    # client or resident was killed, or fork or print failed
         pass
     finally:
         for stream in streams:
@@ -167,14 +167,14 @@ def answer(line: socket.socket, rooms: dict[str, Any], common: list[Any],
 
 
 def difference(state: list[Any], common: list[Any]) -> str:
-    """What keeps a command from running here: the variables, or the limits."""
+    """What keeps a command from running here: variables or limits."""
     (has, _), (wanted, _) = state, common
     names = sorted(name for name in has.keys() | wanted.keys() if has.get(name) != wanted.get(name))
     return ", ".join(names) or "a limit (ulimit, nice, taskset or umask)"
 
 
 def receive_streams(line: socket.socket, count: int) -> tuple[bytes, list[int]]:
-    """Eight bytes and the open files that came with them, which no program that is started inherits."""
+    """Eight bytes and the open files sent with them, which started programs do not inherit."""
     head, streams, _, _ = socket.recv_fds(line, 8, count)
     for stream in streams:
         os.set_inheritable(stream, False)
@@ -182,9 +182,9 @@ def receive_streams(line: socket.socket, count: int) -> tuple[bytes, list[int]]:
 
 
 def start(job: Job, rooms: dict[str, Any], residents: Residents, forks: set[int]) -> None:
-    """Run a job in a fork, or in the process that stays for its command if that has nothing to do.
+    """Run a job in a fork, or in the idle resident process of its command.
 
-    Processes that train together find each other once: where others are to, by another port, they end.
+    Processes that train together form a group once; for a group on another port, the old ones end.
     """
     command = rooms[job.name]
     if not getattr(room_of(command), "STAYS", False):
@@ -205,9 +205,9 @@ def start(job: Job, rooms: dict[str, Any], residents: Residents, forks: set[int]
         forks.add(fork(lambda: run_job(job, command)))
         return
     resident.busy = True
-    asked = json.dumps([job.words, job.folder, job.spent, job.place]).encode()
-    socket.send_fds(resident.line, [warm.number(len(asked))], [job.line.fileno(), *job.streams])
-    resident.line.sendall(asked)
+    request = json.dumps([job.words, job.folder, job.spent, job.place]).encode()
+    socket.send_fds(resident.line, [warm.number(len(request))], [job.line.fileno(), *job.streams])
+    resident.line.sendall(request)
 
 
 def room_of(command: Any) -> ModuleType:
@@ -216,12 +216,12 @@ def room_of(command: Any) -> ModuleType:
 
 
 def has_ended(resident: Resident) -> bool:
-    """Whether the process is gone, or about to go; notes what it finished meanwhile."""
+    """Whether the process has ended or is ending; records what it finished meanwhile."""
     try:
         said = resident.line.recv(1, socket.MSG_DONTWAIT)
     except BlockingIOError:
         return False
-    except ConnectionError:                            # it was killed before it read what it was sent
+    except ConnectionError:                            # it was killed before it read its message
         said = ENDS
     resident.busy = False
     if said != IDLE:
@@ -230,8 +230,8 @@ def has_ended(resident: Resident) -> bool:
 
 
 def await_end(resident: Resident) -> None:
-    """Close the line of a process, which ends by that, and wait until it has cleaned up."""
-    resident.line.shutdown(socket.SHUT_RDWR)            # forks of this process hold it as well
+    """Close the connection of a process, which ends it, and wait until it has cleaned up."""
+    resident.line.shutdown(socket.SHUT_RDWR)            # forks of this process also hold it
     resident.line.close()
     ended = os.pidfd_open(resident.process)
     if not select.select([ended], [], [], SECONDS_TO_END)[0]:
@@ -241,10 +241,10 @@ def await_end(resident: Resident) -> None:
 
 
 def fork_resident(first: Job, command: Any) -> Resident:
-    """A process that waits for commands, the first one too, until its line is closed or one of them fails.
+    """A process that waits for commands, `first` included, until its line is closed or one of them fails.
 
-    One that was refused before it began, `warm.sound` then, does not end it; one that says, by `warm.stays`,
-    that it was the last, does.
+    A command refused before it began (`warm.sound`) does not end it; a command that clears `warm.stays` is
+    its last.
     """
     ours, theirs = socket.socketpair()
 
@@ -257,7 +257,7 @@ def fork_resident(first: Job, command: Any) -> Resident:
             clean_up()
 
     def stay() -> int:
-        for inherited in (ours, first.line):           # what is of the first is sent like all that follows
+        for inherited in (ours, first.line):           # the first job's streams are sent like later ones
             inherited.close()
         for stream in first.streams:
             os.close(stream)

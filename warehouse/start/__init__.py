@@ -1,6 +1,6 @@
-"""What a newcomer types first: the demo out of the package, the doctor of this machine; imports no stage.
+"""What a newcomer runs first: the demo from the package, and the doctor of this machine; imports no stage.
 
-`data` is what the wheel brings: the demo's model, tasks and options, and the list of packages for a machine
+`data` is part of the wheel: the demo's model, tasks and options, and the list of packages for a machine
 without a GPU.
 """
 

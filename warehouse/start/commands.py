@@ -19,7 +19,7 @@ def demo(run: Path, iterations: int) -> None:
     """Train a tiny model on grid tasks, on a CPU, and draw a report.
 
     RUN is runs/demo by default, ITERATIONS 10 (three minutes on two cores); 0 only makes the run folder.
-    Model, tasks and options come with Rollhouse. Run it again after any end: it goes on where it stopped.
+    Model, tasks and options come with Rollhouse. Run it again after any end: it continues where it stopped.
     """
     if not os.environ.get(warm.VARIABLE):
         from warehouse.stages.warm_server import run_warm
@@ -55,7 +55,7 @@ def doctor(stage: str | None, model: str | None, revision: str | None, as_json: 
                 click.echo(f"{name}: get it by  {finding.command}")
     if as_json:
         click.echo(as_line(found))
-    able = [name for name, told in found.items() if told["able"]]
+    able = [name for name, report in found.items() if report["able"]]
     if not as_json and not model:
         click.echo(f"able: {', '.join(able) or 'none'}")
     sys.exit(len(able) < len(found))

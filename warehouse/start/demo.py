@@ -1,4 +1,4 @@
-"""The demo: ten iterations on generated grid tasks with the starter policy, out of the package."""
+"""The demo: ten iterations on generated grid tasks with the starter policy, from the package."""
 
 import time
 from collections.abc import Callable
@@ -17,9 +17,9 @@ QUESTIONS = ("select iteration, reward_mean, tokens_mean, truncated_share from i
 
 
 def run_demo(run: Path, iterations: int, say: Callable[[str], None]) -> None:
-    """Make the run, train it until `iterations` are done, and draw its report; typed again, it goes on.
+    """Make the run, train it until `iterations` are done, and draw its report; a repeated call continues.
 
-    Leaves by SystemExit where the loop ends with another exit code than 0.
+    Raises SystemExit if the loop ends with an exit code other than 0.
     """
     began, folder = time.monotonic(), str(run)
     if not (run / "warehouse.json").exists():
@@ -31,10 +31,10 @@ def run_demo(run: Path, iterations: int, say: Callable[[str], None]) -> None:
           "--eval-options", EVALUATED)
     _call("warehouse", "summary", folder)
     _call("reports", "build", folder)
-    asked = "\n".join(f'  warehouse sql {shell_quote(run)} "{query.format(iterations=iterations)}"'
-                      for query in QUESTIONS)
+    queries = "\n".join(f'  warehouse sql {shell_quote(run)} "{query.format(iterations=iterations)}"'
+                        for query in QUESTIONS)
     say(f"\nThe demo is complete ({time.monotonic() - began:.0f} s this time).\n"
-        f"warehouse: {run}; two questions to it:\n{asked}\nreport:    {run / 'report.html'}")
+        f"warehouse: {run}; two questions to it:\n{queries}\nreport:    {run / 'report.html'}")
 
 
 def _call(name: str, *words: str) -> None:

@@ -1,6 +1,6 @@
-"""Whether this machine can sample, isolate and train, and what can be done with a model.
+"""Whether this machine can sample, isolate and train, and how a model can be used.
 
-Each stage is asked: it has a module `doctor` with `examine() -> Finding` and, where models matter to it,
+Each stage has a module `doctor` with `examine() -> Finding` and, if it depends on the model,
 `examine_model(model, revision, copy) -> Finding`.
 """
 
@@ -18,27 +18,27 @@ from warehouse.start.finding import Finding
 from warehouse.store.errors import StageError
 
 STAGES = ("rollout", "score", "train")
-OF_MODELS = ("train", "rollout")        # rollout starts its engine with the tiny copy that train has made
-# Families of docs/models.md in which every way was tried: `init` need not try them again.
+OF_MODELS = ("train", "rollout")        # rollout starts its engine with train's tiny copy
+# Families of docs/models.md that are fully tested: `init` need not test them again.
 KNOWN = {"gemma", "gemma2", "gemma3_text", "granite", "llama", "mistral", "phi3", "qwen2", "qwen3"}
 ODD_POSITIONS = {"longrope", "dynamic"}
 
 
 def examine_machine(stages: tuple[str, ...]) -> Iterator[tuple[str, Finding]]:
-    """What each stage finds here, by its name."""
+    """The finding of each stage about this machine, by its name."""
     for stage in stages:
         yield stage, _doctor(stage).examine()
 
 
 def examine_model(model: str, revision: str | None = None) -> Iterator[tuple[str, Finding]]:
-    """What each stage can do with a model, a folder or hub id, by its config and a tiny random copy of it."""
+    """How each stage can use a model, a folder or hub id, from its config and a tiny random copy."""
     with tempfile.TemporaryDirectory(prefix="rollhouse-doctor-") as folder:
         for stage, doctor in [(stage, _doctor(stage)) for stage in OF_MODELS]:
             yield stage, doctor.examine_model(model, revision, Path(folder))
 
 
 def check_new_model(model: str, revision: str | None = None) -> list[str]:
-    """What has to be known of a model before anything is sampled; StageError where it cannot be trained."""
+    """Lines about a model, needed before anything is sampled; StageError if it cannot be trained."""
     if _is_known(_config(model, revision)):
         return []
     lines = []
@@ -66,7 +66,7 @@ def _is_known(config: dict[str, Any]) -> bool:
 
 
 def _doctor(stage: str) -> Any:
-    """A stage's module that looks at machines, found by the stage's command: this room imports no stage."""
+    """A stage's `doctor` module, found through the stage's command: this room imports no stage."""
     module = getattr(room_command(stage).callback, "__module__", stage)
     with contextlib.suppress(StageError):       # without an engine
         getattr(sys.modules[module], "prepare_to_load", bool)()

@@ -1,16 +1,16 @@
-"""What a stage says to `warehouse doctor` about this machine or a model."""
+"""What a stage reports to `warehouse doctor` about this machine or a model."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
-SAID = "said.json"      # beside a tiny copy of a model: some ids, and what `train` says of all but the first
+SAID = "said.json"      # next to a tiny copy of a model: ids, and `train`'s logprobs of all but the first
 
 
 @dataclass
 class Finding:
-    """Whether a stage can work here, sentences about it, and the command that gets what is missing.
+    """Whether a stage can work here, sentences about it, and the command that installs what is missing.
 
-    `facts` are the same for programs. With `able` False the last of `lines` is the reason.
+    `facts` are the same for programs. If `able` is False, the last of `lines` is the reason.
     """
 
     able: bool = True
@@ -19,7 +19,7 @@ class Finding:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def refuse(self, line: str, command: str | None = None) -> "Finding":
-        """The same with a reason why the stage cannot work, and what to run."""
+        """The finding with a reason why the stage cannot work, and the command to run."""
         self.able, self.command = False, command
         self.lines.append(line)
         return self

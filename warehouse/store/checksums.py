@@ -1,4 +1,4 @@
-"""Hashes of stored files, and whether a file is still what was written."""
+"""Hashes of stored files, and whether a file is unchanged."""
 
 import functools
 import hashlib
@@ -11,25 +11,25 @@ from typing import Any
 from warehouse.store.commit import ensure_local, twin_of
 from warehouse.store.errors import StageError
 
-OPTIMIZER = "optimizer.pt"          # of a policy: what its next training goes on from, and nothing else reads
-TASK_COLUMNS = ["task_id", "split", "heldout", "kind", "messages", "payload"]      # what a run's tasks are
+OPTIMIZER = "optimizer.pt"          # of a policy: only the next training reads it
+TASK_COLUMNS = ["task_id", "split", "heldout", "kind", "messages", "payload"]      # what defines the tasks
 
 
 def part_facts(part: Path) -> dict[str, Any]:
-    """How a manifest lists a part."""
+    """A part's entry in a manifest."""
     return {"name": part.name, "bytes": part.stat().st_size, "sha256": sha256_of(part)}
 
 
 def part_damage(path: Path, facts: dict[str, Any], *, quick: bool = False) -> str:
-    """How a part differs from what its manifest lists, by its size alone if `quick`; '' if it does not.
+    """How a part differs from its manifest entry, by size only if `quick`; '' if it does not.
 
     A file is hashed once per process, and again only when its size, time or inode changed.
     """
     damage = _differs(path, facts, quick)
-    if damage and twin_of(path):        # in an object store the object counts, not the copy of it here
+    if damage and twin_of(path):        # in an object store the object counts, not its local copy
         path.unlink(missing_ok=True)
         ensure_local([path])
-        _hash_once.cache_clear()        # it may have the time and the inode of the other
+        _hash_once.cache_clear()        # it may have the other's time and inode
         damage = _differs(path, facts, quick)
     return damage
 
@@ -47,7 +47,7 @@ def _differs(path: Path, facts: dict[str, Any], quick: bool) -> str:
 
 
 def tasks_sha256(tables: Iterable[Any]) -> str:
-    """One hash of all that the table `tasks` asks and expects; it comes in pieces, in the order of import."""
+    """One hash over all columns that define tasks; the table comes in pieces, in the order of import."""
     digest = hashlib.sha256()
     for table in tables:
         for row in table.select(TASK_COLUMNS).to_pylist():
@@ -57,7 +57,7 @@ def tasks_sha256(tables: Iterable[Any]) -> str:
 
 @functools.cache
 def check_tasks(parts: tuple[tuple[Path, int, int], ...], folder: Path, wanted: str | None) -> None:
-    """StageError unless the tasks in the parts are those that the run was made with."""
+    """StageError unless the parts hold the tasks that the run was made with."""
     from warehouse.store.parts import read_groups
     groups = (group for path, *_ in parts for group in read_groups(path, "tasks", TASK_COLUMNS))
     if wanted not in (None, actual := tasks_sha256(groups)):
@@ -67,7 +67,7 @@ def check_tasks(parts: tuple[tuple[Path, int, int], ...], folder: Path, wanted: 
 
 
 def check_policy_files(folder: Path, stored: dict[str, Any], unread: Sequence[str] = ()) -> None:
-    """StageError if files of a policy, those `unread` aside, are not as its policy.json, `stored`, says."""
+    """StageError if files of a policy, except `unread`, differ from its policy.json, `stored`."""
     way_out = "Restore the folder from a copy, or see what `warehouse check --fix` can do."
     try:
         hashes = file_hashes(folder, unread)
@@ -75,7 +75,7 @@ def check_policy_files(folder: Path, stored: dict[str, Any], unread: Sequence[st
         changed = [name for name, sha256 in stored.get("files", {}).items()
                    if hashes.get(name) != sha256 and name not in unread]
     except FileNotFoundError as error:
-        raise StageError(f"{folder} was put aside meanwhile. Run the same command again.") from error
+        raise StageError(f"{folder} was discarded meanwhile. Run the same command again.") from error
     except OSError as error:
         raise StageError(f"{folder} cannot be read: {error.strerror}. {way_out}") from error
     if actual != stored["sha256"]:
@@ -86,23 +86,23 @@ def check_policy_files(folder: Path, stored: dict[str, Any], unread: Sequence[st
 
 
 def weights_sha256(folder: Path, hashes: dict[str, str] | None = None) -> str:
-    """Hash of a policy's weights: sha256 over its safetensors files in order of name.
+    """Hash of a policy's weights: sha256 over its safetensors files, sorted by name.
 
-    Of a single file it is in `hashes`, those of the folder's files, if these are known.
+    For a single file it is taken from `hashes`, the hashes of the folder's files, if given.
     """
     weights = sorted(folder.glob("*.safetensors"))
     return hashes[weights[0].name] if hashes and len(weights) == 1 else sha256_of(*weights)
 
 
 def file_hashes(folder: Path, unread: Sequence[str] = ()) -> dict[str, str]:
-    """Hex sha256 of each file of a folder but those `unread`, by name; four are hashed side by side."""
+    """Hex sha256 of each file of a folder except `unread`, by name; four are hashed in parallel."""
     paths = [path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in unread]
     with ThreadPoolExecutor(4) as pool:
         return dict(zip([path.name for path in paths], pool.map(sha256_of, paths), strict=True))
 
 
 def sha256_of(*paths: Path) -> str:
-    """Hex sha256 of a file, or of several one after the other."""
+    """Hex sha256 of a file, or of several concatenated."""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as stream:

@@ -1,4 +1,4 @@
-"""Atomic writes: a file appears whole under its final name, and the first writer wins."""
+"""Atomic writes: a file appears complete under its final name, and the first writer wins."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from typing import Any, Protocol
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import json_bytes
 
-COPY_MARKER = "object-store.json"  # in the working copy of a run in an object store: its address
+COPY_MARKER = "object-store.json"  # in a working copy: the address of its run in an object store
 TEMPORARY_MARK = ".tmp-"  # in the middle, so that no glob for *.parquet or *.json matches a temporary file
 
 
 class Twin(Protocol):
-    """The objects that a run folder is the working copy of: `warehouse.objects.working_copy.WorkingCopy`."""
+    """The objects of which a run folder is the working copy: `warehouse.objects.working_copy.WorkingCopy`."""
 
     root: Path
     address: str
@@ -41,23 +41,23 @@ class Twin(Protocol):
     def pack_log(self, last: int) -> None: ...
 
 
-TWINS: dict[Path, Twin] = {}  # of the runs in object stores that this process opened, by their folders
+TWINS: dict[Path, Twin] = {}  # of this process's runs in object stores, by working copy
 
 
 def twin_of(path: Path) -> Twin | None:
-    """The objects of the run that a path lies in; None for a run that is a folder and nothing else."""
+    """The objects of the run that contains a path; None for a run that is only a folder."""
     return next((twin for root, twin in TWINS.items() if path.is_relative_to(root)), None) if TWINS else None
 
 
 def by_address(text: str) -> str:
-    """A text for the user in which working copies are named by the addresses of their runs."""
+    """A text for the user, with working copies replaced by the addresses of their runs."""
     for root, twin in TWINS.items():
         text = text.replace(str(root), twin.address)
     return text
 
 
 def ensure_local(paths: Iterable[Path]) -> None:
-    """Have files of a run at hand before they are read: those in an object store may not be here yet."""
+    """Make files of a run available before they are read: those in an object store are downloaded."""
     if TWINS:
         listed = list(paths)
         if listed and (twin := twin_of(listed[0])):
@@ -65,7 +65,7 @@ def ensure_local(paths: Iterable[Path]) -> None:
 
 
 def file_names(folder: Path, pattern: str) -> list[str]:
-    """Names of a folder's committed files, in order; in an object store also those that are not here yet."""
+    """Names of a folder's committed files, sorted; for an object store including those not downloaded."""
     names = {path.name for path in folder.glob(pattern)}
     if twin := twin_of(folder):
         names |= set(fnmatch.filter(twin.file_names(folder), pattern))
@@ -73,10 +73,10 @@ def file_names(folder: Path, pattern: str) -> list[str]:
 
 
 def commit_file(path: Path, write: Callable[[Path], object]) -> bool:
-    """Write `path` through a temporary twin; True if this call made it, False if it stood already.
+    """Write `path` through a temporary file; True if this call made it, False if it existed already.
 
     `write(temporary)` fills the temporary file. It is flushed to disk before `path` is linked to it, so a
-    kill at any instant leaves either nothing or the whole file under `path`. The file is read-only after.
+    kill at any instant leaves either nothing or the whole file under `path`. The file is then read-only.
     """
     if path.exists():
         return False
@@ -95,24 +95,24 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> bool:
 
 
 def commit_bytes(path: Path, content: bytes) -> bool:
-    """Write bytes to `path` atomically; False if it stood already."""
+    """Write bytes to `path` atomically; False if it existed already."""
     return commit_file(path, lambda temporary: temporary.write_bytes(content))
 
 
 def commit_json(path: Path, value: object) -> bool:
-    """Write `value` as indented JSON to `path` atomically; False if it stood already."""
+    """Write `value` as indented JSON to `path` atomically; False if it existed already."""
     return commit_bytes(path, json_bytes(value))
 
 
 def replace_bytes(path: Path, content: bytes) -> None:
-    """Replace `path` atomically; for files that are derived and may be made again at any time."""
+    """Replace `path` atomically; for derived files, which can be made again at any time."""
     replace_file(path, lambda written: written.write_bytes(content))
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` make a file, and replace `path` with it atomically.
 
-    What is not a file (/dev/null, a pipe) or a link to one is written to and stays what it is.
+    A path that is no regular file (/dev/null, a pipe), or a link to one, is written to and keeps its type.
     """
     with saying_why(path):
         if path.is_dir():
@@ -120,10 +120,10 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
         if path.exists() and (path.is_symlink() or not path.is_file()):
             write(path)
             return
-        path = path.resolve()       # of a link to a file that is to come
+        path = path.resolve()       # of a link to a file that does not exist yet
         _sweep(path)
     with beside(path) as temporary, temporary.open("xb") as held:
-        with contextlib.suppress(OSError):      # of a filesystem without locks, where nobody sweeps
+        with contextlib.suppress(OSError):      # of a filesystem without locks; there nothing is swept
             fcntl.flock(held, fcntl.LOCK_EX)
         reached("before write", path)
         write(temporary)
@@ -134,7 +134,7 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def _sweep(path: Path) -> None:
-    """Remove temporary files that killed writers of a file left: those that nobody holds a lock on."""
+    """Remove temporary files of killed writers: those without a lock."""
     for left in path.parent.glob(f"{glob.escape(path.name)}{TEMPORARY_MARK}*"):
         with contextlib.suppress(OSError), left.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -142,7 +142,7 @@ def _sweep(path: Path) -> None:
 
 
 def commit_directory(folder: Path, final: Path) -> bool:
-    """Rename a finished folder to `final`; False (and the folder removed) if `final` stood already."""
+    """Rename a finished folder to `final`; False (and the folder removed) if `final` existed already."""
     flush_folder(folder)
     twin = twin_of(final)
     first = twin is None or twin.create_folder(folder, final)
@@ -163,7 +163,7 @@ def commit_directory(folder: Path, final: Path) -> bool:
 
 
 def adopt_file(path: Path, to: Path) -> None:
-    """Give a committed file a second name, which takes no room; in an object store it is copied there."""
+    """Give a committed file a second name, which takes no space; in an object store it is copied there."""
     with saying_why(to):
         to.parent.mkdir(parents=True, exist_ok=True)
         if twin := twin_of(path):
@@ -173,7 +173,7 @@ def adopt_file(path: Path, to: Path) -> None:
 
 
 def reached(point: str, path: Path) -> None:
-    """A named instant of a commit; does nothing. The chaos tests put a function here that kills there."""
+    """A named point in a commit; does nothing. The chaos tests install a function that kills the process."""
 
 
 def _link(temporary: Path, path: Path) -> bool:
@@ -181,38 +181,38 @@ def _link(temporary: Path, path: Path) -> bool:
         os.link(temporary, path)
         return True
     except FileExistsError:
-        # NFS repeats a call whose answer was lost: then the file that stands there is this one.
+        # NFS repeats a call if the answer was lost: then the existing file is this one.
         return os.path.samefile(temporary, path)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
             raise
-        raise StageError(f"The filesystem of {path.parent} has no hard links, by which the files of a run "
-                         "appear whole (FAT, exFAT and some cloud mounts have none). Put the run on another "
+        raise StageError(f"The filesystem of {path.parent} has no hard links, which Rollhouse needs to make "
+                         "files appear whole (FAT, exFAT, some cloud mounts). Put the run on another "
                          "one, for example a local disk or NFS.") from error
 
 
 @contextlib.contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """A temporary file to write, which is to become `path`; what the system refuses is one sentence."""
+    """A temporary file that will become `path`; system errors become one sentence."""
     temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{uuid.uuid4().hex[:12]}")
     try:
         with saying_why(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             yield temporary
     finally:
-        with contextlib.suppress(OSError):  # the error before it counts; what stays is swept later
+        with contextlib.suppress(OSError):  # the earlier error counts; leftovers are swept later
             temporary.unlink()
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file that nobody needs any more, or that is gone already."""
+    """Remove a file that is no longer needed; it may already be gone."""
     if twin := twin_of(path):
         twin.remove(path)
     path.unlink(missing_ok=True)
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove what nobody needs any more; another process may be doing the same."""
+    """Remove a folder that is no longer needed; another process may be removing it, too."""
     if twin := twin_of(folder):
         twin.remove(folder)
     shutil.rmtree(folder, ignore_errors=True)
@@ -237,7 +237,7 @@ def flush(path: Path) -> None:
 
 @contextlib.contextmanager
 def saying_why(path: Path) -> Iterator[None]:
-    """What the system refuses while `path` is written becomes one sentence."""
+    """Turn system errors while writing `path` into one sentence."""
     try:
         yield
     except OSError as error:
@@ -245,7 +245,7 @@ def saying_why(path: Path) -> Iterator[None]:
 
 
 def readable(error: OSError, path: Path) -> Exception:
-    """A StageError that names the way out, where the system's error is the user's to mend."""
+    """A StageError with the way out, if the user can fix the system's error."""
     reasons = {errno.ENOSPC: "the disk is full: free some space",
                errno.EDQUOT: "the disk quota is used up: free some of it",
                errno.EROFS: "the filesystem is read-only: have it mounted for writing",

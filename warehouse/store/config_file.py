@@ -1,4 +1,4 @@
-"""RUN/config.toml, the one file of a run that is meant to be edited: its tables, and what they may hold."""
+"""RUN/config.toml, the only file of a run that users edit: its tables and their allowed content."""
 
 import math
 import re
@@ -8,27 +8,27 @@ from typing import Any
 
 from warehouse.store.errors import StageError
 
-# The stages, commands of `warehouse` and `reports` by their names, and for all of them [warehouse] (which
+# Tables: the stages, commands of `warehouse` and `reports` by name, and for all of them [warehouse] (which
 # scorer to show, what an hour costs), [queries] (saved queries) and [links] (saved pages of the viewer).
 TABLES = ("rollout", "score", "train", "warehouse", "queries", "summary", "sql", "watch", "check", "loop",
           "arms", "build", "compare", "prices", "links")
-GONE = ("results",)         # of commands of earlier versions
+GONE = ("results",)         # commands of earlier versions
 PRICE = "price-per-hour"
 HEADING = re.compile(r"\s*\[([^\[\]]+)\]")
 
 
 def named_scorer(root: Path) -> str | None:
-    """The scorer that RUN/config.toml names under [warehouse], if any."""
+    """The scorer named in [warehouse] of RUN/config.toml, if any."""
     return read_config(root / "config.toml").get("warehouse", {}).get("scorer")
 
 
 def price_per_hour(root: Path) -> float | None:
-    """What an hour of the run's machine costs in dollars, by [warehouse]; None if that says nothing."""
+    """The price in dollars of an hour of the run's machine, from [warehouse]; None if not given."""
     return read_config(root / "config.toml").get("warehouse", {}).get(PRICE)
 
 
 def read_config(path: Path) -> dict[str, dict[str, Any]]:
-    """The tables of a config file, none without a file; StageError naming what it may not hold."""
+    """The tables of a config file, none without a file; StageError naming invalid content."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -66,7 +66,7 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def price_of(path: Path, model: str) -> tuple[float, float] | None:
-    """What a model takes for a million tokens of prompt and of answer, by [prices]; None if that has none."""
+    """A model's price per million tokens of prompt and of answer, from [prices]; None if not given."""
     price = read_config(path).get("prices", {}).get(model)
     return (price["input"], price["output"]) if price else None
 
@@ -81,7 +81,7 @@ def _is_amount(value: object) -> bool:
 
 
 def place_in(path: Path, table: str, key: str = "") -> str:
-    """The file and the line of a table, or of a key in it, in words; the file alone where it has neither."""
+    """The file and line of a table, or of a key in it, in words; only the file if neither is found."""
     current = ""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if heading := HEADING.match(line):

@@ -1,4 +1,4 @@
-"""The one exception that a user sees: what is wrong and the way out, in one sentence; words of sentences."""
+"""The one exception that users see: what is wrong and the way out, in one sentence; helpers for sentences."""
 
 import json
 import os
@@ -10,13 +10,13 @@ from typing import Any
 
 
 class StageError(Exception):
-    """A problem that the user can mend; commands print it without a traceback and exit with `exit_code`."""
+    """A problem that the user can fix; commands print it without a traceback and exit with `exit_code`."""
 
     exit_code = 1
 
 
 class UnusableFile(StageError):
-    """A path that a command line names and that cannot be read; `problem`: missing, folder, file or form."""
+    """A path on the command line that cannot be read; `problem`: missing, folder, file or form."""
 
     def __init__(self, path: Path, problem: str, sentence: str) -> None:
         self.path, self.problem = path, problem
@@ -24,7 +24,7 @@ class UnusableFile(StageError):
 
 
 class NoRun(StageError):
-    """A path that holds no run which this version reads; `version` is its schema version, if it has one."""
+    """A path without a run that this version reads; `version` is its schema version, if it has one."""
 
     def __init__(self, path: str | Path, version: int | None, sentence: str) -> None:
         self.path, self.version = path, version
@@ -32,7 +32,7 @@ class NoRun(StageError):
 
 
 class Damaged(StageError):
-    """A file of the run at `path` that is not what was written, and `why`."""
+    """A file of the run at `path` that differs from what was written, and `why`."""
 
     def __init__(self, path: Path, why: str, sentence: str) -> None:
         self.path, self.why = path, why
@@ -40,7 +40,7 @@ class Damaged(StageError):
 
 
 class SettingChanged(StageError):
-    """A stage under way that is run with another value of a setting: `title`, `name`, `before` and `now`."""
+    """An unfinished stage run with another value of a setting: `title`, `name`, `before` and `now`."""
 
     def __init__(self, title: str, name: str, before: Any, now: Any, way_out: str) -> None:
         self.title, self.name, self.before, self.now = title, name, before, now
@@ -49,7 +49,7 @@ class SettingChanged(StageError):
 
 
 def check_file(path: Path, forms: Collection[str] = (), way_out: str = "", named_by: str = "") -> None:
-    """UnusableFile where `path` is no file, or its name ends in none of the `forms`."""
+    """UnusableFile if `path` is no file, or if its name has none of the endings `forms`."""
     begin = f"{named_by}: " if named_by else ""
     if os.path.isdir(path):
         raise UnusableFile(path, "folder", f"{begin}{path} is a folder. Name a file in it.")
@@ -67,13 +67,13 @@ def first_line(error: BaseException) -> str:
 
 
 def printable(text: str, *, kept: str = "\n\t") -> str:
-    """Foreign text made safe for a terminal: marks that steer it, but those `kept`, are spelled out."""
+    """Foreign text made safe for a terminal: control characters, except `kept`, are spelled out."""
     return "".join(letter if letter.isprintable() or letter in kept else ascii(letter)[1:-1]
                    for letter in text)
 
 
 def shorten(value: object, most: int) -> str:
-    """A value as JSON, of which a sentence shows no more than `most` characters."""
+    """A value as JSON, shortened to `most` characters."""
     text = json.dumps(value)
     return text if len(text) <= most else text[:most - 3] + "..."
 
@@ -84,12 +84,12 @@ def counted(number: int, noun: str, style: str = "") -> str:
 
 
 def shell_quote(word: object) -> str:
-    """A word of a command that is printed to be pasted, in quotes where the shell needs them."""
+    """A word of a printed command, quoted for the shell if needed."""
     return quote(str(word))
 
 
 def check_addresses(gib: float, what: str) -> None:
-    """StageError where `ulimit -v` is below `gib`: native code would end the process without a word."""
+    """StageError if `ulimit -v` is below `gib`: native code would end the process without a message."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY and limit < gib * 2**30:
         raise StageError(f"{what} needs at least {gib:g} GiB of addresses, `ulimit -v` allows "

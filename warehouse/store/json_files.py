@@ -1,7 +1,7 @@
-"""The JSON files of a run: whole, of the keys and types they must have, or an error that names them.
+"""The JSON files of a run, with the required keys and types, or an error that names them.
 
-Each is written with a `checksum` of its other keys, which is compared and taken off where it is read. A file
-without it is taken as it is: of an earlier version, or changed by a person who took the line out.
+Each is written with a `checksum` of its other keys, which is checked and removed on reading. A file without
+one is accepted: it is from an earlier version, or a person edited it and removed the line.
 """
 
 import errno
@@ -17,8 +17,8 @@ CHECKSUM = "checksum"
 
 
 def json_bytes(value: object) -> bytes:
-    """The content of a JSON file of the run; an object gets its checksum."""
-    value = json.loads(json.dumps(value))  # as it will be read: keys are texts
+    """The content of a JSON file of the run; an object gets a checksum."""
+    value = json.loads(json.dumps(value))  # as it will be read: keys become texts
     if isinstance(value, dict):
         value[CHECKSUM] = _checksum(value)
     return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
@@ -34,9 +34,9 @@ def read_json(path: Path, **types: type | tuple[type, ...]) -> dict[str, Any] | 
         value = json.loads(fresh_text(path))
     except FileNotFoundError as error:
         if path.is_symlink():
-            raise damaged(path, "it is a link to nothing") from error
+            raise damaged(path, "it is a broken link") from error
         return None
-    except (ValueError, RecursionError) as error:  # not JSON, or not even text
+    except (ValueError, RecursionError) as error:  # not JSON, or not text
         raise damaged(path, str(error)) from error
     if not isinstance(value, dict):
         raise damaged(path, "it is not an object")
@@ -51,17 +51,17 @@ def read_json(path: Path, **types: type | tuple[type, ...]) -> dict[str, Any] | 
 
 
 def damaged(path: Path, why: str) -> Damaged:
-    """The error for a file of the run that is not what was written."""
-    ways_out = {"warehouse.json": "Restore it from a copy of the run",       # nothing else says it
+    """The error for a file of the run that differs from what was written."""
+    ways_out = {"warehouse.json": "Restore it from a copy of the run",       # it cannot be derived
                 "object-store.json": "Remove it, and name the run by its address in the store"}
     way_out = ways_out.get(path.name, "Run `warehouse check --fix`, or restore the file from a copy")
     return Damaged(path, why, f"is damaged ({why}). {way_out}.")
 
 
 def fresh_text(path: Path) -> str:
-    """The text of a file; over NFS a file that another client replaces is stale: then the new one.
+    """The text of a file; over NFS, a file replaced by another client is stale: then the new one is read.
 
-    FileNotFoundError where there is none; StageError where the system refuses to open it.
+    FileNotFoundError if there is none; StageError if the system refuses to open it.
     """
     for attempt in range(STALE_ATTEMPTS + 1):
         try:

@@ -1,4 +1,4 @@
-"""Names that become folders: purposes, labels of evaluations, scorers; those of groups and prompts."""
+"""Names that become folders (purposes, labels of evaluations, scorers), and names of groups and prompts."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ import re
 
 from warehouse.store.errors import StageError
 
-# Sampling parameters that leave a policy's own distribution as it is.
+# Sampling parameters that do not change a policy's own distribution.
 UNTRUNCATED = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0,
                "frequency_penalty": 0.0}
 PURPOSE = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -16,7 +16,7 @@ MOST_BYTES = 200  # of a name, which is only part of the folder's
 
 
 def check_name(what: str, name: str, fitting: re.Pattern[str] = PURPOSE) -> str:
-    """The name; StageError if it cannot be a part of a folder's name."""
+    """The name; StageError if it cannot be part of a folder's name."""
     if not fitting.fullmatch(name) or len(name.encode()) > MOST_BYTES:
         shown = ascii(name if len(name) <= 40 else f"{name[:40]}..")
         raise StageError(f"{what} {shown} is not possible: it may have up to 100 letters (A to Z), digits, "
@@ -25,9 +25,9 @@ def check_name(what: str, name: str, fitting: re.Pattern[str] = PURPOSE) -> str:
 
 
 def completion_name(iteration: int, purpose: str, task_id: str, index: int) -> str:
-    """What `score explain` finds a completion by.
+    """The name of a completion for `score explain`.
 
-    `train` is in it where the task's own first piece would be taken for a purpose.
+    It contains `train` if the first piece of the task id looks like a purpose.
     """
     first, slash, _ = task_id.partition("/")
     left_out = purpose == "train" and not (slash and begins_purpose(first))
@@ -35,12 +35,12 @@ def completion_name(iteration: int, purpose: str, task_id: str, index: int) -> s
 
 
 def begins_purpose(name: str) -> bool:
-    """Whether a piece of a completion's name is taken for a purpose."""
+    """Whether a piece of a completion's name looks like a purpose."""
     return name.partition("-")[0] in ("train", "eval", "distil")
 
 
 def group_id_of(iteration: int, purpose: str, task_id: str, index: int) -> str:
-    """The name of a group, which no other group of the run has."""
+    """The name of a group, unique in the run."""
     return f"{iteration}/{purpose}/{task_id}/{index}"
 
 
@@ -50,27 +50,27 @@ def prompt_id_of(prompt_ids: list[int]) -> str:
 
 
 def turn_purpose(base: str, turn: int) -> str:
-    """The purpose that turn number `turn` of the rows of a purpose is stored under."""
+    """The purpose under which turn number `turn` of a purpose is stored."""
     return base if turn == 1 else f"{base}-turn{turn}"
 
 
 def turn_of(purpose: str) -> int:
-    """Which turn of a conversation the rows of a purpose are, from 1."""
+    """The turn of a conversation that rows of a purpose belong to, from 1."""
     match = TURN.fullmatch(purpose)
     return int(match[2]) if match else 1
 
 
 def base_purpose(purpose: str) -> str:
-    """The purpose of the first turns that those of a purpose go back to."""
+    """The purpose of the first turns of a purpose."""
     match = TURN.fullmatch(purpose)
     return match[1] if match else purpose
 
 
 def is_of(purpose: str, asked: str | None) -> bool:
-    """Whether rows of a purpose are asked for: by its name, by none, or by `eval`: every evaluation."""
+    """Whether rows of a purpose are asked for: by its name, by None, or by `eval` for every evaluation."""
     return asked in (None, purpose) or (asked == "eval" and purpose.startswith("eval-"))
 
 
 def is_training(purpose: str) -> bool:
-    """Whether rows of a purpose, of whatever turn, are to train on."""
+    """Whether rows of a purpose, of any turn, are training rows."""
     return base_purpose(purpose) == "train"

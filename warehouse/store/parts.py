@@ -1,4 +1,4 @@
-"""Parquet parts: how they are encoded, written and read."""
+"""Parquet parts: their encodings, and how they are written and read."""
 
 import os
 import re
@@ -31,11 +31,11 @@ NAMES = {"purpose", "task_id", "group_id", "scorer", "split", "finish_reason", "
 # thousand files would cost more to list than their columns to read.
 ROW_GROUP_SIZES = {"samples": 16384}
 ROW_GROUP_SIZE = 1024
-WORTH_THREADS = 1 << 20  # bytes of a part; those of a small part take longer to hand over than to read
+WORTH_THREADS = 1 << 20  # bytes of a part; for smaller ones threads do not pay
 
 
 def write_part(path: Path, table_name: str, table: pa.Table, metadata: dict[str, str]) -> bool:
-    """Commit `table` as the part `path`; False if that part stood already. Columns must fit the schema."""
+    """Commit `table` as the part `path`; False if the part existed already. Columns must fit the schema."""
     names = arrow_schema(table_name).names
     missing = set(names) ^ set(table.column_names)
     assert not missing, f"columns of {table_name} do not fit the schema: {sorted(missing)}"
@@ -48,17 +48,17 @@ def write_part(path: Path, table_name: str, table: pa.Table, metadata: dict[str,
 
 
 def as_stored(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Columns as readers know them, in order, under the names and of the types of a part's own schema."""
+    """Columns in the readers' schema, converted to the order, names and types of a part's own schema."""
     return rows.rename_columns(schema.names).cast(schema)
 
 
 def row_group_size(table_name: str) -> int:
-    """Rows of a table that are stored, and can be skipped, together."""
+    """Rows of a table per row group."""
     return ROW_GROUP_SIZES.get(table_name, ROW_GROUP_SIZE)
 
 
 def part_writer(path: Path, table_name: str, metadata: dict[str, str]) -> pq.ParquetWriter:
-    """A writer with the encodings of parts; each page gets a checksum, so that a flipped bit is an error."""
+    """A writer with the encodings of parts; each page gets a checksum, so a flipped bit is an error."""
     schema = arrow_schema(table_name)
     schema = pa.schema([field.with_name(stored_names(table_name)[field.name]) for field in schema])
     facts = {"schema_version": str(SCHEMA_VERSION), "table": table_name, **metadata}
@@ -70,12 +70,12 @@ def part_writer(path: Path, table_name: str, metadata: dict[str, str]) -> pq.Par
         path, schema.with_metadata({f"rollhouse.{key}": value for key, value in facts.items()}),
         compression="zstd", compression_level=levels, write_page_index=True, write_page_checksum=True,
         column_encoding=encodings or None, use_dictionary=[name for name in schema.names if name in NAMES],
-        # The least and the greatest of a long text tell nothing, and would be written whole.
+        # Statistics of long texts are useless, and would be written in full.
         write_statistics=[leaf for leaf, name in leaves.items() if name not in TEXTS])
 
 
 def _leaves(name: str, kind: pa.DataType) -> list[str]:
-    """The columns of plain values that Parquet stores for a column."""
+    """The columns of primitive values that Parquet stores for a column."""
     if pa.types.is_list(kind):
         return _leaves(f"{name}.list.element", kind.value_type)
     if pa.types.is_struct(kind):
@@ -91,8 +91,8 @@ def part_number(path: Path) -> int:
 
 
 def spills_of(part: Path) -> list[Path]:
-    """What is saved of a part of completions that is still open."""
-    # Exactly so many digits: what another worker is writing just now has a longer name.
+    """The spills of a part of completions that is still open."""
+    # Exactly so many digits: a file that another worker is writing has a longer name.
     return sorted(part.parent.glob(f"{part.name}.spill-{'[0-9a-f]' * 12}"))
 
 
@@ -100,7 +100,7 @@ def read_parts(paths: list[Path], table_name: str, columns: Sequence[str] | None
                task_ids: set[str] | None = None) -> pa.Table:
     """All rows of the parts, in order; an empty table of the right schema when there is none.
 
-    With `task_ids` the rows of these tasks alone, and never more than a row group of the others in memory.
+    With `task_ids` only the rows of these tasks; of other rows at most a row group is in memory.
     """
     names = columns or arrow_schema(table_name).names
     if task_ids is None:
@@ -113,7 +113,7 @@ def read_parts(paths: list[Path], table_name: str, columns: Sequence[str] | None
 
 
 def read_groups(path: Path, table_name: str, names: Sequence[str]) -> Iterator[pa.Table]:
-    """The columns of a part, as many rows at a time as are stored together."""
+    """The columns of a part, one row group at a time."""
     with _open(path) as file:
         for number in range(file.num_row_groups):
             group = file.read_row_group(number, columns=_stored_columns(table_name, names))
@@ -131,7 +131,7 @@ def _schema(table_name: str, names: Sequence[str]) -> pa.Schema:
 
 
 def _as_known(part: pa.Table, path: Path, table_name: str, names: Sequence[str]) -> pa.Table:
-    """Columns of a part as readers know them; null where a part of an older version has none yet."""
+    """Columns of a part in the readers' schema; null if a part of an older version lacks one."""
     stored, later = stored_names(table_name), None
     columns = []
     for field in (schema := _schema(table_name, names)):
@@ -149,7 +149,7 @@ def _as_known(part: pa.Table, path: Path, table_name: str, names: Sequence[str])
 
 
 def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """One part, its page checksums verified; StageError if it is missing, torn or not what was written."""
+    """One part, its page checksums verified; StageError if it is missing, torn or changed."""
     with _open(path) as file:
         rows = file.read(columns=columns, use_threads=path.stat().st_size > WORTH_THREADS)
         return rows.replace_schema_metadata(None)
@@ -158,7 +158,7 @@ def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:
 @contextmanager
 def _open(path: Path) -> Iterator[pq.ParquetFile]:
     if path.is_fifo():
-        raise _damaged(path, "it is a pipe")        # what would be waited for
+        raise _damaged(path, "it is a pipe")        # reading it would wait
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             yield file
@@ -172,7 +172,7 @@ def _open(path: Path) -> Iterator[pq.ParquetFile]:
 
 
 def check_parts(paths: list[Path], owners: Sequence[str], numbers: Iterable[int] | None = None) -> None:
-    """StageError if a part is of none of `owners`, is not one of `numbers`, or one of these is missing."""
+    """StageError if a part belongs to none of `owners`, is not one of `numbers`, or if one is missing."""
     for path in paths:
         owner = part_metadata(path).get("run_id", "")
         if owner not in owners:
@@ -202,7 +202,7 @@ def stored_bytes(paths: Iterable[Path]) -> int:
 
 
 def part_metadata(path: Path) -> dict[str, str]:
-    """What the footer says: run_id, table, part_uuid, schema_version; StageError if it cannot be read."""
+    """The metadata in the footer: run_id, table, part_uuid, schema_version; StageError if unreadable."""
     try:
         return footer_facts(pq.read_schema(path).metadata)
     except (pa.ArrowInvalid, OSError) as error:
@@ -210,13 +210,13 @@ def part_metadata(path: Path) -> dict[str, str]:
 
 
 def footer_facts(pairs: dict[bytes, bytes] | None) -> dict[str, str]:
-    """Ours of what a footer holds besides the schema."""
+    """Rollhouse's own metadata in a footer."""
     return {key.decode(errors="replace").removeprefix("rollhouse."): value.decode(errors="replace")
             for key, value in (pairs or {}).items() if key.startswith(b"rollhouse.")}
 
 
 def part_version(path: Path) -> int:
-    """The schema version by which a part was written; StageError if its footer does not say."""
+    """The schema version of a part; StageError if its footer has none."""
     version = part_metadata(path).get("schema_version", "")
     if not version.isdigit():
         raise _damaged(path, "its footer names no schema version")

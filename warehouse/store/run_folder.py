@@ -1,4 +1,4 @@
-"""The run folder: where every table, stage and policy lives, and how rooms reach them."""
+"""The run folder: the location of every table, stage and policy, and how rooms reach them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 POLICY_TYPES = {"kind": str, "parent": int, "rolled_back_to": int, "global_step": int, "files": dict,
                 "settings": dict}
 TRAIN_TABLES = {"train_samples": "samples", "train_tokens": "tokens", "train_steps": "steps"}
-STEMS = {**TRAIN_TABLES, "carried": "carried"}  # how the parts of a table are named; others are `part`
+STEMS = {**TRAIN_TABLES, "carried": "carried"}  # prefix of a table's part names; others have `part`
 STAGE_OF = {"prompts": "rollout", "completions": "rollout", "carried": "rollout", "samples": "score",
             "policy_logprobs": "logprobs",
             **dict.fromkeys(TRAIN_TABLES, "train")}
@@ -39,16 +39,16 @@ WRITTEN_BY = 4                  # the schema version that brought the log
 
 @dataclass(frozen=True)
 class Warehouse:
-    """One run folder, opened. Its state says what the run is, and looks for new entries of the log each time.
+    """An opened run folder. Its state is derived from the log, which is read again on each access.
 
-    A stage that this process began, or joined, is written in the generation that it had then: once that was
-    ended by another command, nothing more is written.
+    A stage that this process began or joined is written in its generation of that time: once another command
+    has ended it, nothing more is written.
     """
 
     root: Path
     facts: dict[str, Any]
     log: Log = field(default=None, compare=False)  # type: ignore[assignment]   # set below
-    joined: dict[Key, int] = field(default_factory=dict, compare=False)     # the lives that it writes
+    joined: dict[Key, int] = field(default_factory=dict, compare=False)     # lives that this process writes
 
     def __post_init__(self) -> None:
         if self.log is None:
@@ -56,13 +56,13 @@ class Warehouse:
 
     @property
     def state(self) -> RunState:
-        """What the run is now."""
+        """The current state of the run."""
         return self.log.state()
 
     def append(self, ask: Callable[[RunState], Transition | None]) -> int | None:
-        """Add the entry that `ask` makes of the state to the log; its number, None if `ask` made none.
+        """Append the transition that `ask` returns for the state; its number, None if `ask` returned none.
 
-        Raises Refusal where the state does not allow it. An old run is given its log first.
+        Raises Refusal if the state does not allow it. An old run gets its log first.
         """
         if not self.log.has_entries():
             old = old_entries(self.root)
@@ -83,7 +83,7 @@ class Warehouse:
 
     @property
     def owners(self) -> tuple[str, ...]:
-        """The run ids that parts may have: its own and, of a branch, those of the runs it comes from."""
+        """The run ids that parts may have: its own and, for a branch, those of the runs it comes from."""
         return self.run_id, *self.facts.get("parents", ())
 
     @property
@@ -95,13 +95,13 @@ class Warehouse:
 
     @property
     def base_name(self) -> str:
-        """The base model in a line: its id on the hub, or the last two names of its folder."""
+        """A short name of the base model: its id on the hub, or the last two names of its path."""
         return "/".join(Path(self.facts["model"]).parts[-2:])
 
     def folder(self, table: str, *, iteration: int | None = None, purpose: str | None = None,
                scorer: str | None = None) -> Path:
-        """Folder of a table's parts in the generation that counts; `tasks` take no key, train tables only
-        the iteration. Where the stage has not begun, the folder that generations would lie in.
+        """Folder of a table's parts in the current generation; `tasks` take no key, train tables only
+        the iteration. If the stage has not begun, the folder for its generations.
         """
         if table == "tasks":
             return self._generation(self.root / "tasks", self.state.tasks_folder)
@@ -110,12 +110,12 @@ class Warehouse:
         return self.folder_of(table, life, iteration=iteration, purpose=purpose, scorer=scorer)
 
     def own_folder(self, table: str, **keys: Any) -> Path:
-        """Where a stage that this process began or joined writes; Refusal if another command ended it."""
+        """The folder in which this process writes a stage; Refusal if another command ended it."""
         return self.folder_of(table, self.check_live(STAGE_OF[table], **keys), **keys)
 
     def folder_of(self, table: str, life: Life | None, *, iteration: int | None = None,
                   purpose: str | None = None, scorer: str | None = None, folder: str | None = None) -> Path:
-        """Folder of a table's parts in some generation: of a life, or the one that `folder` names."""
+        """Folder of a table's parts in a generation: that of a life, or the one in `folder`."""
         if table in TRAIN_TABLES:
             name = f"train/iteration={iteration}"
         else:
@@ -135,10 +135,10 @@ class Warehouse:
         return self.folder(table, **keys) / f"{STEMS.get(table, 'part')}-{number:05d}.parquet"
 
     def parts(self, table: str, **keys: Any) -> list[Path]:
-        """Parts in order of their number: those of the manifest once it is there, else those that exist.
+        """Parts sorted by number: those of the manifest if there is one, else those that exist.
 
-        The manifest decides, so that a missing part is an error where it is read, and a part that a late twin
-        adds, or that was merged into another, is nobody's row.
+        The manifest decides: a missing part is an error when it is read, and a part from a late worker,
+        or one that was merged into another, is ignored.
         """
         folder, name = self.folder(table, **keys), STEMS.get(table, "part")
         listed = self._parts_in_manifest(table, **keys)
@@ -147,9 +147,9 @@ class Warehouse:
         return sorted(folder / part["name"] for part in listed)
 
     def verify(self, table: str, only: Iterable[Path] | None = None, **keys: Any) -> None:
-        """StageError if a listed part, or a task, is not what was written; asking twice costs nothing.
+        """StageError if a listed part, or a task, has changed; repeated calls cost nothing.
 
-        With `only` these parts alone are had here and looked at.
+        With `only`, just these parts are downloaded and checked.
         """
         folder = self.folder(table, **keys)
         parts = dict.fromkeys(self.parts(table, **keys) if only is None else only)
@@ -165,7 +165,7 @@ class Warehouse:
                                  "check --fix` and then its stage again.")
 
     def _parts_in_manifest(self, table: str, **keys: Any) -> list[dict[str, Any]] | None:
-        """How the manifest lists the parts of a table; None if there is none or it does not say."""
+        """A table's entries in the manifest; None without a manifest, or if it has none."""
         if table == "tasks":
             return None
         stage = self.stage(STAGE_OF[table], **keys)
@@ -175,9 +175,9 @@ class Warehouse:
 
     def read(self, table: str, columns: list[str] | None = None, *, task_ids: set[str] | None = None,
              **keys: Any) -> pa.Table:
-        """All rows of a table under the given keys, in part order; StageError if a part is not as written.
+        """All rows of a table under the given keys, in part order; StageError if a part has changed.
 
-        With `task_ids` the rows of these tasks alone, and the others are never in memory together.
+        With `task_ids` only the rows of these tasks; the others are never in memory together.
         """
         from warehouse.store.parts import read_parts
         parts = self.parts(table, **keys)
@@ -194,13 +194,13 @@ class Warehouse:
     def write_part(self, table: str, number: int, rows: pa.Table, **keys: Any) -> bool:
         """Commit one part of a stage that this process began or joined.
 
-        False if it stood already, or the stage is complete: then `rows` are dropped. Refusal if the stage was
-        ended by another command.
+        False if it existed already, or the stage is complete: then `rows` are dropped. Refusal if another
+        command ended the stage.
         """
         from warehouse.store.parts import write_part
         metadata = {"run_id": self.run_id, "part_uuid": uuid.uuid4().hex}
         life = self.check_live(STAGE_OF[table], **keys)
-        if life.is_complete:        # by another worker, who had this part as well
+        if life.is_complete:        # by another worker, which also wrote this part
             return False
         path = self.folder_of(table, life, **keys) / f"{STEMS.get(table, 'part')}-{number:05d}.parquet"
         return write_part(path, table, rows, metadata)
@@ -226,19 +226,19 @@ class Warehouse:
         return stages
 
     def choose_scorer(self, iteration: int, purpose: str, name: str | None = None) -> tuple[str, str]:
-        """The scorer of a rollout whose rows count, and why: `name`, or as config.toml and the state say.
+        """The scorer of a rollout whose rows count, and why: `name`, or according to config.toml and state.
 
         Refusal if nothing is scored, or not by a scorer of that name.
         """
         return self.state.choose_scorer(iteration, purpose, name, named_scorer(self.root))
 
     def policy_dir(self, version: int) -> Path:
-        """Folder of a policy's files, also where a rollback gave it another version; 0 is the base."""
+        """Folder of a policy's files, also if a rollback gave it another version; 0 is the base."""
         policy = self.state.policies.get(version)
         return self.root / "policies" / (policy.folder if policy else str(version))
 
     def new_policy_dir(self, iteration: int) -> Path:
-        """Where the training under way of an iteration puts its policy."""
+        """The folder for the policy of an iteration's unfinished training."""
         life = self.check_live("train", iteration=iteration)
         return self._generation(self.root / "policies" / str(iteration + 1), life.folder or "0")
 
@@ -263,7 +263,7 @@ class Warehouse:
         return policy
 
     def verify_policy(self, version: int, unread: Sequence[str] = ()) -> None:
-        """StageError if files in a policy's folder, those `unread` aside, are not as its policy.json says."""
+        """StageError if files of a policy, except `unread`, differ from its policy.json."""
         folder, stored = self.policy_dir(version), self.policy(version)
         if stored.get("kind", "base") == "base":
             return
@@ -273,9 +273,9 @@ class Warehouse:
         check_policy_files(folder, stored, unread)
 
     def commit_policy(self, iteration: int, folder: Path) -> bool:
-        """Put a prepared folder (from `scratch`) where the training of an iteration has its policy.
+        """Move a prepared folder (from `scratch`) to the place for the policy of an iteration's training.
 
-        It becomes policy `iteration` + 1 when the training is complete. False if one was there already.
+        It becomes policy `iteration` + 1 when the training is complete. False if one existed already.
         """
         assert (folder / "policy.json").exists(), "a policy folder needs its policy.json"
         return commit_directory(folder, self.new_policy_dir(iteration))
@@ -291,9 +291,9 @@ class Warehouse:
 
 
 def open_warehouse(path: str | Path, at: int | None = None) -> Warehouse:
-    """Open a run folder, or s3://BUCKET/RUN (gs://, az://) by its working copy; `at`: as after that entry.
+    """Open a run folder, or the working copy of s3://BUCKET/RUN (gs://, az://); `at`: as after that entry.
 
-    StageError if it is none, or was written by a newer version.
+    StageError if it is no run, or was written by a newer version.
     """
     root = sync_copy(path).resolve()
     marker = root / "warehouse.json"

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 SCHEMA_VERSION = 4
-OLDEST_VERSION = 2  # that is read; version 1 was never released
+OLDEST_VERSION = 2  # oldest readable version; version 1 was never released
 
 TEXT, FLAG, FLOAT, DOUBLE, COUNT, BIG = (
     pa.string(), pa.bool_(), pa.float32(), pa.float64(), pa.int32(), pa.int64())
@@ -26,7 +26,7 @@ class Column(NamedTuple):
     name: str
     type: pa.DataType
     comment: str
-    stored: str = ""  # its name in the files, where that is another
+    stored: str = ""  # its name in the files, if different
     since: int = OLDEST_VERSION  # the schema version that added it; null in parts of an earlier version
 
 
@@ -46,7 +46,7 @@ TASKS = (
     Column("task_id", TEXT, "Unique name of the task in this run."),
     Column("source", TEXT, "Where it was imported from, as given to `warehouse init`."),
     Column("split", TEXT, "Name of the split, for example 'train' or 'heldout'."),
-    Column("heldout", FLAG, "True: never trained on unless asked by name."),
+    Column("heldout", FLAG, "True: never trained on unless named."),
     Column("position", COUNT, "Order of import, from 0."),
     Column("kind", TEXT, "Kind of task: how it is scored, for example 'grid' or 'function'.",
            stored="scorer"),
@@ -181,11 +181,11 @@ SAMPLES = (
 
 POLICY_LOGPROBS = (
     *KEYS,
-    Column("model", TEXT, "Which model was asked: 'policy-3', or the name of a model's folder and its hash."),
+    Column("model", TEXT, "The model: 'policy-3', or the name of a model's folder and its hash."),
     Column("policy_version", COUNT, "The policy that it is, 0 for the base; null for another model."),
     Column("logprobs", LOGPROBS, "Its log probability in nats of each token of completion_ids, at the "
            "temperature of the row and over what truncation left (support_ids); as old_logprobs are."),
-    Column("entropies", LOGPROBS, "Entropy of its distribution of each token, nats; null unless asked for."),
+    Column("entropies", LOGPROBS, "Entropy of its distribution of each token, nats; null unless requested."),
 )
 
 TRAIN_SAMPLES = (
@@ -268,10 +268,10 @@ def arrow_schema(table: str) -> pa.Schema:
 
 
 def later_columns(table: str, version: int) -> set[str]:
-    """Columns of a table that parts of a schema version do not have yet."""
+    """Columns of a table that parts of a schema version lack."""
     return {column.name for column in TABLES[table] if column.since > version}
 
 
 def stored_names(table: str) -> dict[str, str]:
-    """Under which name each column of a table lies in its files."""
+    """The name in the files for each column of a table."""
     return {column.name: column.stored or column.name for column in TABLES[table]}

@@ -1,4 +1,4 @@
-"""A stage of one iteration: begun with its settings, and complete with the entry after its manifest."""
+"""A stage of one iteration: begun with its settings, complete with the log entry after its manifest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLES = {"rollout": "completions", "score": "samples", "logprobs": "policy_logp
 
 
 class Run(Protocol):
-    """What a stage needs of its run folder: `warehouse.store.run_folder.Warehouse`."""
+    """What a stage needs from its run folder: `warehouse.store.run_folder.Warehouse`."""
 
     @property
     def root(self) -> Path: ...
@@ -52,7 +52,7 @@ class Run(Protocol):
 
 @dataclass(frozen=True)
 class Stage:
-    """One run of rollout, score, logprobs or train over one iteration, as the state of the run has it now."""
+    """One run of rollout, score, logprobs or train over one iteration, in the current state of the run."""
 
     name: str
     identity: dict[str, Any]
@@ -60,25 +60,25 @@ class Stage:
 
     @property
     def life(self) -> Life | None:
-        """What the log says of it; None if it never began, or was ended."""
+        """Its life in the log; None if it never began, or was ended."""
         return self.warehouse.state.life(self.name, **self.identity)
 
     @property
     def folder(self) -> Path:
-        """Where its parts lie; it may not be there yet."""
+        """The folder of its parts; it may not exist yet."""
         return self.warehouse.folder(TABLES[self.name], **self.identity)
 
     @property
     def prompts(self) -> Path | None:
-        """Of a rollout the folder of its prompts, which its manifest lists as well."""
+        """For a rollout, the folder of its prompts, which its manifest also lists."""
         return self.warehouse.folder("prompts", **self.identity) if self.name == "rollout" else None
 
     def settings(self) -> dict[str, Any] | None:
-        """What the stage was started with; None if it never started."""
+        """The settings that the stage was started with; None if it never started."""
         return dict(self.life.settings) if self.life else None
 
     def manifest(self) -> dict[str, Any] | None:
-        """What the stage wrote; None while it is not complete; StageError if it is damaged or gone."""
+        """The manifest; None while the stage is not complete; StageError if it is damaged or gone."""
         if not self.is_complete():
             return None
         manifest = read_manifest(self.folder)
@@ -90,17 +90,17 @@ class Stage:
         return manifest
 
     def facts(self) -> dict[str, Any] | None:
-        """What the stage counted and measured; None while it is not complete."""
+        """The stage's counts and measurements; None while it is not complete."""
         manifest = self.manifest()
         return manifest["facts"] if manifest else None
 
     def written(self) -> list[Path]:
-        """Parts of a stage under way, and what is saved of open ones, as far as this machine has them."""
+        """Parts and spills of an unfinished stage, as far as this machine has them."""
         found = sorted(self.folder.glob("part-*.parquet*"))
         return [path for path in found if TEMPORARY_MARK not in path.name]
 
     def last_write(self) -> float | None:
-        """When this machine last wrote something of it, in seconds since 1970; None if nothing is here."""
+        """When this machine last wrote a file of it, in seconds since 1970; None if there is none here."""
         return max((path.stat().st_mtime for path in self.folder.glob("*") if path.exists()), default=None)
 
     def is_complete(self) -> bool:
@@ -110,14 +110,14 @@ class Stage:
     def settle(self, settings: dict[str, Any], accept_change: tuple[str, ...] = (),
                may_change: tuple[str, ...] = (), *, reads: Sequence[int] = (),
                taken: Sequence[str] = (), rows: str | None = None) -> None:
-        """Begin the stage with these settings, or check that they are those that it was begun with.
+        """Begin the stage with these settings, or check them against those it was begun with.
 
-        `reads` are the begin entries of the stages whose rows and policy it uses, `taken` groups of earlier
-        rollouts that its plan goes on with, `rows` the folder of the parts that a score goes through. Raises
-        StageError naming the setting and both values when they differ: rows of one stage are of one kind, or
-        no comparison over them means anything. A setting named in `accept_change` may differ; both values
-        are then in the log and in the manifest. One of `may_change` could be. Refusal if the stage was ended
-        since this process began it.
+        `reads` are the begin entries of the rows and the policy that it uses, `taken` groups of earlier
+        rollouts that its plan continues, `rows` the folder of the parts that a score processes. Raises
+        StageError naming the setting and both values if they differ: rows of one stage must be comparable. A
+        setting named in `accept_change` may differ; then log and manifest record both values. The error names
+        this option for settings in `may_change`. Refusal if another command ended the stage since this one
+        began it.
         """
         settings = json.loads(json.dumps(settings))
         key: Key = (self.name, self.identity["iteration"], self.identity.get("purpose"),
@@ -145,7 +145,7 @@ class Stage:
             if values["before"] == values["now"]:
                 continue
             if name not in accept_change:
-                accept = f"go on with `--accept-change {name}`, " if name in may_change else ""
+                accept = f"continue with `--accept-change {name}`, " if name in may_change else ""
                 raise SettingChanged(self.title, name, **values, way_out=f"Run it with the former value, "
                                      f"{accept}or {self.way_to_discard()}.")
             self._note_change(begun, {"setting": name, **values})
@@ -162,9 +162,8 @@ class Stage:
                  reads: Iterable[int] = ()) -> dict[str, Any]:
         """Write the manifest: `facts`, the settings, versions, and sha256 and size of every part.
 
-        The stage is complete with the entry of the log after it. StageError if a part comes from another run,
-        or if `numbers` are given and the parts have others; Refusal if the stage, or one that it read, was
-        ended meanwhile.
+        The log entry after it completes the stage. StageError if a part is from another run, or if the parts
+        differ from `numbers`, if given; Refusal if the stage, or one that it read, was ended meanwhile.
         """
         while not (life := self.warehouse.check_live(self.name, **self.identity)).is_complete:
             folder = self.warehouse.folder_of(TABLES[self.name], life, **self.identity)
@@ -185,7 +184,7 @@ class Stage:
         return manifest
 
     def _facts_of_state(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """What the state of the run has to know of a stage that is complete."""
+        """The facts of a complete stage that the run's state needs."""
         kept = {name: manifest["facts"][name] for name in ("scorer", "waiting") if name in manifest["facts"]}
         kept |= {name: manifest[name] for name in ("pruned", "lost") if manifest.get(name)}
         if any(part["name"].startswith("carried-") for part in manifest["parts"]):
@@ -199,26 +198,26 @@ class Stage:
         return kept
 
     def facts_to_store(self, facts: dict[str, Any], numbers: Iterable[int] | None = None) -> dict[str, Any]:
-        """What the manifest would say now."""
+        """The content of a manifest written now."""
         from importlib.metadata import version
         folder, prompts = self.folder, self.prompts
         parts = [folder / name for name in file_names(folder, "*-*.parquet")]
-        asked = [prompts / name for name in file_names(prompts, "part-*.parquet")] if prompts else []
-        ensure_local([*parts, *asked])
+        prompt_parts = [prompts / name for name in file_names(prompts, "part-*.parquet")] if prompts else []
+        ensure_local([*parts, *prompt_parts])
         check_parts(parts, self.warehouse.owners, numbers)
-        check_parts(asked, self.warehouse.owners)
+        check_parts(prompt_parts, self.warehouse.owners)
         return {
             "stage": self.name, **self.identity, "facts": facts, "settings": self.settings(),
             "changes": self.changes(),
             "versions": {"python": platform.python_version(), "rollhouse": version("rollhouse"),
                          "git": _revision()},
             "parts": [part_facts(part) for part in parts],
-            **({"prompts": [part_facts(part) for part in asked]} if prompts else {}),
+            **({"prompts": [part_facts(part) for part in prompt_parts]} if prompts else {}),
             "host": platform.node(), "finished_at": time.time(),
         }
 
     def way_to_discard(self) -> str:
-        """How a sentence says to start the stage afresh."""
+        """How to discard the stage, as part of a sentence."""
         run, iteration = self.warehouse.root, self.identity["iteration"]
         if self.name == "train" and self.is_complete():
             return (f"train the same rows again on a branch: `warehouse branch {shell_quote(run)} "
@@ -226,18 +225,18 @@ class Stage:
         which = "--training" if self.name == "train" else f"--purpose {self.identity.get('purpose')}"
         if "scorer" in self.identity:
             which += f" --scorer {shell_quote(self.identity['scorer'])}"
-        return (f"put aside what it wrote with `warehouse discard {shell_quote(run)} --iteration {iteration} "
+        return (f"discard what it wrote with `warehouse discard {shell_quote(run)} --iteration {iteration} "
                 f"{which}`")
 
     @property
     def title(self) -> str:
-        """How messages name the stage, for example `score of iteration 3, purpose train`."""
+        """Its name in messages, for example `score of iteration 3, purpose train`."""
         keys = {"purpose": None, "scorer": None, **self.identity}
         return Life(self.name, **keys, begun=-1, folder="", settings={}).title
 
 
 def read_manifest(folder: Path, name: str = "manifest.json") -> dict[str, Any] | None:
-    """What the stage in this folder wrote; None while it is not complete; StageError if it is damaged."""
+    """The manifest in a folder; None while the stage is not complete; StageError if it is damaged."""
     path = folder / name
     ensure_local([path])
     manifest = read_json(path, facts=dict, parts=list)
@@ -256,7 +255,7 @@ def readable_manifest(stage: Stage) -> dict[str, Any] | None:
 
 
 def _revision() -> str | None:
-    """Git revision of the source tree Rollhouse runs from; None when it is installed without its history."""
+    """Git revision of Rollhouse's source tree; None if it is installed without its history."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,9 +1,9 @@
-"""What a text gives as its answer: a program, or what stands in a box."""
+"""The answer in a text: a program, or the content of a box."""
 
 import re
 
-# An unclosed block, which is what truncation leaves behind, does not match. Blanks are never given back: each
-# would be another search through the rest of the text.
+# An unclosed block, which truncation leaves, does not match. Possessive: no backtracking over blanks, because
+# each would start another search through the rest of the text.
 CODE_BLOCK = re.compile(r"```python(?![A-Za-z0-9_])[ \t]*+\r?+\n?+(.*?)```", re.DOTALL)
 BOX = re.compile(r"\\(?:boxed|fbox)\s*+\{")
 
@@ -15,7 +15,7 @@ def first_code_block(answer: str) -> str | None:
 
 
 def boxed(text: str) -> str:
-    r"""What stands in the last \boxed{} or \fbox{} of a text, braces inside it balanced; '' without one."""
+    r"""The content of the last \boxed{} or \fbox{} of a text, with balanced braces; '' without one."""
     starts = [match.end() for match in BOX.finditer(text)]
     if not starts:
         return ""

@@ -1,4 +1,4 @@
-"""Augmentation of coloured grids: a dihedral transform and a permutation of the colours, and the way back."""
+"""Augmentation of coloured grids: a dihedral transform and a permutation of colours, and the inverse."""
 
 from collections.abc import Sequence
 

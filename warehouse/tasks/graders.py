@@ -1,9 +1,9 @@
-"""The packages that grade tasks of some kinds: `score` has to have them; nothing is imported to know."""
+"""Packages that grade tasks of some kinds: `score` needs them installed; nothing is imported to check."""
 
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
-# By kind of task: the package, whose version is part of the scorer's identity, and how to install it.
+# By kind of task: the package, with a version that is part of the scorer's identity, and how to install it.
 GRADERS = {
     "math": ("math-verify", "pip install 'rollhouse[math]'"),
 }

@@ -1,4 +1,4 @@
-"""What the payload of a task must say, by its kind: checked when it is imported and when it is scored."""
+"""The required content of a task's payload, by kind: checked at import and at scoring."""
 
 import ast
 import hashlib
@@ -16,18 +16,18 @@ NUMBER = (int, float)
 Code = tuple[str, list[ast.stmt]]       # a source and its statements
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 IDLE = (*DEFINITIONS, ast.Import, ast.ImportFrom)       # statements that run nothing of the program
-ELSEWHERE = ("candidate", "globals()")     # where the program's own is, whatever else has its name
-LONGEST_INTEGER = 4000      # digits that Python reads and writes without being asked
+ELSEWHERE = ("candidate", "globals()")     # names of the program's own function, if tests reuse its name
+LONGEST_INTEGER = 4000      # digits that Python converts by default
 
 
 def payload_sha256(row: Mapping[str, Any]) -> str:
-    """Hash of what a task asks and expects."""
+    """Hash of a task's question and expected answer."""
     content = json.dumps([row[name] for name in ("kind", "messages", "payload")])
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
-    """StageError naming the task and the field where a payload does not fit its kind."""
+    """StageError naming the task and the field if a payload does not fit its kind."""
     if kind == "grid":
         for split in ("train", "test"):
             _check_pairs(payload, split, where, hidden=split == "test" and _is_hidden(payload))
@@ -61,7 +61,7 @@ def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
 
 
 def read_json(text: str | bytes) -> Any:
-    """JSON in which an integer of any length is a number: a very long one comes tagged, as hex digits."""
+    """JSON with integers of any length: very long ones are tagged hex digits."""
     return json.loads(text, parse_int=_read_integer)
 
 
@@ -70,7 +70,7 @@ def _read_integer(text: str) -> Any:
 
 
 def _is_hidden(payload: Mapping[str, Any]) -> bool:
-    """Whether a grid task has no solution of any of its tests, as those of a competition."""
+    """Whether a grid task has no solution of any of its tests, as in a competition."""
     tests = payload.get("test")
     return isinstance(tests, list) and bool(tests) and all(
         isinstance(pair, dict) and pair.get("output") is None for pair in tests)
@@ -92,7 +92,7 @@ def _check_pairs(payload: dict[str, Any], split: str, where: str, *, hidden: boo
 
 
 def grid_problem(grid: Any) -> str | None:
-    """What is wrong with a grid, in words; None for a grid of ARC."""
+    """What is wrong with a grid, in words; None for a valid ARC grid."""
     if not isinstance(grid, list) or not grid or not all(isinstance(row, list) and row for row in grid):
         return "is not a list of rows"
     if len({len(row) for row in grid}) > 1:
@@ -159,7 +159,7 @@ def _choice(where: str, payload: dict[str, Any], name: str, choices: tuple[str, 
 
 
 def _uncalled(body: list[ast.stmt]) -> str | None:
-    """The name of the test that a statement defines where it runs nothing, neither that nor anything else."""
+    """The name of the test that a statement defines without calling anything."""
     if any(not isinstance(node, IDLE) and not ast.unparse(node).startswith(("if __name__", '"', "'"))
            for node in body):
         return None
@@ -173,7 +173,7 @@ def _functions(body: list[ast.stmt]) -> list[str]:
 
 
 def _replace(name: str, setup: Code, tests: list[Code]) -> bool:
-    """Whether a test, or their setup, defines what they ought to ask."""
+    """Whether a test, or their setup, redefines the function under test."""
     source, body = setup
     first = _replaces(name, body)
     return first is not False and any(
@@ -182,7 +182,7 @@ def _replace(name: str, setup: Code, tests: list[Code]) -> bool:
 
 
 def _replaces(name: str, body: list[ast.stmt]) -> bool | None:
-    """Whether what has this name first is a definition, no look at the program's own; None for neither."""
+    """Whether the first use of this name is a definition instead of a read; None for neither."""
     for node in body:
         is_own, parts = False, list[ast.AST]([node])
         if isinstance(node, DEFINITIONS) and node.name == name:
@@ -201,7 +201,7 @@ def _is_test(node: ast.stmt) -> TypeGuard[ast.ClassDef | ast.FunctionDef | ast.A
 
 
 def defines_tests(source: str) -> bool:
-    """True of a source with `check`, test functions or a class; False of what is not Python."""
+    """True for a source with `check`, test functions or a class; False if it is not Python."""
     try:
         return any(map(_is_test, ast.parse(source).body))
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -209,7 +209,7 @@ def defines_tests(source: str) -> bool:
 
 
 def _python(where: str, name: str, code: str) -> list[ast.stmt]:
-    """The statements of code in a payload; StageError where it is not Python."""
+    """The statements of code in a payload; StageError if it is not Python."""
     try:
         return ast.parse(code).body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
@@ -218,7 +218,7 @@ def _python(where: str, name: str, code: str) -> list[ast.stmt]:
 
 def _field(where: str, payload: dict[str, Any], name: str, kinds: type | tuple[type, ...],
            *default: Any) -> Any:
-    """A field of a payload; StageError naming it when it is missing or of another type."""
+    """A field of a payload; StageError naming it if it is missing or of another type."""
     value = payload.get(name, *default)
     if not isinstance(value, kinds):
         wanted = kinds if isinstance(kinds, tuple) else (kinds,)

@@ -1,4 +1,4 @@
-"""Synthetic grid tasks with the program that solves them, drawn from a seed: no data set needed."""
+"""Synthetic grid tasks with the programs that solve them, drawn from a seed: no data set needed."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -31,7 +31,7 @@ class SyntheticTask(NamedTuple):
 
 
 def synthetic_tasks(num_tasks: int, seed: int) -> Iterator[SyntheticTask]:
-    """Tasks 0..num_tasks-1 of the seed; task i is the same however many are asked for."""
+    """Tasks 0..num_tasks-1 of the seed; task i does not depend on num_tasks."""
     for index in range(num_tasks):
         yield synthetic_task(index, seed)
 
@@ -54,14 +54,14 @@ def is_trivial(pairs: list[dict[str, Any]], steps: tuple[str, ...]) -> bool:
     """Whether one constant grid, or the program without its last step, would do as well."""
     if all(pair["output"] == pairs[0]["output"] for pair in pairs):
         return True
-    shorter = steps[:-1]        # a single step never is the identity: draw_pair sees to that
+    shorter = steps[:-1]        # a single step is never the identity: draw_pair ensures it
     return bool(shorter) and all(
         (output := apply_steps(shorter, np.array(pair["input"]))) is not None
         and output.tolist() == pair["output"] for pair in pairs)
 
 
 def draw_pair(rng: Random, style: InputStyle, steps: tuple[str, ...]) -> dict[str, Any] | None:
-    """An input and its output as lists, or None where the steps make nothing of this style's inputs."""
+    """An input and its output as lists, or None if the steps do not fit this style's inputs."""
     for _ in range(MAX_PAIR_DRAWS):
         grid = draw_grid(rng, style)
         output = apply_steps(steps, grid)
@@ -71,7 +71,7 @@ def draw_pair(rng: Random, style: InputStyle, steps: tuple[str, ...]) -> dict[st
 
 
 def apply_steps(steps: tuple[str, ...], grid: Grid) -> Grid | None:
-    """The grid after every step, or None where a step fails or leaves no legal grid."""
+    """The grid after every step, or None if a step fails or the result is no legal grid."""
     for step in steps:
         try:
             grid = eval(compiled_step(step), {"np": np, "g": grid})     # the text comes from our own families

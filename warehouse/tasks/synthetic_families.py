@@ -1,4 +1,4 @@
-"""The families of synthetic grid tasks: each a template of one or two numpy steps and the inputs it suits."""
+"""The families of synthetic grid tasks: each a template of one or two numpy steps, and its inputs."""
 
 from random import Random
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Family(NamedTuple):
 
     name: str
     steps: tuple[str, ...]
-    inputs: str = "any"     # 'any', or the one kind of input the family means something on
+    inputs: str = "any"     # 'any', or the only kind of input that makes sense
     weight: int = 1
 
 

@@ -1,4 +1,4 @@
-"""Read tasks from files, checking every field, so that a damaged file is named by line and field."""
+"""Read tasks from files and check every field, so that errors name line and field."""
 
 import io
 import json
@@ -17,7 +17,7 @@ KINDS = ("grid", "function", "stdio", "answer", "math", "graded")
 
 @dataclass(frozen=True)
 class Task:
-    """One task; `messages` and `payload` are JSON, `solution` an answer known to be right, not stored."""
+    """One task; `messages` and `payload` are JSON, `solution` is a known right answer, not stored."""
 
     task_id: str
     kind: str
@@ -55,7 +55,7 @@ def read_arc_json(path: Path) -> Iterator[Task]:
         if task_id in solutions and isinstance(pairs, dict) and isinstance(pairs.get("test"), list):
             given = solutions[task_id]
             if not isinstance(given, list) or len(given) != len(pairs["test"]):
-                raise StageError(f"{solutions_path}: task {task_id} has not one solution for each of its "
+                raise StageError(f"{solutions_path}: task {task_id} lacks one solution for each of its "
                                  f"{len(pairs['test'])} tests. Correct it.")
             pairs = {**pairs, "test": [{**row, "output": solution} for row, solution
                                        in zip(pairs["test"], given, strict=True)]}
@@ -63,7 +63,7 @@ def read_arc_json(path: Path) -> Iterator[Task]:
 
 
 def load_json(path: Path, kind: type, of: str) -> Any:
-    """The list or object that a file holds; StageError if it is damaged or holds something else."""
+    """The list or object in a file; StageError if it is damaged or holds something else."""
     try:
         with _unpacked(path) as stream:
             text = stream.read().decode()
@@ -83,7 +83,7 @@ def read_jsonl(path: Path) -> Iterator[Task]:
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """Where each line that is not blank stands, in words, and its value; .gz and .zst are unpacked."""
+    """The place of each line that is not blank, in words, and its value; .gz and .zst are unpacked."""
     for number, line in enumerate(text_lines(path), start=1):
         if line.strip():
             yield f"{path}, line {number}", _parse_json(line, path, number)
@@ -98,7 +98,7 @@ def _parse_json(text: str, path: Path, line: int = 0) -> Any:
     except json.JSONDecodeError as error:
         place = f"{error.msg}, column" if line else f"{error.msg} at line {error.lineno}, column"
         raise StageError(f"{where} is not valid JSON: {place} {error.colno}. Correct it.") from error
-    except (ValueError, RecursionError) as error:  # thousands of brackets inside each other
+    except (ValueError, RecursionError) as error:  # thousands of nested brackets
         raise StageError(f"{where} cannot be read: {error}. Correct it.") from error
     if half:
         raise StageError(f"{where} holds {half[0]!a}, half of a surrogate pair, which is not text. "
@@ -119,14 +119,14 @@ def text_lines(path: Path) -> Iterator[str]:
 
 
 def _unpacked(path: Path) -> Any:
-    """A stream of a file's bytes; an OSError where one that is packed is damaged or was cut off."""
+    """A stream of a file's bytes; OSError if a packed file is damaged or cut off."""
     import pyarrow as pa
     packed = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
     return pa.CompressedInputStream(path.open("rb"), packed) if packed else path.open("rb")
 
 
 def generic_task(row: Any, where: str) -> Task:
-    """A task as a line of JSON says it; StageError naming the bad field."""
+    """A task from a line of JSON; StageError naming the bad field."""
     if not isinstance(row, dict):
         raise StageError(f"{where} is not a JSON object. Correct it.")
     if "kind" not in row and "scorer" in row:  # the field's name up to version 0.2

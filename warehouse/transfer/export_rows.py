@@ -38,14 +38,14 @@ def export_rows(connection: Connection, output: Path, *, iterations: tuple[int, 
                 purpose: str | None = None) -> None:
     """Write the completions of the given iterations (all by default): JSON lines, or Parquet by the suffix.
 
-    The file appears whole; a device or a pipe stays one.
+    The file appears complete; a device or a pipe stays one.
     """
     if output.suffix not in FORMATS:
-        raise StageError(f"{output} is of no format for it. Name a file that ends in .jsonl, .jsonl.zst or "
+        raise StageError(f"{output} has no known format. Name a file that ends in .jsonl, .jsonl.zst or "
                          ".parquet.")
     where = f"{condition({'iteration': iterations})} AND {of_purposes([purpose] if purpose else [])}"
     if not rows_of(connection, f"SELECT 1 FROM completions WHERE {where} LIMIT 1"):
-        raise StageError("No complete rollout fits. Look at what there is: SELECT DISTINCT iteration, "
+        raise StageError("No complete rollout matches. List them: SELECT DISTINCT iteration, "
                          "purpose FROM completions")
     with explain_errors():
         replace_file(output, lambda written: connection.execute(

@@ -1,4 +1,4 @@
-"""Lines of rollouts that were sampled elsewhere, each checked against what would be stored of it."""
+"""Lines of rollouts sampled elsewhere, each checked against the columns that it would fill."""
 
 import functools
 import json
@@ -22,13 +22,13 @@ LIMITS = {"prompt_ids": (0, None), "completion_ids": (0, None), "behaviour_logpr
           "min_p": (0, 1), "repetition_penalty": (0, None), "max_tokens": (1, None), "rotations": (0, None),
           "color_map": (0, 9), "pair_order": (0, None), "shown_test": (0, None),
           **dict.fromkeys(("iteration", "sample_index", "group_index", "group_size"), (0, None))}
-# Columns that the import fills itself, whatever a line says of them.
+# Columns that the import fills itself and ignores in lines.
 OWN = {"iteration", "purpose", "sample_index", "group_id", "group_index", "group_size", "split", "prompt_id",
        "num_prompt_tokens", "num_completion_tokens", "finished_at"}
-# What an export has beside them.
+# Further columns of an export.
 EXPORTED = {"finished_at", "scorer", "reward", "correct", "error_class", "advantage", "old_logprobs"}
 FLOATS = re.compile("float|double")
-# What JSON has of the kinds of columns, and the greatest number they hold.
+# JSON types of column types, and the largest number they hold.
 TYPES: dict[str, tuple[tuple[type, ...], float]] = {
     "string": ((str,), 0), "bool": ((bool,), 0), "int8": ((int,), 127), "int32": ((int,), 2**31 - 1),
     "int64": ((int,), 2**63 - 1), **dict.fromkeys(("float", "double"), ((int, float), 3.4028234e38))}
@@ -38,7 +38,7 @@ def read_lines(content: bytes, source: Path, tasks: dict[str, str], plain_sampli
                purpose: str) -> list[dict[str, Any]]:
     """All lines of a file, as rows of completions with prompt columns.
 
-    StageError for the first line that does not hold.
+    StageError for the first invalid line.
     """
     if source.suffix == ".zst":
         content = _decompress(content, source)
@@ -48,7 +48,7 @@ def read_lines(content: bytes, source: Path, tasks: dict[str, str], plain_sampli
         raise StageError(f"{source} holds no completion. Give a file with one JSON object per line.")
     policies = {row["policy_version"] for row in rows}
     if len(policies) > 1:
-        raise StageError(f"{source} holds completions of policies {sorted(policies)}. One rollout is of one "
+        raise StageError(f"{source} holds completions of policies {sorted(policies)}. One rollout has one "
                          "policy: split the file.")
     return rows
 
@@ -64,7 +64,7 @@ def _decompress(content: bytes, source: Path) -> bytes:
 
 
 def _object_of(line: bytes, number: int) -> dict[str, Any]:
-    """What a line says, as JSON."""
+    """The JSON object in a line."""
     try:
         row = json.loads(line.decode())
     except UnicodeDecodeError as error:
@@ -84,8 +84,8 @@ def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: 
         if row.get(field) is None:
             raise StageError(f"Line {number}: '{field}' is missing. Every line needs {', '.join(REQUIRED)}.")
     if row.get("version_segments"):
-        raise StageError(f"Line {number}: 'version_segments' says that several policies drew its tokens. One "
-                         "rollout is of one policy: leave such groups out.")
+        raise StageError(f"Line {number}: 'version_segments' has tokens of several policies. One "
+                         "rollout has one policy: leave such groups out.")
     for field, value in row.items():
         kind = (_kinds() | _own_kinds()).get(field)
         if kind is None and field not in EXPORTED:
@@ -94,7 +94,7 @@ def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: 
             raise StageError(f"Line {number}: '{field}' {problem}.")
     if row.get("purpose", purpose) != purpose:
         raise StageError(f"Line {number}: 'purpose' is '{row['purpose']}', not '{purpose}'. Export with "
-                         "--purpose, and import under the same one: nothing trains on an evaluation.")
+                         "--purpose, and import under the same one: evaluations are never trained on.")
     if row["task_id"] not in tasks:
         raise StageError(f"Line {number}: task '{row['task_id']}' is not in this run. Import it with "
                          "`warehouse init --tasks`.")
@@ -121,22 +121,22 @@ def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: 
 
 @functools.cache
 def _kinds() -> dict[str, str]:
-    """The columns that a line may fill, each with the Arrow type it is stored in."""
+    """The columns that a line may fill, each with its Arrow type."""
     return {field.name: str(field.type) for table in ("prompts", "completions")
             for field in arrow_schema(table) if field.name not in OWN}
 
 
 @functools.cache
 def _own_kinds() -> dict[str, str]:
-    """Those that the import fills itself: a line's own values only have to make sense."""
+    """Columns that the import fills itself: a line's own values only have to be plausible."""
     return {field.name: str(field.type) for table in ("prompts", "completions")
             for field in arrow_schema(table) if field.name in OWN - EXPORTED}
 
 
 def _problem(field: str, value: Any, kind: str) -> str | None:
-    """What keeps a value from being stored as `kind`, or from meaning anything; None where nothing does.
+    """Why a value cannot be stored as `kind`, or is meaningless; None if it can be stored.
 
-    True and false are not numbers; NaN and infinity are within no limits.
+    Booleans are not numbers; NaN and infinity are outside all limits.
     """
     listed, item = kind.startswith("list<"), kind.rpartition(": ")[2].rstrip(">")
     if value is None:
@@ -155,7 +155,7 @@ def _problem(field: str, value: Any, kind: str) -> str | None:
 
 
 def _as_stored(value: Any, kind: str) -> Any:
-    """A whole number as a float where the column holds floats: Arrow refuses large whole numbers."""
+    """A whole number as a float if the column holds floats: Arrow refuses large whole numbers."""
     if value is None or not FLOATS.search(kind):
         return value
     return [float(number) for number in value] if isinstance(value, list) else float(value)

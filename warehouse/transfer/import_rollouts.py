@@ -1,4 +1,4 @@
-"""Rollouts that were sampled elsewhere: JSON lines with token ids become one complete rollout stage."""
+"""Rollouts sampled elsewhere: JSON lines with token ids become one complete rollout stage."""
 
 import datetime
 import hashlib
@@ -20,19 +20,18 @@ PART_ROWS = 4096
 
 def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpose: str,
                     plain_sampling: bool) -> int:
-    """Write the lines of `source` as the rollout of an iteration; how many completions it has.
+    """Write the lines of `source` as the rollout of an iteration; return its number of completions.
 
     Every line is checked before anything is written; a StageError names the line and the field. Sampling
-    parameters must stand in the lines unless `plain_sampling` says that there were none: temperature 1,
-    no truncation, no penalty. An import that was killed is finished by the same file; once finished, it
-    changes nothing.
+    parameters must be in the lines unless `plain_sampling` says that there were none: temperature 1,
+    no truncation, no penalty. The same file finishes a killed import; on a finished one it changes nothing.
     """
     import pyarrow as pa
     if turn_of(purpose) > 1:
-        raise StageError(f"--purpose {purpose} is of later turns, which answer completions of the run that "
-                         "they are from. Import first turns alone.")
+        raise StageError(f"--purpose {purpose} is for later turns, which answer completions of their own "
+                         "run. Import only first turns.")
     if not begins_purpose(check_name("The purpose", purpose)):
-        raise StageError(f"No command reads rows of --purpose {purpose}. Say train, or eval or distil, alone "
+        raise StageError(f"No command reads rows of --purpose {purpose}. Use train, or eval or distil, alone "
                          "or with a label as in eval-mine.")
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
     stage, content = warehouse.stage("rollout", **keys), source.read_bytes()
@@ -44,7 +43,7 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
     splits = {row["task_id"]: row["split"] for row in tasks}
     rows = read_lines(content, source, splits, plain_sampling, purpose)
     if purpose.split("-")[0] in ("train", "distil"):
-        held_out = {row["task_id"] for row in tasks if row["heldout"]}      # no line names its split
+        held_out = {row["task_id"] for row in tasks if row["heldout"]}      # lines do not name splits
         if kept := sorted({row["task_id"] for row in rows} & held_out):
             raise StageError(f"{source} holds completions of {counted(len(kept), 'held-out task')} "
                              f"({kept[0]}); none is ever trained on. Import them with --purpose eval, or "
@@ -64,7 +63,7 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
 
 
 def _settings(stage: Stage, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of the import, those it was begun with if it was; StageError if other rows are there."""
+    """The settings of the import, or those it was begun with; StageError if other rows are there."""
     before, plain = stage.settings(), settings["plain_sampling"]
     if before is None and not stage.is_complete():
         return settings
@@ -73,23 +72,23 @@ def _settings(stage: Stage, settings: dict[str, Any]) -> dict[str, Any]:
             settings["sha256"], plain):
         raise StageError(f"{stage.title} exists already{other}. Import into an iteration or purpose that "
                          f"does not, or {stage.way_to_discard()}.")
-    return before       # the file may have another name by now
+    return before       # the file may have been renamed
 
 
 def _check_policy(warehouse: Warehouse, source: Path, rows: list[dict[str, Any]]) -> None:
-    """StageError unless the policy that sampled the rows is the run's; rows that lack its hash get it."""
+    """StageError unless the run's policy sampled the rows; rows without its hash get it."""
     version = rows[0]["policy_version"]
     sha256 = warehouse.policy(version)["sha256"]
     for row in rows:
         if row["policy_sha256"] not in (None, sha256):
             raise StageError(f"{source} holds completions of a policy {version} with sha256 "
                              f"{row['policy_sha256'][:12]}, policy {version} of this run has {sha256[:12]}. "
-                             "Import them into the run that they are of.")
+                             "Import them into their own run.")
         row["policy_sha256"] = sha256
 
 
 def _check_vocabulary(warehouse: Warehouse, source: Path, rows: list[dict[str, Any]]) -> None:
-    """StageError for a token that the base model, where it is at hand, does not know."""
+    """StageError for a token that the base model, if it is available, does not know."""
     config = read_json(Path(warehouse.model) / "config.json") or {}
     size = config.get("vocab_size") or (config.get("text_config") or {}).get("vocab_size")
     highest = max(max(*row["prompt_ids"], *row["completion_ids"]) for row in rows)
@@ -99,7 +98,7 @@ def _check_vocabulary(warehouse: Warehouse, source: Path, rows: list[dict[str, A
 
 
 def _number(rows: list[dict[str, Any]], iteration: int, purpose: str) -> None:
-    """Give every row its keys, group by prompt, in the order of the file."""
+    """Give every row its keys, grouped by prompt, in the order of the file."""
     counts = Counter[str]()
     groups: dict[str, dict[str, int]] = {}
     now = datetime.datetime.now(datetime.UTC)
@@ -128,7 +127,7 @@ def _prompts(rows: list[dict[str, Any]], splits: dict[str, str]) -> list[dict[st
 
 
 def _parts(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Rows in parts of PART_ROWS or a little more: the rows of a group stay together."""
+    """Rows in parts of PART_ROWS or slightly more: the rows of a group stay together."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault(row["group_id"], []).append(row)

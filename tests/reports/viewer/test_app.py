@@ -117,10 +117,10 @@ def test_the_connection_reads_the_run_alone_and_keeps_its_settings(run: Warehous
 @pytest.mark.parametrize(("address", "said"), [
     ("completion?name=3/nobody/4", "no completion 3/nobody/4"), ("completion?name=what", "does not name"),
     ("task?task=nobody", "no task"), ("group?iteration=1&group=none", "no group none"),
-    ("iteration?iteration=99", "not scored"), ("iteration?iteration=x", "no whole number"),
-    ("iteration", "no whole number"), ("task", "lacks"), ("gaps?iteration=99", "No old logprobs"),
-    ("export?page=find", "can be taken as a file"), ("figure?figure=none", "no figure"),
-    ("rows?offset=-1", "no whole number")])
+    ("iteration?iteration=99", "not scored"), ("iteration?iteration=x", "not a whole number"),
+    ("iteration", "not a whole number"), ("task", "lacks"), ("gaps?iteration=99", "No old logprobs"),
+    ("export?page=find", "can be exported as a file"), ("figure?figure=none", "no figure"),
+    ("rows?offset=-1", "not a whole number")])
 def test_a_bad_address_is_answered_with_a_sentence(client: TestClient, address: str, said: str) -> None:
     answer = client.get(f"/blow-up/{address}")
     assert answer.status_code == 400 and said in answer.text
@@ -251,7 +251,7 @@ def test_several_runs_are_told_apart_and_compared(run: Warehouse, tmp_path: Path
         for name in ("blow-up", "blow-up-2"):
             assert client.get(f"/{name}/tasks").status_code == 200
         assert "Tasks in pairs" in client.get("/compare?run=blow-up&run=blow-up-2").text
-        assert "Two runs or more" in notice(client, "/compare?run=blow-up")
+        assert "needs at least two runs" in notice(client, "/compare?run=blow-up")
 
 
 def test_the_history_shows_every_entry_of_the_log(run: Warehouse, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from warehouse.store.errors import StageError
 
 @pytest.mark.parametrize(("options", "sentence"), [
     ("--loss nll --advantages a.py:f", "The loss nll gives every right completion the same weight; "),
-    ("--purpose eval --loss nll", "--purpose eval is not possible: 'train' is trained on, or what "),
+    ("--purpose eval --loss nll", "--purpose eval is not possible: train on 'train', or on "),
     ("--purpose distil-b", "Rows of purpose distil-b have no logprobs, which the loss "),
     ("--schedule linear", "--schedule linear needs --total-steps, the optimizer step at "),
     ("--load-4bit --full", "--load-4bit freezes the base, so it cannot be trained with --full. "),

@@ -278,7 +278,7 @@ def test_arms_at_work_are_not_begun_by_a_second_command(run: Warehouse) -> None:
     folder.mkdir()
     with (folder / "arms.log").open("a") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
-        assert "is at work in" in refusal(run.root, run.root.parent / "arms.toml")
+        assert "is running in" in refusal(run.root, run.root.parent / "arms.toml")
     assert not (folder / "low").exists()
 
 
@@ -329,16 +329,16 @@ def test_the_command_prints_a_row_per_arm_and_refuses_an_edited_one(run: Warehou
 
 @pytest.mark.parametrize(("text", "said"), [
     ("[a]\n[a]\n", "each arm needs a name of its own"),
-    ("[a]\nlearning-rate = 1e-4\n[b]\nlearning_rate = 1e-4\n", "the arms a and b differ in nothing"),
-    ("[a]\n[b]\nlearning-rate = 5e-4\n", "the arms a and b differ in nothing"),
-    ("[a]\n[b]\nkl-beta = 0\n", "the arms a and b differ in nothing"),
+    ("[a]\nlearning-rate = 1e-4\n[b]\nlearning_rate = 1e-4\n", "the arms a and b have equal settings"),
+    ("[a]\n[b]\nlearning-rate = 5e-4\n", "the arms a and b have equal settings"),
+    ("[a]\n[b]\nkl-beta = 0\n", "the arms a and b have equal settings"),
     ("[a]\nmodel = 'other'\n", "the stored rows are of the run's own model"),
     ("[a]\nlearning-rat = 1\n", "line 2: [a] has no option 'learning-rat'"),
     ("[a]\nlearning-rate = 'high'\n", "is not a valid float"),
     ("[a]\niteration = 3\n", "iteration cannot differ between arms"),
     ("[a.rollout]\nlabel = 'mine'\n", "label cannot differ between arms"),
     ("[a.rollout]\ntemperatur = 1\n", "line 2: [a.rollout] has no option 'temperatur'"),
-    ("[parent]\n", "cannot be called 'parent'"), ("['../a']\n", "cannot be called '../a'"),
+    ("[parent]\n", "cannot be named 'parent'"), ("['../a']\n", "cannot be named '../a'"),
     ("a = 1\n", "'a' is not a table"), ("", "has no arms")])
 def test_a_file_that_cannot_be_run_is_one_sentence(run: Warehouse, text: str, said: str) -> None:
     (run.root.parent / "arms.toml").write_text(text)
@@ -359,7 +359,7 @@ def test_a_run_that_has_nothing_to_train_on_is_one_sentence(run: Warehouse, tmp_
         add_policy(bare, version, weights(bare, version, f"weights {version}"))
     from warehouse.maintain.prune import prune_policies
     prune_policies(bare, 2)
-    assert "Policy 1 holds no weights" in refusal(bare.root, arms, "--at", 1)
+    assert "Policy 1 has no weights" in refusal(bare.root, arms, "--at", 1)
 
 
 def test_settings_are_put_into_the_tables_of_a_config_file() -> None:

@@ -101,7 +101,7 @@ def test_where_the_tasks_differ_the_fit_gives_the_error(tmp_path: Path) -> None:
 def test_one_task_once_is_no_ground_for_a_judgement(tmp_path: Path) -> None:
     run = evaluated(tmp_path, {"t0": (1, 1)}, {"t0": (1, 1)}, {"t0": (1, 0)}, {"t0": (1, 0)})
     assert said(run) == ("On 'eval', policy 0 to 3: no change beyond chance; "
-                         "pass@1 1.00 → .00 (-1.00, its error is not known).")
+                         "pass@1 1.00 → .00 (-1.00, error unknown).")
     assert rows_of(connect(run), "SELECT signal FROM raised_signals WHERE signal <> 'reward_hacking'") == []
     assert {row["solving_error"] for row in rows_of(connect(run), "FROM adjusted")} == {None}
 

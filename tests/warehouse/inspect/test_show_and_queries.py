@@ -208,7 +208,7 @@ def test_a_table_that_nobody_could_read_is_refused(run: Warehouse) -> None:
     for query in ("create table t as select 1", "insert into samples select * from samples",
                   "select 1; create view v as select 1"):
         done = warehouse("sql", run.root, query)
-        assert done.exit_code == 1 and "SQL changes no row of the run" in done.stderr
+        assert done.exit_code == 1 and "SQL cannot change the run" in done.stderr
         assert "Count" not in done.stdout
     kept = warehouse("sql", run.root, "create temp table t as select 42 as answer; from t")
     assert (kept.exit_code, kept.stdout) == (0, "answer\n------\n    42\n")

@@ -106,7 +106,7 @@ def test_a_part_that_may_not_be_read_is_a_problem_and_stays(run: Warehouse,
                                                             monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, _mode: path != run.root / COMPLETIONS)
     [problem] = check_run(run).problems
-    assert problem == f"{run.root / COMPLETIONS} cannot be read (Permission denied). Have it granted."
+    assert problem == f"{run.root / COMPLETIONS} cannot be read (Permission denied). Grant it."
     assert not fix(run, check_run(run).changes)
 
 
@@ -192,7 +192,7 @@ def test_a_link_to_nothing_is_named_as_such_and_stays(run: Warehouse, tmp_path: 
     (run.root / COMPLETIONS).unlink()
     (run.root / COMPLETIONS).symlink_to(tmp_path / "unmounted")
     assert check_run(run).problems[0] == (
-        f"{run.root / COMPLETIONS} is a link to nothing. Have what it leads to there again.")
+        f"{run.root / COMPLETIONS} is a broken link. Restore its target.")
     assert not fix(run, check_run(run).changes)
 
 
@@ -322,7 +322,7 @@ def test_unfinished_work_is_a_note_not_a_problem(run: Warehouse) -> None:
     report = check_run(run)
     assert report.problems == []
     assert any("train of iteration 1 is not complete" in note for note in report.notes)
-    assert any("left from a killed process" in note for note in report.notes)
+    assert any("left by a killed process" in note for note in report.notes)
 
 
 def test_what_is_saved_of_an_open_part_is_not_to_be_removed(run: Warehouse) -> None:
@@ -331,7 +331,7 @@ def test_what_is_saved_of_an_open_part_is_not_to_be_removed(run: Warehouse) -> N
     assert check_run(run).notes == []
     part.with_name(f"{part.name}.spill-0123456789ab").rename(run.root / f"{COMPLETIONS}.spill-0123456789ab")
     part.with_name(".spill-0123456789ab").touch()           # of no part
-    assert ["left from a killed process" in note for note in check_run(run).notes] == [True, True]
+    assert ["left by a killed process" in note for note in check_run(run).notes] == [True, True]
 
 
 def test_the_command_lists_problems_and_fails(run: Warehouse) -> None:

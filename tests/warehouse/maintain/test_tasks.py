@@ -44,7 +44,7 @@ def test_a_replaced_task_keeps_its_place_and_what_it_was(run: Path, corrected: P
     before = rows_of(run)
     done = said("replace", run, corrected)
     assert (done.exit_code, done.output) == (
-        0, f"1 task replaced; what was sampled stays, and `score {run}` judges it again and keeps the former "
+        0, f"1 task replaced; completions stay, and `score {run}` judges them again and keeps the former "
            "rows\n")
     after = rows_of(run)
     assert json.loads(after["b"]["payload"])["test"] == OTHER["test"]

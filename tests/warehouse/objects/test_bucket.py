@@ -69,7 +69,7 @@ def test_threads_that_read_one_open_object_have_a_place_each(address: str) -> No
 
 
 def test_a_store_without_conditional_puts_is_refused(server: str) -> None:
-    with pytest.raises(StageError, match=r"has no conditional puts .* a late twin could overwrite"):
+    with pytest.raises(StageError, match=r"has no conditional puts .* a late worker could overwrite"):
         Bucket("s3://careless/run").check_conditional_puts()
     Bucket("s3://runs/run").check_conditional_puts()
     assert not keys("s3://careless/run") and not keys("s3://runs/run")
@@ -96,7 +96,7 @@ def test_objects_are_deleted_in_one_request_and_one_that_is_gone_keeps_no_other(
 @pytest.mark.parametrize(("run", "environment", "words"), [
     ("s3://nowhere/run", {}, "there is no such bucket. Create it"),
     ("s3://runs/run", {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "the store cannot be reached. Check the"),
-    ("s3://runs/run", {"AWS_ENDPOINT_URL": "local host"}, "no address like https://HOST:PORT"),
+    ("s3://runs/run", {"AWS_ENDPOINT_URL": "local host"}, "not an address like https://HOST:PORT"),
     ("s3://runs/run", {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None,
                        "AWS_METADATA_ENDPOINT": "http://127.0.0.1:9/169.254.169.254"},
      "credentials are missing or wrong. To give some, set AWS_ACCESS_KEY_ID"),

@@ -36,7 +36,7 @@ def local(tmp_path: Path):
 def test_a_mirrored_run_is_the_same_run_there_and_back(
         local: Warehouse, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = CliRunner().invoke(cli, ["mirror", str(local.root), address])
-    assert ended.exit_code == 0 and "files copied to" in ended.output and ", 0 stood there" in ended.output
+    assert ended.exit_code == 0 and "files copied to" in ended.output and ", 0 were there" in ended.output
     there = on_machine("a", address, tmp_path, monkeypatch)
     there.verify_policy(1)
     assert contents(there) == contents(local) and check_run(there).problems == []
@@ -68,7 +68,7 @@ def test_a_second_mirror_copies_what_is_new_or_changed(local: Warehouse, address
     assert not mirror_run(str(local.root), address).startswith("0 files copied")
     sample(local, policy_version=0)
     mirror_run(str(local.root), address)
-    assert mirror_run(address, str(local.root.parent / "back")).endswith(", 0 stood there")
+    assert mirror_run(address, str(local.root.parent / "back")).endswith(", 0 were there already")
     assert contents(open_warehouse(local.root.parent / "back")) == contents(local)
 
 
@@ -88,7 +88,7 @@ def test_what_care_replaced_is_replaced_by_the_next_mirror_both_ways(
     assert check_run(back).problems == [] and len(list(back.root.glob("completions/**/*.parquet"))) == 1
     assert back.read("completions", iteration=0, purpose="train") == before
     roll_back(local, 1)                 # both went on
-    with pytest.raises(StageError, match="has entries of the log which the run to copy has not"):
+    with pytest.raises(StageError, match="has log entries that the run to copy lacks"):
         mirror_run(str(local.root), address)
 
 
@@ -119,12 +119,12 @@ def test_no_mirror_goes_over_another_run_or_over_one_that_went_on(
         local: Warehouse, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = small_run(tmp_path / "other", num_tasks=2)
     mirror_run(str(local.root), address)
-    with pytest.raises(StageError, match="lies another run"):
+    with pytest.raises(StageError, match="is another run"):
         mirror_run(str(other.root), address)
-    with pytest.raises(StageError, match="lies another run"):
+    with pytest.raises(StageError, match="is another run"):
         mirror_run(address, str(other.root))
     sample(on_machine("a", address, tmp_path, monkeypatch), policy_version=0)
-    with pytest.raises(StageError, match=r"which the run to copy has not .*: somebody went on there"):
+    with pytest.raises(StageError, match=r"that the run to copy lacks .*: another command continued there"):
         mirror_run(str(local.root), address)
     with pytest.raises(StageError, match="one of the two must be s3://BUCKET/RUN"):
         mirror_run(str(local.root), str(other.root))
@@ -154,11 +154,11 @@ def test_no_mirror_goes_over_what_both_sides_made(
     local = open_warehouse(local.root)
     assert there.read("tasks") == local.read("tasks")
     add_tasks(there, ("synthetic:1:7",), ())
-    with pytest.raises(StageError, match=r"has entries of the log which the run to copy has not"):
+    with pytest.raises(StageError, match=r"has log entries that the run to copy lacks"):
         mirror_run(str(local.root), address)
     add_tasks(local, ("synthetic:1:8",), ())
     for ends in ((str(local.root), address), (address, str(local.root))):
-        with pytest.raises(StageError, match=r"have each their own _log/"):
+        with pytest.raises(StageError, match=r"have different _log/"):
             mirror_run(*ends)
 
 
@@ -170,7 +170,7 @@ def test_no_mirror_replaces_an_iteration_that_both_sides_sampled(
         sample(run, policy_version=0)
     before = there.read("completions", iteration=1, purpose="train")
     for ends in ((str(local.root), address), (address, str(local.root))):
-        with pytest.raises(StageError, match=r"have each their own _log/"):
+        with pytest.raises(StageError, match=r"have different _log/"):
             mirror_run(*ends)
     assert on_machine("b", address, tmp_path, monkeypatch).read(
         "completions", iteration=1, purpose="train") == before

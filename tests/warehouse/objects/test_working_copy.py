@@ -165,10 +165,10 @@ def test_the_copy_of_a_run_that_is_gone_is_kept(machine, address: str, tmp_path:
     warehouse = machine("a")
     tasks = warehouse.read("tasks").num_rows
     Bucket(address).delete(keys(address))
-    with pytest.raises(StageError, match=r"does not lie any more the run that .* is a copy of"):
+    with pytest.raises(StageError, match=r"no longer holds the run that .* is a copy of"):
         machine("a")
     Bucket(address).put("warehouse.json", b'{"run_id": "another", "schema_version": 2, "model": "m"}')
-    with pytest.raises(StageError, match=r"does not lie any more the run that .* is a copy of"):
+    with pytest.raises(StageError, match=r"no longer holds the run that .* is a copy of"):
         machine("a")
     (warehouse.root / "object-store.json").unlink()
     TWINS.clear()

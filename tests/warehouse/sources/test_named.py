@@ -292,5 +292,5 @@ def test_a_hub_error_without_a_message_is_still_a_sentence(monkeypatch: pytest.M
     def fail(*_arguments: object, **_options: object) -> None:
         raise TimeoutError
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
-    with pytest.raises(StageError, match=r"of that id \(TimeoutError: no message\)\. Check the spelling"):
+    with pytest.raises(StageError, match=r"with that id \(TimeoutError: no message\)\. Check the spelling"):
         find_model("nobody/nothing", tmp_path)

@@ -132,7 +132,7 @@ def test_a_manifest_that_is_gone_leaves_no_row_out_without_a_word(run: Warehouse
     fix(run, check_run(run).changes)
     said = f"{'rollout' if name == MANIFESTS[0] else 'score'} of iteration 1, purpose train"
     warning = ask("sql", run, "SELECT 1").stderr
-    assert said in warning and "is not complete, though" in warning
+    assert said in warning and "is not complete, but stages" in warning
     assert not ask("sql", run, "SELECT 1", "--partial").stderr
 
 
@@ -140,7 +140,7 @@ def test_damaged_tasks_are_named(run: Warehouse) -> None:
     part, = run.parts("tasks")
     flip_bit(part, "payload")
     result = ask("sql", run, "SELECT count(*) AS num FROM tasks", "--format", "csv")
-    assert result.stdout == "num\n0\n" and f"{part} cannot be read, or is not" in result.stderr
+    assert result.stdout == "num\n0\n" and f"{part} is unreadable, or differs" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["groups.parquet", "rollup.json"])

@@ -79,8 +79,8 @@ def test_a_command_with_another_environment_runs_by_itself(folder: Path) -> None
                                     "OMP_NUM_THREADS=2 forked process; OMP_NUM_THREADS=2 N=1 forked process",
                             OMP_NUM_THREADS="3")
     assert errors.splitlines() == [
-        "staying imports by itself, as whatever has OMP_NUM_THREADS otherwise than `warehouse warm`.",
-        "forked imports by itself, as whatever has N, OMP_NUM_THREADS otherwise than `warehouse warm`."]
+        "staying imports by itself, because OMP_NUM_THREADS differs from `warehouse warm`.",
+        "forked imports by itself, because N, OMP_NUM_THREADS differs from `warehouse warm`."]
     output = "\n".join(output.splitlines()[:3])
     first, changed, again = (line.split() for line in output.splitlines())
     assert [first[2], changed[2], again[2]] == ["True", "False", "True"] and again[1] == "2"

@@ -121,7 +121,7 @@ def test_a_folder_is_no_file_to_write(built: Warehouse, tmp_path: Path) -> None:
 
 def test_nothing_to_export_is_said(built: Warehouse, tmp_path: Path) -> None:
     result = warehouse("export", built.root, tmp_path / "x.jsonl", "--iteration", 9)
-    assert result.exit_code == 1 and "No complete rollout fits" in result.stderr
+    assert result.exit_code == 1 and "No complete rollout matches" in result.stderr
     assert not (tmp_path / "x.jsonl").exists()
 
 
@@ -168,7 +168,7 @@ GOOD = {
     ({"finish_reason": "bananas"}, "'finish_reason' is 'bananas'; it must be stop or length"),
     ({"version_segments": [{"start": 0, "length": 1, "policy_version": 0},
                            {"start": 1, "length": 1, "policy_version": 1}]},
-     "'version_segments' says that several policies"),
+     "'version_segments' has tokens of several policies"),
     ({"purpose": "eval"}, "'purpose' is 'eval', not 'train'. Export with --purpose, and import"),
     ({"iteration": 1e308}, "'iteration' is 1e+308, not int32"),
     ({"iteration": [1]}, "'iteration' is [1], not int32"),

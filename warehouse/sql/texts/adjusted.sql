@@ -1,16 +1,16 @@
--- Like with like: iterations train on different tasks, so what an iteration reached is fitted beside how hard its
--- tasks are.
+-- Iterations train on different tasks, so results are compared at equal difficulty: effects of iterations and of
+-- tasks are fitted together.
 
--- Variance of a value at a task: `noise` plus the share of the variance between tasks that other visits do not
+-- Variance of a value at a task: `noise`, plus the share of the between-task variance that other visits do not
 -- determine.
 CREATE OR REPLACE MACRO variance_of(total, noise, visits) AS
 noise + greatest(total - noise, 0) / (1 + (visits - 1) * greatest(total - noise, 0) / (noise + 1e-9));
 
--- value = effect of the occasion + effect of the task + noise, by 12 alternating sweeps. An evaluation is an occasion
--- like an iteration, so the base's rates on tasks that are trained on count. A task's mean residual is shrunk by a
--- tenth of a visit: where no task was visited twice nothing can be told apart, the value is the plain mean, and its
--- error holds the spread of the tasks. Reach is fitted to the visits that have its k, to none where that is 1. Later
--- turns are left out: which tasks they are of depends on the policy. Rewards are fitted per scorer.
+-- value = effect of the occasion + effect of the task + noise, by 12 alternating sweeps. Evaluations are occasions, so
+-- the base's rates on training tasks count. A task's mean residual is shrunk by a tenth of a visit. If no task was
+-- visited twice, the effects cannot be separated: the value is the plain mean, and its error includes the spread of
+-- the tasks. Reach is fitted to visits with its k, and not at all for k = 1. Later turns are left out, because their
+-- tasks depend on the policy. Rewards are fitted per scorer.
 CREATE OR REPLACE VIEW adjusted AS
 WITH RECURSIVE cells AS MATERIALIZED (
     SELECT *, count(*) OVER same AS visits, count(reach) OVER same AS reach_visits, count(*) OVER paid AS paid_visits
@@ -39,9 +39,9 @@ deviations AS MATERIALIZED (
     SELECT *, avg(solving) OVER here AS solving_mean, avg(reach) OVER here AS reach_mean, avg(reward) OVER here AS reward_mean
     FROM fitted JOIN (SELECT DISTINCT occasion, purpose FROM cells) USING (occasion)
     WINDOW here AS (PARTITION BY occasion)),
-spread AS (  -- of each purpose: benchmarks differ in it
+spread AS (  -- per purpose: benchmarks differ in it
     SELECT purpose, greatest(count(*) - count(DISTINCT occasion), 1) AS total_freedom,
-           -- Of one task at a time chance tells what several completions do to solving, and nothing the rest.
+           -- Of a task visited once, chance determines what several completions do to solving, and nothing the rest.
            CASE WHEN count(*) > count(DISTINCT occasion)
                 THEN greatest(count(*) - count(DISTINCT occasion) - sum(1 / (visits + 0.1)), 1) END AS freedom,
            greatest(count(reach) - count(DISTINCT occasion) FILTER (reach IS NOT NULL), 1) AS reach_total_freedom,
@@ -53,14 +53,14 @@ spread AS (  -- of each purpose: benchmarks differ in it
                     avg(solving * (1 - solving) / nullif(n - 1, 0))) AS solving_noise,
            sum(pow(reach - reach_here - reach_of_task, 2)) / reach_freedom AS reach_noise
     FROM deviations GROUP BY purpose),
-paid_spread AS (  -- and of each scorer
+paid_spread AS (  -- and per scorer
     SELECT purpose, scorer,
            sum(pow(reward - reward_mean, 2)) / greatest(count(*) - count(DISTINCT occasion), 1) AS reward_total,
            CASE WHEN count(*) > count(DISTINCT occasion)
                 THEN sum(pow(reward - reward_here - reward_of_task, 2))
                      / greatest(count(*) - count(DISTINCT occasion) - sum(1 / (paid_visits + 0.1)), 1) END AS reward_noise
     FROM deviations GROUP BY purpose, scorer)
--- Rounded, or what is 0 would be 1e-17.
+-- Rounded, because 0 would otherwise appear as 1e-17.
 SELECT iteration, cells.purpose, round(avg(fitted.solving - solving_of_task), 12) + 0 AS solving,
        sqrt(sum(variance_of(solving_total, solving_noise, cells.visits))) / count(*) AS solving_error,
        round(avg(fitted.reach - reach_of_task), 12) + 0 AS reach,

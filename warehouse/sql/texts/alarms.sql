@@ -1,10 +1,10 @@
--- When a run goes wrong: published levels, and rises and falls from the best that the run itself had reached.
+-- Signals of collapse: published levels, and changes relative to the best that the run had reached.
 
--- How far a share may move by chance; completions of a group are correlated and count as fewer.
+-- Sampling error of a share; completions of a group are correlated and count as fewer.
 CREATE OR REPLACE MACRO chance(share, num_groups, num_completions) AS
 greatest(0.05, 3 * sqrt(share * (1 - share) / sqrt(num_groups * num_completions)));
 
--- The same for rare events: a few more than none is no change.
+-- The same for rare events: a few instead of none is no change.
 CREATE OR REPLACE MACRO chance_of_few(share, num_groups, num_completions) AS
 chance(least(0.5, greatest(share, 3 / sqrt(num_groups * num_completions))), num_groups, num_completions);
 
@@ -17,34 +17,34 @@ CREATE OR REPLACE MACRO signal_of(name, measured, limit_value, rises, gross_valu
               AND gross_value IS NOT NULL,
  'meaning': explanation};
 
--- Whether an iteration is the first that ends early (--carry-over); it has short completions only and is judged by
--- itself.
+-- Whether an iteration is the first that ends early (--carry-over): it has only short completions and is not compared
+-- with others.
 CREATE OR REPLACE MACRO is_cut_short(the_iteration, the_purpose) AS
 the_purpose = 'train' AND the_iteration IN (SELECT DISTINCT iteration FROM carried)
 AND the_iteration - 1 NOT IN (SELECT DISTINCT iteration FROM carried);
 
--- DuckDB checks a view by planning all that it stands on, which for `judged_signals` is long: the views are made over
--- its columns alone, and it comes last.
+-- DuckDB plans everything below a view when it checks the view, which is slow for `judged_signals`. So the views are
+-- made over its columns only, and it comes last.
 CREATE OR REPLACE MACRO judged_signals() AS TABLE
 SELECT NULL::INTEGER AS iteration, NULL::VARCHAR AS purpose, NULL::VARCHAR AS signal, NULL::DOUBLE AS value,
        NULL::DOUBLE AS level, NULL::BOOLEAN AS above, NULL::BOOLEAN AS raised, NULL::BOOLEAN AS immediate,
        NULL::VARCHAR AS meaning WHERE false;
 CREATE OR REPLACE VIEW signals AS FROM judged_signals();
 
--- A trend fires where it holds for two iterations in a row; what must not happen even once fires at once, and so does
--- what is raised where pass@1 falls or programs fail: two numbers say it. A rollback ends every row: what was raised
--- before it says nothing of the policy that was taken up again.
+-- A trend fires if it is raised in two iterations in a row. Errors that must not happen fire at once, and so do signals
+-- raised while pass@1 falls or programs fail, because two numbers agree. A rollback ends every row of iterations:
+-- earlier signals do not concern the policy that the run went back to.
 CREATE OR REPLACE VIEW raised_signals AS
 WITH restarts AS (SELECT coalesce(list(policy_version), [])::INTEGER[] AS versions FROM policies
                   WHERE rolled_back_to IS NOT NULL),
      held AS (
     SELECT signals.*,
-           raised AND (immediate OR coalesce(lag(raised) OVER beside, false)
-                       OR coalesce(lead(raised) OVER beside, false)
+           raised AND (immediate OR coalesce(lag(raised) OVER neighbours, false)
+                       OR coalesce(lead(raised) OVER neighbours, false)
                        OR bool_or(raised AND signal IN ('solving_falls', 'errors')) OVER same
                           AND count(*) FILTER (raised AND signal <> 'reward_falls') OVER same > 1) AS fired
     FROM signals, restarts
-    WINDOW same AS (PARTITION BY purpose, iteration), beside AS (
+    WINDOW same AS (PARTITION BY purpose, iteration), neighbours AS (
         PARTITION BY purpose, signal, len(list_filter(versions, lambda version: version <= iteration))
         ORDER BY iteration))
 SELECT iteration, purpose, signal, value, level, above, fired, meaning FROM held WHERE raised;
@@ -52,16 +52,15 @@ SELECT iteration, purpose, signal, value, level, above, fired, meaning FROM held
 CREATE OR REPLACE VIEW fired_signals AS
 SELECT * EXCLUDE (fired) FROM raised_signals WHERE fired;
 
--- What every iteration and evaluation is held against: the lowest and highest mean of three in a row of the last
--- thirty of its purpose, and the median of the first three. The very first is the floor: whatever the run's own next
--- iterations did, the base policy did that. Causes come before what follows from them; `warehouse watch` and the
--- report keep this order.
+-- Reference values of every iteration and evaluation: the lowest and highest mean of three in a row among the last
+-- thirty of its purpose, and the median of the first three. The very first one is the floor, because it shows the base
+-- policy. Causes come before their consequences; `warehouse watch` and the report keep this order.
 CREATE OR REPLACE MACRO judged_signals() AS TABLE
 WITH RECURSIVE restarts AS (
     SELECT policy_version, rolled_back_to, row_number() OVER (ORDER BY policy_version) AS epoch
     FROM policies WHERE rolled_back_to IS NOT NULL
     UNION ALL SELECT 0, NULL, 0),
--- The past of a policy after each rollback, from `begun` to `ended`, and before that the past of the policy taken up.
+-- The history of a policy after each rollback, from `begun` to `ended`, and before that of the policy it went back to.
 lives AS (
     SELECT epoch, policy_version AS begun, 2147483647 AS ended, rolled_back_to FROM restarts
     UNION ALL
@@ -81,7 +80,7 @@ known AS (
            steps.* EXCLUDE (iteration, purpose), loss, is_rounded,
            (SELECT max(epoch) FROM restarts WHERE policy_version <= stats.iteration) AS num_rollbacks
     FROM (SELECT * REPLACE (coalesce(num_groups, 1) AS num_groups), is_cut_short(iteration, purpose) AS alone
-          FROM iteration_stats WHERE policy_version IS NOT NULL) AS stats  -- what another model says is not the run's
+          FROM iteration_stats WHERE policy_version IS NOT NULL) AS stats  -- without rows of other models
     LEFT JOIN adjusted AS fitted ON fitted.iteration = stats.iteration AND fitted.purpose = stats.purpose
     LEFT JOIN steps ON steps.iteration = stats.iteration AND steps.purpose = stats.purpose
     LEFT JOIN losses ON losses.iteration = stats.iteration AND losses.purpose = stats.purpose),
@@ -109,15 +108,15 @@ history AS (
            least(first_value(tokens_median) OVER past, median(tokens_median) FILTER (place <= 3) OVER past) AS usual_tokens_low,
            greatest(first_value(distinct_wrong_share) OVER past, median(distinct_wrong_share) FILTER (place <= 3) OVER past) AS usual_diversity,
            greatest(first_value(solving) OVER past, median(solving) FILTER (place <= 3) OVER past) AS first_solving,
-           -- Below this the iteration and the one before it lie, together, 2.4 standard errors below the best four in a
-           -- row before them, and the iteration itself lies one below: a dip that is over raises nothing. Nor are two
-           -- judged together with a rollback between them, or where one was not measured.
+           -- Below this level, the iteration and the previous one are together 2.4 standard errors below the best four in a row
+           -- before them, and the iteration itself is one below: a dip that is over raises nothing. They are not combined across
+           -- a rollback, or if one was not measured.
            CASE WHEN num_rollbacks = last_value(num_rollbacks) OVER recent
                      AND last_value(solving) OVER recent IS NOT NULL THEN least(
                2 * (max(solving_4) OVER earlier - 2.4 * sqrt(arg_max(variance_4, solving_4) OVER earlier
                     + (pow(solving_error, 2) + pow(last_value(solving_error) OVER recent, 2)) / 4))
                - last_value(solving) OVER recent, max(solving_4) OVER earlier - solving_error) END AS two_fall,
-           -- A best that fewer than three iterations were averaged for has a larger error of its own.
+           -- A best mean of fewer than three iterations has a larger error.
            sqrt(0.75 + 0.75 / arg_max(span, solving_3) OVER recent) AS solving_wider,
            sqrt(0.75 + 0.75 / arg_max(paid_span, reward_3) OVER paid) AS reward_wider,
            max(solving_3) OVER recent AS best_solving, max(reach_3) FILTER (place > 2 OR purpose <> 'train') OVER recent AS best_reach, max(reward_3) OVER paid AS best_reward,
@@ -139,7 +138,7 @@ FROM (SELECT iteration, purpose, unnest([
     -- bfloat16 alone gives small models .002 (SmolLM2-135M; .00025 with 1.5B, 4e-6 in float32).
     signal_of('mismatch', mismatch_kl_fresh, CASE WHEN is_rounded THEN 0.005 ELSE 0.001 END, true, NULL,
               'KL(mu, pi_old) at staleness 0: engine and trainer disagree'),
-    -- One token far off takes the ESS of its step to nothing, where the correction bounds its weight.
+    -- A single outlier token reduces the ESS of its step to nearly 0, although the correction bounds its weight.
     signal_of('ess', ess, 0.3, false, NULL, 'Effective sample size of pi_old / mu over tokens'),
     signal_of('weight_mean', abs(ln(importance_weight_mean)), ln(2), true, ln(2),
               '|log| of the mean importance weight; 0.69 is 0.5 or 2'),
@@ -162,7 +161,7 @@ FROM (SELECT iteration, purpose, unnest([
               'Distinct 4-grams over 4-grams'),
     signal_of('no_code', valid_code_share, usual_code - 2 * chance(usual_code, num_groups, num_completions), false, usual_code - 0.3,
               'Share of completions with a closed code block'),
-    -- Programs that dare more fail more often, too: that is no harm while pass@1 is at its best.
+    -- More ambitious programs also fail more often: harmless while pass@1 is at its best.
     signal_of('errors', failed_share, CASE WHEN solving > best_solving THEN 'inf'::DOUBLE
               ELSE 2 * usual_errors + chance_of_few(usual_errors, num_groups, num_programs) END, true,
               usual_errors + 2 * chance_of_few(usual_errors, num_groups, num_programs), 'Share of programs that fail'),
@@ -175,10 +174,10 @@ FROM (SELECT iteration, purpose, unnest([
               CASE WHEN solving < best_solving - 2 * solving_error THEN reward_at_best + greatest(0.1 * abs(reward_at_best), reward_error)
                    WHEN best_solving IS NOT NULL THEN 'inf'::DOUBLE END, true, NULL,
               'Mean reward, which rises while fewer completions are right'),
-    -- Where all goes well, what is still wrong comes from the hardest tasks alone.
+    -- If almost everything is right, the wrong completions come only from the hardest tasks.
     signal_of('diversity', distinct_wrong_share, CASE WHEN reach < best_reach - 2 * reach_error THEN 0.5 * usual_diversity
               WHEN best_reach IS NOT NULL THEN 0 END, false, NULL, 'Different outputs per wrong completion, while pass@k falls'),
-    -- `+ 0 * error`: where the error is not known there is no level (greatest() passes over NULL).
+    -- `+ 0 * error`: without a known error there is no level (greatest() ignores NULL).
     signal_of('sharpening', reach,
               CASE WHEN solving >= first_solving - solving_error THEN best_reach - greatest(0.05, 3 * reach_error) + 0 * reach_error
                    WHEN best_reach IS NOT NULL THEN '-inf'::DOUBLE END, false, NULL,

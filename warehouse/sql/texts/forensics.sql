@@ -1,7 +1,7 @@
--- Deeper questions: intervals, votes, policies against each other, tokens.
+-- Detailed queries: intervals, votes, comparisons of policies, tokens.
 
--- The draws of pass_bands hash one number: DuckDB's hash of two is not uniform enough and narrows the interval by a
--- fifth.
+-- The draws of pass_bands hash one number: DuckDB's hash of two numbers is not uniform enough and narrows the interval
+-- by a fifth.
 
 -- pass@k of the iterations since .. until with a 95% bootstrap interval over tasks; no interval for one task. The
 -- draws are hashes, so results are reproducible.
@@ -17,7 +17,7 @@ points AS (
 turns AS (
     SELECT num_tasks, draw, unnest(range(num_tasks)) AS turn
     FROM (SELECT DISTINCT num_tasks FROM points), range(resamples) AS draws(draw)),
--- How often each draw took each task: counted with every task once more, so that none is missing.
+-- How often each draw took each task, plus one for every task so that none is missing.
 draws AS (
     SELECT num_tasks, draw, list(times::DOUBLE ORDER BY number) AS times
     FROM (SELECT num_tasks, draw, number, count(*) - 1 AS times
@@ -35,8 +35,8 @@ SELECT iteration, purpose, k::INTEGER AS k, list_avg(shares) AS pass_at_k,
        num_tasks::INTEGER AS num_tasks
 FROM points JOIN spreads USING (iteration, purpose, k);
 
--- Majority vote: share of tasks with right most frequent outputs among k completions; mean over blocks of k, ties
--- go to the first.
+-- Majority vote: share of tasks for which the most frequent of k outputs is right; mean over blocks of k, ties go to
+-- the first.
 CREATE OR REPLACE MACRO maj_at_k(at_iteration, k, of_purpose := 'train') AS TABLE
 WITH votes AS (
     SELECT task_id, sample_index // k AS block, fingerprint, count(*) AS num, min(sample_index) AS first,
@@ -54,9 +54,9 @@ tasks_of AS (SELECT task_id, avg(coalesce(correct, false)::INTEGER) AS p, count(
              FROM whole LEFT JOIN winners USING (task_id, block) GROUP BY task_id)
 SELECT avg(p) AS maj_at_k, count(*)::INTEGER AS num_tasks, min(blocks)::INTEGER AS num_blocks FROM tasks_of;
 
--- Two policies on the tasks that both sampled, paired per task; purposes as a LIKE pattern. First turns unless the
--- pattern names turns. No gain in reward between different scorers. Carried completions count for the last policy
--- that sampled the task in that iteration.
+-- Two policies on their common tasks, paired per task; purposes as a LIKE pattern. First turns unless the pattern
+-- names turns. No reward gain between different scorers. Carried completions count for the last policy that sampled
+-- the task in that iteration.
 CREATE OR REPLACE MACRO compare(policy_a, policy_b, purposes := '%') AS TABLE
 WITH results AS (SELECT policy_version, task_id, sum(n) AS n, sum(c) AS c,
                         sum(reward_mean * n) / sum(n) AS reward,

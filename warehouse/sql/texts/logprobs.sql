@@ -1,13 +1,13 @@
--- What policies and models say of completions that others sampled: rows that `train logprobs` wrote.
+-- Logprobs of stored completions under policies and models: rows that `train logprobs` wrote.
 
--- Every completion under every model that was asked, with d = log model - log mu of its tokens.
+-- Every completion under every model in policy_logprobs, with d = log model - log mu of its tokens.
 CREATE OR REPLACE VIEW log_ratios AS
 SELECT iteration, purpose, task_id, sample_index, completions.policy_version AS sampled_by, model, asked.policy_version,
        list_transform(list_zip(logprobs, behaviour_logprobs), lambda pair: pair[1]::DOUBLE - pair[2]) AS log_ratios
 FROM policy_logprobs AS asked JOIN completions USING (iteration, purpose, task_id, sample_index)
 WHERE len(logprobs) > 0 AND len(logprobs) = len(behaviour_logprobs);
 
--- KL(mu, model) of tokens that mu drew. Of the base, policy 0, that is the reference KL of an iteration.
+-- KL(mu, model) over tokens sampled from mu. For the base, policy 0, it is the reference KL of an iteration.
 CREATE OR REPLACE VIEW kl_ladder AS
 SELECT iteration, purpose, sampled_by, model, policy_version, count(*)::INTEGER AS num_completions,
        sum(len(log_ratios))::BIGINT AS num_tokens,
@@ -17,7 +17,7 @@ SELECT iteration, purpose, sampled_by, model, policy_version, count(*)::INTEGER 
        ess(exp(clamped(list_sum(log_ratios)))) AS ess
 FROM log_ratios GROUP BY iteration, purpose, sampled_by, model, policy_version;
 
--- Every token of an iteration's completions under every model that was asked; log_ratio is log model - log mu.
+-- Every token of an iteration's completions under every model in policy_logprobs; log_ratio is log model - log mu.
 CREATE OR REPLACE MACRO model_tokens(at_iteration, of_purpose := 'train') AS TABLE
 SELECT rows.* EXCLUDE (token_id), token_id, token, logprob::DOUBLE - behaviour_logprob AS log_ratio
 FROM (SELECT task_id, sample_index, completions.policy_version AS sampled_by, model, asked.policy_version,
@@ -29,8 +29,8 @@ FROM (SELECT task_id, sample_index, completions.policy_version AS sampled_by, mo
           USING (task_id, sample_index)) AS rows
 LEFT JOIN vocabulary USING (token_id);
 
--- Tokens with a probability that moved by so many nats under a later policy, and the first policy that moved it: the
--- first policy first, and of one policy the token that moved most.
+-- Tokens with a logprob that changed by at least so many nats under a later policy, and the first policy that changed
+-- it: earliest policy first, and for one policy the largest change first.
 CREATE OR REPLACE MACRO first_moved(at_iteration, nats := 1.0, of_purpose := 'train') AS TABLE
 SELECT policy_version, task_id, sample_index, position, token_id, token, behaviour_logprob, logprob, log_ratio
 FROM model_tokens(at_iteration, of_purpose := of_purpose)
@@ -38,11 +38,11 @@ WHERE policy_version > sampled_by AND abs(log_ratio) >= nats
 QUALIFY row_number() OVER (PARTITION BY task_id, sample_index, position ORDER BY policy_version) = 1
 ORDER BY policy_version, abs(log_ratio) DESC, task_id, sample_index, position;
 
--- pass@1 that a model would have, by what others sampled in the iterations since .. until; w = model / mu of whole
+-- Estimated pass@1 of a model from other policies' completions in the iterations since .. until; w = model / mu of whole
 -- completions. normalised: weights normalised within each task. robust: doubly robust, b + w (correct - b) with b the
--- share of the task's other completions that are right (of all others where it has none). Intervals are bootstraps over
--- tasks. ess is summed over tasks, as a share of the completions; a weight_mean far from 1 says that these rows do not
--- reach what the model would say.
+-- share of right ones among the task's other completions (among all others if it has none). Intervals are bootstraps over
+-- tasks. ess is summed over tasks, as a share of the completions; if weight_mean is far from 1, these rows do not cover
+-- the model's distribution.
 CREATE OR REPLACE MACRO estimated_pass(of_model, purposes := '%', since := 0, until := 2147483647) AS TABLE
 WITH weighed AS (
     SELECT purpose, task_id, correct::INTEGER AS hit, exp(clamped(list_sum(log_ratios))) AS w

@@ -1,6 +1,6 @@
--- Formulas and reading tools: scalar macros, then those that give tables, as in FROM one_completion(12, 'task', 3).
+-- Formulas and reading tools: scalar macros, then table macros, as in FROM one_completion(12, 'task', 3).
 
--- 1 - C(n-c, k) / C(n, k), arXiv 2107.03374 eq. 1; null where k > n.
+-- 1 - C(n-c, k) / C(n, k), arXiv 2107.03374 eq. 1; null for k > n.
 CREATE OR REPLACE MACRO pass_at_k(n, c, k) AS
 CASE WHEN k > n OR k < 1 THEN NULL
      WHEN c <= 0 THEN 0.0::DOUBLE
@@ -73,7 +73,7 @@ FROM (SELECT unnest(range(len(completion_ids)))::INTEGER AS position, unnest(com
                      AND task_id = task AND sample_index = index ORDER BY trained_iteration LIMIT 1) ON true)
 LEFT JOIN vocabulary USING (token_id) ORDER BY position;
 
--- What papers on ARC print, per task: a completion without valid outputs counts as 0 everywhere.
+-- Metrics of ARC papers, per task: a completion without valid outputs counts as 0 everywhere.
 CREATE OR REPLACE MACRO arc_tasks_of(rows) AS TABLE
 SELECT iteration, purpose, task_id, count(*)::INTEGER AS n,
        avg(valid_code::INTEGER) AS "valid code",

@@ -1,6 +1,6 @@
--- What is computed from rows, as macros over a table's name: FROM groups_of('all_samples') works too.
--- The views groups, task_results, rolled_mismatch and iteration_stats apply them to stages that the rollup has
--- not written down yet, and read the others from its small files.
+-- Measures computed from rows, as macros over a table's name: FROM groups_of('all_samples') works too.
+-- The views groups, task_results, rolled_mismatch and iteration_stats apply them to stages that no rollup holds, and
+-- read the others from the rollup's small files.
 
 -- One row per group of the scored rows of a table.
 CREATE OR REPLACE MACRO groups_of(rows) AS TABLE
@@ -11,7 +11,7 @@ SELECT iteration, purpose, group_id, task_id, split, policy_version, n, c, num_m
        truncated_share, tokens_mean, distinct_outputs, distinct_wrong_outputs, num_wrong_outputs
 FROM (SELECT iteration, purpose, group_id, task_id,
              any_value(split) AS split,
-             max(policy_version) AS policy_version,  -- of groups that were carried over, the last
+             max(policy_version) AS policy_version,  -- for carried-over groups, the last one
              count(reward)::INTEGER AS n,
              (count(*) FILTER (correct AND reward IS NOT NULL))::INTEGER AS c,
              (count(*) - count(reward))::INTEGER AS num_missing,
@@ -64,7 +64,7 @@ GROUP BY trained_iteration, staleness;
 
 -- One row per iteration and purpose of the scored rows of a table; training is joined by iteration.
 CREATE OR REPLACE MACRO stats_of(rows) AS TABLE
-WITH held AS (FROM query_table(rows)),  -- read once for both what is per row and what is per group
+WITH held AS (FROM query_table(rows)),  -- read once for measures per row and per group
 scored AS (
     SELECT iteration, purpose,
            max(policy_version) AS policy_version,
@@ -96,7 +96,7 @@ scored AS (
            avg((loop_tokens >= 32 OR finish_reason IS NOT DISTINCT FROM 'loop')::INTEGER) AS loop_share
     FROM held
     GROUP BY iteration, purpose),
-measured AS (  -- the totals of a task stand beside the first of its groups alone
+measured AS (  -- a task's totals are only in the row of its first group
     SELECT *, CASE WHEN row_number() OVER task = 1 THEN sum(n) OVER task END AS task_n,
               CASE WHEN row_number() OVER task = 1 THEN sum(c) OVER task END AS task_c
     FROM groups_of('held')

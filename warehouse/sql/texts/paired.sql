@@ -1,4 +1,4 @@
--- Differences in pairs over tasks, and which of them are beyond chance.
+-- Differences in pairs over tasks, and whether they are beyond chance.
 
 -- 95% bootstrap interval of the mean of a list of gains, one per task: [low, high]; null for one task. The draws
 -- are hashes, so results are reproducible.
@@ -7,7 +7,7 @@ CASE WHEN len(gains) > 1 THEN list_aggregate(
     list_transform(range(2000), lambda draw: list_avg(list_transform(range(len(gains)), lambda slot:
         gains[1 + (hash(draw * 1000003 + slot) % len(gains))::BIGINT]))), 'quantile_cont', [0.025, 0.975]) END;
 
--- With fewer than six tasks a sign test could not tell either.
+-- With fewer than six tasks a sign test could not decide either.
 
 -- Whether a 95% interval over tasks excludes 0; null with fewer than six tasks, or if all gains are equal.
 CREATE OR REPLACE MACRO beyond_chance(bounds, num_tasks) AS

@@ -1,8 +1,8 @@
--- What is asked of several runs at once; every view and macro of one run has a first column `run` here.
+-- Queries over several runs; every view and macro of one run has a first column `run` here.
 
 CREATE OR REPLACE VIEW settings_diff AS FROM differing_settings('settings');
 
--- Two runs on the tasks that both have with equal contents, paired per task at the same iteration and purpose.
+-- Two runs on common tasks with equal contents, paired per task at the same iteration and purpose.
 CREATE OR REPLACE MACRO compare_runs(run_a, run_b) AS TABLE
 SELECT iteration, purpose, task_id, a.n AS n_a, a.c AS c_a, b.n AS n_b, b.c AS c_b,
        a.c / a.n AS rate_a, b.c / b.n AS rate_b, b.c / b.n - a.c / a.n AS gain,
@@ -18,8 +18,8 @@ WHERE CASE WHEN known THEN false
            ELSE error('Runs ' || run_a || ' and ' || run_b || ' are not both here, but ' || names || '.') END
 ORDER BY iteration, purpose, gain DESC, task_id;
 
--- The mean gain of one run over another at each iteration and purpose that both have, its 95% interval over tasks,
--- and whether it is beyond chance.
+-- The mean gain of one run over another at each common iteration and purpose, its 95% interval over tasks, and whether
+-- it is beyond chance.
 CREATE OR REPLACE MACRO gains_of_runs(run_a, run_b) AS TABLE
 SELECT iteration, purpose, num_tasks, mean_a AS rate_a, mean_b AS rate_b, list_avg(all_gains) AS gain,
        bounds[1] AS low, bounds[2] AS high, better, worse, beyond_chance(bounds, num_tasks) AS beyond_chance

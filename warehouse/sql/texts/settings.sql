@@ -1,6 +1,6 @@
--- With what options every stage ran, and which of them differ.
+-- The options of every stage, and which of them differ.
 
--- Of scores the one that counts; of logprobs none.
+-- For scores the one that counts; logprobs are left out.
 CREATE OR REPLACE VIEW settings AS
 SELECT iteration, stage, purpose, key, settings ->> ('$."' || key || '"') AS value
 FROM (SELECT iteration, stage, purpose, scorer, settings, unnest(json_keys(settings)) AS key FROM stages) AS written

@@ -1,4 +1,4 @@
--- What people ask every day, over the physical tables. Keys everywhere: iteration, purpose, task_id.
+-- Everyday views over the physical tables. Keys everywhere: iteration, purpose, task_id.
 -- Evaluations are rows with another purpose than 'train'. Lists (token ids, logprobs) are never read here.
 
 -- Seconds are the sum of the stage's phases.
@@ -32,7 +32,7 @@ SELECT (document ->> '$.policy_version')::INTEGER AS policy_version,
 FROM policy_documents;
 
 CREATE OR REPLACE VIEW pass_curve AS
--- Tasks with the same n and c are counted first: there are few of those pairs, and one chance for each.
+-- Tasks with equal n and c are counted first: there are few such pairs, and each needs one pass@k.
 WITH results AS (SELECT iteration, purpose, n, c, count(*) AS tasks FROM task_results WHERE n > 0
                  GROUP BY iteration, purpose, n, c),
      points AS (SELECT iteration, purpose, n, c, tasks,
@@ -57,7 +57,7 @@ SELECT iteration, purpose, k::INTEGER AS k,
        num = num_all AS every_task
 FROM totals;
 
--- The inner query of k_of has no column `purpose`, or k_of(purpose) would compare that with itself.
+-- The inner query of k_of has no column `purpose`; otherwise k_of(purpose) would compare it with itself.
 
 -- The largest k of pass_curve that nine of ten visits of a purpose have.
 CREATE OR REPLACE MACRO k_of(of_purpose) AS
@@ -65,8 +65,8 @@ CREATE OR REPLACE MACRO k_of(of_purpose) AS
  WHERE visited = of_purpose);
 
 CREATE OR REPLACE VIEW task_history AS
--- What a policy did that a rollback gave up says nothing of the one that goes on: `line` are the rollbacks that this
--- comes from, each of which left the iterations between its two policies behind.
+-- Rows of a policy that a rollback gave up do not concern the one that continues: `line` are the rollbacks in this
+-- one's ancestry, each of which left the iterations between its two policies behind.
 WITH RECURSIVE backs AS (SELECT policy_version, rolled_back_to FROM policies WHERE rolled_back_to IS NOT NULL),
 line AS (
     FROM backs WHERE policy_version = (SELECT max(policy_version) FROM backs)
@@ -114,8 +114,8 @@ FROM kinds
 WHERE true
 QUALIFY error_class IS NOT NULL;
 
--- What an iteration carried over was sampled by it, and not by the one that goes on with it. A rollout's rates are those
--- of the process that ended it, as its seconds are: others may have sampled before it, or beside it.
+-- Tokens that an iteration carried over were sampled by it, not by the one that continues them. A rollout's rates, like
+-- its seconds, are those of the process that ended it: other processes may have sampled before it or at the same time.
 CREATE OR REPLACE VIEW costs AS
 WITH work AS (
     SELECT 'rollout' AS stage, iteration, purpose, NULL::VARCHAR AS scorer, count(*) AS num_completions,
@@ -146,7 +146,7 @@ SELECT stage, iteration, purpose, scorer, seconds, num_completions::BIGINT AS nu
        num_completions * coalesce(num_timed / num_tokens, 1) / seconds AS completions_per_second, bytes, host
 FROM timed;
 
--- ESS over tokens is what `train` printed and wrote into its manifest: the rows hold means per completion alone.
+-- ESS over tokens is what `train` wrote into its manifest: the rows hold only means per completion.
 CREATE OR REPLACE VIEW mismatch AS
 SELECT rolled_mismatch.*, printed.ess
 FROM rolled_mismatch
