@@ -62,9 +62,10 @@ class ProgramClass(type):
     def __getattr__(cls, name: str) -> Any:
         if is_inner(name):
             raise AttributeError(name)
-        found = peer.ask("getattr", cls, name)
-        if isinstance(found, StandIn) and f"{cls.__name__}.{name}" in cls._rh_makers:
-            object.__setattr__(found, "_rh_makes", cls)
+        found: Any = peer.ask("getattr", cls, name)
+        if issubclass(type(found), StandIn) and f"{cls.__name__}.{name}" in cls._rh_makers:
+            # What is called so makes an object; the same function by another name gives one.
+            return lambda *arguments, **keywords: as_made(found(*arguments, **keywords), cls)
         return found
 
     def __setattr__(cls, name: str, value: Any) -> None:
@@ -85,7 +86,7 @@ class ProgramClass(type):
 class StandIn:
     """An object of the other process."""
 
-    __slots__ = ("__weakref__", "_rh_made", "_rh_makes", "_rh_number")
+    __slots__ = ("__weakref__", "_rh_made", "_rh_number")
     _rh_likeness = None      # an annotation would be one of every stand-in
 
     @property  # type: ignore[misc]
@@ -160,9 +161,6 @@ def forwarder(name: str) -> Callable[..., Any]:
     def special(self: Any, *operands: Any, **keywords: Any) -> Any:
         return peer.ask("special", name, self, *operands, **keywords)
 
-    def called(self: Any, *operands: Any, **keywords: Any) -> Any:
-        return as_made(special(self, *operands, **keywords), getattr(self, "_rh_makes", None))
-
     def signed(self: Any) -> Any:
         keeps_kind = is_made(self)
         return as_made(special(self), keeps_kind and type(self))
@@ -201,8 +199,9 @@ def forwarder(name: str) -> Callable[..., Any]:
         return equal
     if name in ("__neg__", "__pos__"):
         return signed
-    return {"__contains__": contains, "__call__": called}.get(
-        name, compared if name in (*ORDER, *BINARY) else special)
+    if name == "__contains__":
+        return contains
+    return compared if name in (*ORDER, *BINARY) else special
 
 
 async def unheard(awaited: Any) -> None:

@@ -172,6 +172,9 @@ class Point:
     of = classmethod(lambda cls, *a: cls(*a))
 def f(): pass
 """
+MAKES = "class V:\n    def __init__(s, *a): pass\n    __getattr__ = lambda s, name: f\n" \
+        "    __eq__ = __lt__ = lambda s, o: True\n    __sub__ = __abs__ = lambda s, *o: 0\n" \
+        "def f(*a): return V()\nV.of = staticmethod(f)\n"
 NEGATIVE = "try:\n    f(-1)\n    assert False\nexcept NegativeError:\n    pass"
 PASSES_OVER = "class C:\n    def __init__(s, *a): pass\n    def __enter__(s): return s\n" \
               "    def __exit__(s, *a): return True\n    def get(s, x): raise KeyError(x)\nf = C\n"
@@ -215,6 +218,7 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
        MADE_LATER) for later in ("Point(0, 0)", "b + b", "b * 2")),
     ("a = Point.of(3)\nd = a.norm()\nb = Point.of(0)\nassert a.x == 3 and b.x == 0 and abs(d - 3) < 1e-9",
      MADE_LATER),
+    *((f"v = V.of(3)\nassert v == V(3) and abs({call} - 3) < 1e-9", MAKES) for call in ("f(1)", "v.norm()")),
     ("import pytest\ntry:\n    f(-1)\n    pytest.fail('no error')\nexcept Exception:\n    pass",
      "def f(x): pass\n"),
     *((NEGATIVE, f"NegativeError = {error}\ndef f(x): pass\n") for error in (
