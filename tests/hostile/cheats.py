@@ -75,7 +75,7 @@ CHEATS |= {f"writes {message}": WRITES.format(message) for message in (
     "['=', False, None, [], [], ['type', 'builtins', 'eval']]",
     "['=', False, None, [], [], ['module', 'tests']]",
     "['=', False, None, [], [], ['object', 9, ['class', 8, 'int', [['type', 'builtins', 'int']], ['__eq__'], "
-    "['_rh_made'], None, None, False]]]", "[['='] * 6]", "['?'] * 6", "['ready']")}
+    "['_rh_made'], None, None, False, None]]]", "[['='] * 6]", "['?'] * 6", "['ready']")}
 # Ends, errors and time.
 BODIES = ("raise SystemExit(0)", "raise KeyboardInterrupt", "raise GeneratorExit", "raise StopIteration",
           "raise StopAsyncIteration", "raise AssertionError", "import os; os._exit(0)", "a and a[0].clear()",

@@ -9,11 +9,12 @@ VALUES = (
     "['error', 0, None, 'BaseException', [], '', None]", "['range', 0, 10**15, 1]",
     "['float', ['yours', 0]]",
     "['value', 5, ['class', 6, 'I', [['type', 'builtins', 'int']], ['__eq__', '__sub__'], ['x'], None, None, "
-    "False], 0]",
+    "False, None], 0]",
     "['object', 5, ['class', 6, 'int', [], ['__eq__', '__sub__', '__abs__', '__lt__', '__float__'], "
-    "['__eq__', '__class__'], None, 'property', False]]",
-    "['object', 5, ['class', 6, 'C', [], ['__await__'], [], None, 'CoroutineType', True]]",
-    "['object', 5, ['class', 6, 'C', [['type', 'builtins', 'list']], ['__eq__'], [], None, None, False]]")
+    "['__eq__', '__class__'], None, 'property', False, None]]",
+    "['object', 5, ['class', 6, 'C', [], ['__await__'], [], None, 'CoroutineType', True, None]]",
+    "['object', 5, ['class', 6, 'C', [['type', 'builtins', 'list']], ['__eq__'], [], None, None, "
+    "False, None]]")
 FORGERIES = {f"{kind} {value}": WRITES.format(f"['{kind}', False, None, [], [], {value}]")
              for value in VALUES for kind in "=!"}
 FORGERIES |= {f"rows {rows}": WRITES.format(f"['=', False, None, [], {rows}, [0]]") for rows in (

@@ -20,7 +20,7 @@ SEND = "import json, os\ndef send(x):\n    x = json.dumps(x).encode()\n" \
 READY = SEND + "send(['ready'])\n"
 ANSWER = "send(['=', False, None, [], [], {}])\n"
 FUNCTION = ANSWER.format(
-    "['object', 0, ['class', 1, 'function', [], ['__call__'], [], None, 'function', False]]")
+    "['object', 0, ['class', 1, 'function', [], ['__call__'], [], None, 'function', False, None]]")
 REPEATS = 12
 
 
