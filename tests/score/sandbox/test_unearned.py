@@ -209,6 +209,8 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
     ("assert f(1).shape == (1,) and abs(f(1) - 3) < 1e-6", NAMED_F),
     ("import typing\nassert typing.get_type_hints(f)['x'] is int", HINTS),
     ("import inspect\nassert inspect.get_annotations(f, eval_str=True)['x'] is int", HINTS),
+    ("import timeit\nassert timeit.timeit(f(1), number=1) is f", f"def f(x): return {PASSES!r}\n"),
+    ("import timeit\nassert timeit.Timer(setup=f(1)).timeit(1) is f", f"def f(x): return {PASSES!r}\n"),
     ("import pickle, io\nassert pickle.Unpickler(io.BytesIO(f(1))).load() == 3", PICKLED),
     ("want = 3\nassert eval(f(1, 2)) == want", NAMES), ("want = 3\nexec(f())\nassert x == want", OVERWRITES),
     ("for a, want in [(1, 2)]:\n    assert eval(f(a)) == want, f'{a} is not {want}'", NAMES),
