@@ -110,7 +110,7 @@ def test_only_rows_of_one_iteration_and_purpose_are_paired(tmp_path: Path) -> No
             assert row["rate_a"] == pytest.approx(right(first, *key))
             assert row["rate_b"] == pytest.approx(right(second, *key))
     assert held.remark.startswith("Older than the latest training iteration, 3:")
-    assert train.remark == "The latest iteration that both runs have scored; one goes on to 3."
+    assert train.remark == "The latest iteration that both runs have scored; one continues to 3."
     result = reports("compare", first.root, second.root, "-o", tmp_path / "page.html")
     assert result.exit_code == 0, result.output
     text = (tmp_path / "page.html").read_text()

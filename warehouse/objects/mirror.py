@@ -63,7 +63,7 @@ def mirror_run(run: str, to: str) -> str:
                 in_parallel(put, of_rank)
     target.bucket.delete(_gone(listed, files))
     return (f"{counted(len(wanted), 'file')} copied to {to} ({num_bytes:,} bytes), "
-            f"{len(files) - len(wanted)} stood there")
+            f"{len(files) - len(wanted)} were there already")
 
 
 def _pull(run: str, folder: Path) -> str:

@@ -77,7 +77,7 @@ def test_a_range_chooses_by_the_number_in_the_id(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "mbpp.jsonl", [{**MBPP, "task_id": number} for number in range(9, 14)])
     chosen = [task.task_id for task in tasks_of(f"pool=mbpp:{file}:10-12")]
     assert chosen == ["mbpp-10", "mbpp-11", "mbpp-12"]
-    with pytest.raises(StageError, match="holds no task"):
+    with pytest.raises(StageError, match="has no tasks"):
         tasks_of(f"mbpp:{file}:20-30")
     lettered = write_lines(tmp_path / "x.jsonl", [{**HUMANEVAL, "task_id": "HumanEval/seven"}])
     with pytest.raises(StageError, match="the id HumanEval-seven has none"):
