@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -342,6 +343,17 @@ def test_a_device_that_fails_twice_is_left_out(world: World) -> None:
 def test_a_rollout_ahead_that_fails_meanwhile_ends_the_loop_too(world: World) -> None:
     world.failing[f"rollout --gpu-memory-utilization {ENGINE_SHARE} --iteration 1"] = 1
     assert world.loop(ahead=True) == 1 and world.warehouse.state.newest == 1
+
+
+@pytest.mark.parametrize(("code", "begun"), [(0, 2), (1, 0), (None, 0)])
+def test_nothing_is_sampled_ahead_of_a_rollout_that_failed(world: World, code: int | None,
+                                                           begun: int) -> None:
+    loop = Loop(world.warehouse, LoopOptions(5, ahead_by=2), Crew(chosen_devices("all")), world.start,
+                lambda *event: None)
+    loop.sampling = {0: SimpleNamespace(poll=lambda: 0),        # type: ignore[dict-item]
+                     1: SimpleNamespace(poll=lambda: code)}     # type: ignore[dict-item]
+    loop._sample_ahead(0)
+    assert len(world.jobs) == begun         # a rollout and its score
 
 
 def test_where_no_engine_is_left_the_loop_ends_with_the_words_of_the_last(world: World) -> None:

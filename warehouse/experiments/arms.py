@@ -122,8 +122,8 @@ class Arms:
                         self._fail(name, last_words(job.said()) or f"`{job.words[0]}` ended with {code}")
             waiting = [arm for arm in waiting if arm.name not in self.failed]
             for arm in [*waiting]:
-                samples_or_trains = sum(job.words[0] != "score" for job in self._running.values())
-                if samples_or_trains < jobs and arm.name not in self._running and self._begin(arm, upto):
+                num_counted = sum(job.words[0] != "score" for job in self._running.values())
+                if num_counted < jobs and arm.name not in self._running and self._begin(arm, upto):
                     waiting.remove(arm)
             doing = ", ".join(f"{name} {DOING[job.words[0]]}" for name, job in self._running.items())
             self.show(self.num_complete + len(self.failed) + len(self.stopped), doing)

@@ -27,7 +27,7 @@ LOG = "loop.log"
 @click.option("--ahead", is_flag=True,
               help="Sample the next iteration while one trains; rows are one policy old.")
 @click.option("--ahead-by", type=click.IntRange(min=1), default=None, metavar="N",
-              help="Like --ahead, by N iterations: the GPU is never idle; rows are N policies old.")
+              help="Like --ahead, by N iterations; rows are N policies old.")
 @click.option("--rescue", is_flag=True, help="After an alarm go back to the last sound policy and continue "
                                              "with half the learning rate, three times at most.")
 @click.option("--eval-every", type=click.IntRange(min=1), default=None, metavar="K",

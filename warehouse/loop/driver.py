@@ -155,13 +155,13 @@ class Loop:
                                              {warm.BESIDE: str(len(sampling.running) + 1)})
 
     def _sample_ahead(self, number: int) -> None:
-        """Sample the next iteration while `number` is not trained, if the engine is free.
+        """Sample the next iteration while `number` is not trained, once the one before it is sampled.
 
         It samples with a policy that is `depth` iterations older than its own.
         """
         last = max(self.sampling, default=number)
         if (last >= number + self.options.depth or self._ends_a_stretch(last)
-                or last not in self.sampling or self.sampling[last].poll() is None):
+                or last not in self.sampling or self.sampling[last].poll() != 0):
             return
         if not self._is_trained(last + 1):
             self._move_split(last)
