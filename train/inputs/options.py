@@ -94,8 +94,8 @@ class TrainOptions:
 
     schedule: str = option("constant", "Learning rate schedule after the warmup.",
                            choices=("constant", "linear", "cosine"), group="Optimizer and steps")
-    warmup_steps: int = option(0, "Optimizer steps of linear warmup, counted over the whole run. Not a share: a loop "
-                               "has no last step.", least=0)
+    warmup_steps: int = option(0, "Optimizer steps of linear warmup, counted over the whole run. "
+                               "Not a share: a loop has no last step.", least=0)
     total_steps: int | None = option(None, "Optimizer step at which linear and cosine reach zero.", least=1)
     lr_after_rollback: float | None = option(
         None, "Multiply the learning rate by this for every rollback of the run so far.", least=0, most=1,
