@@ -47,30 +47,42 @@ def examine() -> Finding:
 
 
 def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
-    """Whether vLLM has the architecture, and starts with the tiny copy of the model in `copy`."""
+    """Whether vLLM has the architecture, and with which --dtype it computes the tiny copy in `copy`."""
     found = examine()
     if not found.able:
         return found
     from rollout.engines import vllm_engine
     if reason := vllm_engine.why_unknown(model, revision):
-        return found.refuse(f"vLLM cannot serve it: {reason} {ENDPOINT}.")
+        return found.refuse(f"vLLM cannot serve it: {reason}. {ENDPOINT}.")
     if not (copy / SAID).exists():
         return found
+    tried = found.facts["dtypes"] = {dtype: _gap(copy, dtype) for dtype in FURTHEST}
+    served = [dtype for dtype, gap in tried.items() if isinstance(gap, float)]
+    if served:
+        found.lines.append("a tiny random copy of it is sampled " + ", ".join(
+            f"in {dtype} {tried[dtype]:.1g} nats" for dtype in served) + " from `train`")
+    for reason in dict.fromkeys(str(tried[dtype]) for dtype in FURTHEST if dtype not in served):
+        line = (f"not with --dtype {' or '.join(name for name in tried if tried[name] == reason)}, as a tiny "
+                f"random copy of it shows: {reason}")
+        if served:
+            found.lines.append(f"{line}. Give --dtype {' or '.join(served)}")
+        elif found.facts["device"] == "cpu":
+            found.refuse(f"{line}. {ENDPOINT}.")
+        else:
+            found.lines.append(f"{line}. The model itself may: some kernels need wide layers")
+    return found
+
+
+def _gap(copy: Path, dtype: str) -> float | str:
+    """Mean nats between engine and `train` on the tiny copy, or why it cannot be sampled."""
+    from rollout.engines import vllm_engine
     ids, said = json.loads((copy / SAID).read_text(encoding="utf-8"))
     try:
-        engine = vllm_engine.VllmEngine(EngineSettings(model=str(copy), adapter=None, adapter_rank=0,
-                                                       max_model_len=SHORT, max_num_seqs=1,
-                                                       gpu_memory_utilization=0.2))
-        off = sum(abs(one - other) for one, other in zip(engine.prompt_logprobs(ids), said, strict=True))
+        engine = vllm_engine.VllmEngine(EngineSettings(
+            model=str(copy), adapter=None, adapter_rank=0, max_model_len=SHORT, dtype=dtype, max_num_seqs=1,
+            gpu_memory_utilization=0.2))
+        logprobs = engine.prompt_logprobs(ids)
     except Exception as error:      # an architecture may raise anything
-        reason = f"vLLM does not start with a tiny random copy of it: {first_line(error)}"
-        if found.facts["device"] == "cpu":
-            return found.refuse(f"{reason}. {ENDPOINT}.")
-        found.lines.append(f"{reason}. The model itself may: some kernels need wide layers")
-        return found
-    found.facts["gap"] = off = off / len(said)
-    if not off < FURTHEST[engine.dtype]:
-        return found.refuse(f"vLLM and `train` disagree: the logprobs of a tiny random copy "
-                            f"are off by {off:.2g} nats. {ENDPOINT}.")
-    found.lines.append(f"a tiny random copy of it is sampled in {engine.dtype}, {off:.1g} nats from `train`")
-    return found
+        return error.reason if isinstance(error, vllm_engine.NotServed) else first_line(error)
+    gap = sum(abs(one - other) for one, other in zip(logprobs, said, strict=True)) / len(said)
+    return gap if gap < FURTHEST[dtype] else f"vLLM and `train` are {gap:.2g} nats apart"

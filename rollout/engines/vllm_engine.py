@@ -6,6 +6,7 @@ Call rollout.engines.environment.prepare_environment before importing this.
 import itertools
 import os
 import shutil
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampl
 from rollout.engines.merged import merged_tensors
 from rollout.engines.stopping import Drawn, after_draw, draw_parameters, likely, next_draw
 from rollout.prompts.prompt_encoder import PromptEncoder
-from warehouse.store.errors import StageError, first_line
+from warehouse.store.errors import StageError, first_line, shell_quote
 
 BATCHES_AHEAD = 4
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
@@ -49,8 +50,19 @@ def why_unknown(model: str, revision: str | None) -> str | None:
     try:
         EngineArgs(model=model, revision=revision, tokenizer_revision=revision).create_model_config()
     except ValueError as error:
-        return _first_line(error).partition(" Supported architectures")[0]
+        return _reason(error)[0]
     return None
+
+
+class NotServed(StageError):
+    """vLLM does not serve a model with these options: its `reason`, with the module that gave it."""
+
+    def __init__(self, settings: EngineSettings, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"vLLM does not serve {settings.model} with these options, --dtype {settings.dtype}: {reason}. "
+            f"Correct the options of `rollout`; `warehouse doctor --model {shell_quote(settings.model)}` says "
+            "which --dtype this machine can sample in. --endpoint samples from a server elsewhere.")
 
 
 class VllmEngine:
@@ -175,17 +187,19 @@ def _start(settings: EngineSettings, more: dict[str, Any], *, second: bool = Tru
     try:
         if current_platform.is_cpu() and EngineArgs(**options).create_model_config().is_hybrid:
             options["enable_prefix_caching"] = False    # its kernels keep no states in between
-        return LLM(**options)
-    except (ValueError, RuntimeError, MemoryError) as error:
+        llm = LLM(**options)
+        # Some kernels refuse a dtype or a device only when they compute, a prompt or a single token.
+        llm.generate([{"prompt_token_ids": [0]}], use_tqdm=False, sampling_params=SamplingParams(
+            max_tokens=min(2, settings.max_model_len - 1), seed=0, logprobs=0, ignore_eos=True))
+        return llm
+    except Exception as error:      # a model's modules may raise anything
         if second and "Model Runner V2" in str(error):
             return _start(settings, more, second=False)
+        reason, module = _reason(error)
         if "memory" in str(error).lower() or isinstance(error, MemoryError):
-            raise StageError(f"The engine found too little free memory: {_first_line(error)} "
-                             + _memory_advice()) from error
-        if isinstance(error, ValueError) or settings.quantization:
-            raise StageError(f"The engine refuses these options: {_first_line(error)} Correct the options of "
-                             "`rollout`.") from error
-        raise
+            raise StageError(f"The engine found too little free memory: {reason}. " + _memory_advice()
+                             ) from error
+        raise NotServed(settings, f"{module}: {reason}" if module else reason) from error
 
 
 def _memory_advice() -> str:
@@ -223,14 +237,16 @@ def _drawn(output: Any, sampling: Sampling) -> Drawn:
     return Drawn(ids, sampled, completion.finish_reason, [support for support, _ in left])
 
 
-def _first_line(error: Exception) -> str:
+def _reason(error: Exception) -> tuple[str, str]:
+    """What an error says, in a line, and the innermost module of vLLM that raised it, '' for none."""
+    line = first_line(error).removeprefix("ValueError: ")
     if isinstance(error, ValidationError):         # its first line only counts the errors
-        error = ValueError(error.errors()[0]["msg"].removeprefix("Value error, "))
-    line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".") + "."
-    if "failed to be inspected" in line:        # the reason is only in the logs
-        name = line.split("'")[1]
+        line = error.errors()[0]["msg"].removeprefix("Value error, ").rstrip(".")
+    elif "failed to be inspected" in line:        # the reason is only in the logs
         try:
-            ModelRegistry.models[name].load_model_cls()
+            ModelRegistry.models[line.split("'")[1]].load_model_cls()
         except Exception as cause:      # a module may raise anything
-            return f"its {name} cannot be imported: {first_line(cause)}."
-    return line
+            return _reason(cause)
+    names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [name for name in names if name.startswith("vllm.")]
+    return line.partition(" Supported architectures")[0], modules[-1] if modules else ""
