@@ -135,19 +135,19 @@ def saved_error(base: Path, folder: Path, targets: str = "all-linear") -> float:
         return error
 
 
-def loop(model: Path, folder: Path, targets: str) -> dict[str, Any]:
-    """Two iterations with vLLM: in float32, or where its kernels are for bfloat16 alone, in that."""
-    try:
-        return loop_in(model, folder / "run", "float32", targets)
-    except Exception as error:
-        if "bf16" not in str(error).lower() and "bfloat16" not in str(error).lower():
-            raise
-        return loop_in(model, folder / "run16", "bfloat16", targets)
+def loop(model: Path, folder: Path, targets: str) -> dict[str, Any] | str:
+    """Two iterations with vLLM in the first dtype that the doctor finds, or why it finds none."""
+    done = run_commands(f"warehouse doctor rollout --model {model} --json")
+    found = json.loads(done.stdout)["rollout"]
+    for dtype, gap in found.get("dtypes", {}).items():
+        if isinstance(gap, float):
+            return loop_in(model, folder, dtype, targets)
+    return str(found["lines"][-1])
 
 
-def loop_in(model: Path, run: Path, dtype: str, targets: str) -> dict[str, Any]:
+def loop_in(model: Path, folder: Path, dtype: str, targets: str) -> dict[str, Any]:
     """Two iterations of the commands, and the export; how far engine and trainer were apart."""
-    reward, exported = run.with_name("reward.py"), run.with_name(f"exported-{dtype}")
+    run, reward, exported = folder / "run", folder / "reward.py", folder / "exported"
     reward.write_text("def even(completion_ids, **_):\n"
                       "    return [sum(id % 2 == 0 for id in ids) / len(ids) for ids in completion_ids]\n")
     iteration = (f"rollout {run} --num-tasks 4 --group-size 4 --max-tokens 12 --dtype {dtype} "
@@ -157,8 +157,7 @@ def loop_in(model: Path, run: Path, dtype: str, targets: str) -> dict[str, Any]:
                  f"--lora-targets {targets} --max-mismatch 1\n")
     script = (f"set -e\nwarehouse init {run} --model {model} --tasks synthetic:4:7\n{2 * iteration}"
               f"train export {run} --output {exported}\n")
-    done = subprocess.run(["warehouse", "warm", "bash", "-c", script], capture_output=True, text=True,
-                          check=False, env={**os.environ, "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}"})
+    done = run_commands(script)
     if done.returncode:
         raise StageError(error_of(done.stderr))
     with connect(open_run(str(run))) as connection:
@@ -166,6 +165,12 @@ def loop_in(model: Path, run: Path, dtype: str, targets: str) -> dict[str, Any]:
                        "SELECT iteration, mismatch_kl, log_ratio_abs_max FROM mismatch ORDER BY 1")
     return {"dtype": dtype, "mismatch_kl": [row["mismatch_kl"] for row in rows],
             "log_ratio": [row["log_ratio_abs_max"] for row in rows]}
+
+
+def run_commands(script: str) -> subprocess.CompletedProcess[str]:
+    """How a script of commands ended, and what it printed."""
+    return subprocess.run(["warehouse", "warm", "bash", "-c", script], capture_output=True, text=True,
+                          check=False, env={**os.environ, "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}"})
 
 
 def error_of(output: str) -> str:

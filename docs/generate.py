@@ -95,7 +95,8 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "architecture": "With --model: class name of the model.", "model_type": "Type in its config.",
         "adapter": "How an adapter is trained: `prompts`, `because`, `targets`; or `refused`.",
         "full": "How all weights are trained: the same keys.",
-        "gap": "Mean nats between engine and trainer on a tiny random copy."}}
+        "dtypes": "By dtype: mean nats between engine and trainer on a tiny random copy, or why vLLM "
+                  "does not serve it."}}
 ALARM_KEYS = {
     "signal": "Name of the signal ([alarms.md](alarms.md)).", "purpose": "`train`, or the evaluation.",
     "fired": "False if it was raised once only.", "first_iteration": "First iteration that raised it.",

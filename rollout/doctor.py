@@ -59,11 +59,11 @@ def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
     tried = found.facts["dtypes"] = {dtype: _gap(copy, dtype) for dtype in FURTHEST}
     served = [dtype for dtype, gap in tried.items() if isinstance(gap, float)]
     if served:
-        found.lines.append("a tiny random copy of it is sampled " + ", ".join(
-            f"in {dtype} {tried[dtype]:.1g} nats" for dtype in served) + " from `train`")
+        found.lines.append("a tiny random copy of it is sampled; mean nats from `train`: " + ", ".join(
+            f"{dtype} {tried[dtype]:.1g}" for dtype in served))
     for reason in dict.fromkeys(str(tried[dtype]) for dtype in FURTHEST if dtype not in served):
-        line = (f"not with --dtype {' or '.join(name for name in tried if tried[name] == reason)}, as a tiny "
-                f"random copy of it shows: {reason}")
+        refused = " or ".join(dtype for dtype in tried if tried[dtype] == reason)
+        line = f"vLLM does not serve a tiny random copy of it with --dtype {refused}: {reason}"
         if served:
             found.lines.append(f"{line}. Give --dtype {' or '.join(served)}")
         elif found.facts["device"] == "cpu":

@@ -50,19 +50,19 @@ def why_unknown(model: str, revision: str | None) -> str | None:
     try:
         EngineArgs(model=model, revision=revision, tokenizer_revision=revision).create_model_config()
     except ValueError as error:
-        return _reason(error)[0]
+        return _reason(error)
     return None
 
 
 class NotServed(StageError):
-    """vLLM does not serve a model with these options: its `reason`, with the module that gave it."""
+    """vLLM does not serve a model with these options, for a `reason` that names its module."""
 
     def __init__(self, settings: EngineSettings, reason: str) -> None:
         self.reason = reason
         super().__init__(
             f"vLLM does not serve {settings.model} with these options, --dtype {settings.dtype}: {reason}. "
-            f"Correct the options of `rollout`; `warehouse doctor --model {shell_quote(settings.model)}` says "
-            "which --dtype this machine can sample in. --endpoint samples from a server elsewhere.")
+            "Correct the options of `rollout`, or sample from a server elsewhere with --endpoint; `warehouse "
+            f"doctor --model {shell_quote(settings.model)}` says which --dtype works on this machine.")
 
 
 class VllmEngine:
@@ -195,11 +195,10 @@ def _start(settings: EngineSettings, more: dict[str, Any], *, second: bool = Tru
     except Exception as error:      # a model's modules may raise anything
         if second and "Model Runner V2" in str(error):
             return _start(settings, more, second=False)
-        reason, module = _reason(error)
         if "memory" in str(error).lower() or isinstance(error, MemoryError):
-            raise StageError(f"The engine found too little free memory: {reason}. " + _memory_advice()
+            raise StageError(f"The engine found too little free memory: {_reason(error)}. {_memory_advice()}"
                              ) from error
-        raise NotServed(settings, f"{module}: {reason}" if module else reason) from error
+        raise NotServed(settings, _reason(error)) from error
 
 
 def _memory_advice() -> str:
@@ -237,8 +236,8 @@ def _drawn(output: Any, sampling: Sampling) -> Drawn:
     return Drawn(ids, sampled, completion.finish_reason, [support for support, _ in left])
 
 
-def _reason(error: Exception) -> tuple[str, str]:
-    """What an error says, in a line, and the innermost module of vLLM that raised it, '' for none."""
+def _reason(error: Exception) -> str:
+    """What an error says, in a line, behind the innermost module of vLLM that raised it."""
     line = first_line(error).removeprefix("ValueError: ")
     if isinstance(error, ValidationError):         # its first line only counts the errors
         line = error.errors()[0]["msg"].removeprefix("Value error, ").rstrip(".")
@@ -247,6 +246,6 @@ def _reason(error: Exception) -> tuple[str, str]:
             ModelRegistry.models[line.split("'")[1]].load_model_cls()
         except Exception as cause:      # a module may raise anything
             return _reason(cause)
-    names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    modules = [name for name in names if name.startswith("vllm.")]
-    return line.partition(" Supported architectures")[0], modules[-1] if modules else ""
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    of_vllm = [f"{name}: " for name in modules if name.startswith("vllm.")]
+    return "".join(of_vllm[-1:]) + line.partition(" Supported architectures")[0].rstrip(".")
