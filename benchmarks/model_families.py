@@ -8,10 +8,13 @@ from typing import Any
 LINEAR, CONV, FULL = ["linear_attention"], ["conv"], ["full_attention"]
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {}, "llama4_text": {}, "qwen2": {}, "qwen3": {}, "qwen3_moe": {}, "qwen3_next": {},
-    "qwen3_5_text": {}, "qwen3_5_moe_text": {}, "mistral": {}, "ministral": {"head_dim": 128},
-    "ministral3": {}, "mixtral": {}, "gemma": {}, "gemma2": {}, "gemma3_text": {}, "gemma3n_text": {},
-    "gemma4_text": {}, "phi": {}, "phi3": {}, "phimoe": {}, "olmo": {}, "olmo2": {}, "olmo3": {},
-    "olmo_hybrid": {}, "olmoe": {}, "smollm3": {}, "gpt_oss": {}, "granite": {}, "granitemoe": {},
+    "qwen3_5_text": {}, "qwen3_5_moe_text": {},
+    "qwen4_exp_text": {"indexer_n_heads": 16, "indexer_kv_heads": 1, "indexer_head_dim": 256,
+                       "indexer_budget": 2048, "indexer_compress_ratio": 16},
+    "mistral": {}, "ministral": {"head_dim": 128}, "ministral3": {}, "mixtral": {}, "gemma": {}, "gemma2": {},
+    "gemma3_text": {}, "gemma3n_text": {}, "gemma4_text": {}, "gemma4_unified_text": {}, "phi": {},
+    "phi3": {}, "phimoe": {}, "olmo": {}, "olmo2": {}, "olmo3": {}, "olmo_hybrid": {}, "olmoe": {},
+    "smollm3": {}, "gpt_oss": {}, "granite": {}, "granite_swa": {}, "granitemoe": {},
     "granitemoehybrid": {"layer_types": 5 * LINEAR + FULL + 26 * LINEAR},
     "granitemoehybrid_dense": {"model_type": "granitemoehybrid", "layer_types": 32 * FULL,
                                "num_local_experts": 0},
@@ -31,5 +34,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "hunyuan_v1_dense": {"head_dim": 128}, "starcoder2": {}, "stablelm": {}, "gpt_neox": {}, "gpt2": {},
     "recurrent_gemma": {}, "afmoe": {}, "nanochat": {}, "hy_v3": {}, "longcat_flash": {},
     "mimo_v2_flash": {}, "minicpm3": {}, "laguna": {}, "solar_open": {}, "cwm": {},
+    "mellum": {}, "zaya": {}, "youtu": {},
     "qwen3_5": {}, "gemma3": {}, "gemma4": {"vision_config": {}}, "mistral3": {}, "llama4": {},
     "qwen3_vl": {}}     # with eyes

@@ -96,7 +96,8 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "adapter": "How an adapter is trained: `prompts`, `because`, `targets`; or `refused`.",
         "full": "How all weights are trained: the same keys.",
         "dtypes": "By dtype: mean nats between engine and trainer on a tiny random copy, or why vLLM "
-                  "does not serve it."}}
+                  "does not serve it.",
+        "served_adapter": "The same with an adapter served apart from the base."}}
 ALARM_KEYS = {
     "signal": "Name of the signal ([alarms.md](alarms.md)).", "purpose": "`train`, or the evaluation.",
     "fired": "False if it was raised once only.", "first_iteration": "First iteration that raised it.",

@@ -8,7 +8,7 @@ from rollout.engines.engine import EngineSettings
 from rollout.engines.environment import engine_version, on_cpu, prepare_environment
 from rollout.engines.probe import FURTHEST
 from warehouse.start import CPU_SET
-from warehouse.start.finding import SAID, Finding
+from warehouse.start.finding import ADAPTER, SAID, Finding
 from warehouse.store.errors import StageError, first_line, shell_quote
 
 WITHOUT_GPU = f"pip install --no-deps -r {shell_quote(CPU_SET)}"
@@ -58,29 +58,33 @@ def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
         return found
     tried = found.facts["dtypes"] = {dtype: _gap(copy, dtype) for dtype in FURTHEST}
     served = [dtype for dtype, gap in tried.items() if isinstance(gap, float)]
-    if served:
-        found.lines.append("a tiny random copy of it is sampled; mean nats from `train`: " + ", ".join(
-            f"{dtype} {tried[dtype]:.1g}" for dtype in served))
+    if not served:
+        line = f"vLLM does not serve a tiny random copy of it: {next(iter(tried.values()))}"
+        if found.facts["device"] == "cpu":
+            return found.refuse(f"{line}. {ENDPOINT}.")
+        found.lines.append(f"{line}. The model itself may: some kernels need wide layers")
+        return found
+    found.lines.append("a tiny random copy of it is sampled; mean nats from `train`: " + ", ".join(
+        f"{dtype} {tried[dtype]:.1g}" for dtype in served))
     for reason in dict.fromkeys(str(tried[dtype]) for dtype in FURTHEST if dtype not in served):
         refused = " or ".join(dtype for dtype in tried if tried[dtype] == reason)
-        line = f"vLLM does not serve a tiny random copy of it with --dtype {refused}: {reason}"
-        if served:
-            found.lines.append(f"{line}. Give --dtype {' or '.join(served)}")
-        elif found.facts["device"] == "cpu":
-            found.refuse(f"{line}. {ENDPOINT}.")
-        else:
-            found.lines.append(f"{line}. The model itself may: some kernels need wide layers")
+        found.lines.append(f"vLLM does not serve it with --dtype {refused}: {reason}. Give --dtype "
+                           + " or ".join(served))
+    if (copy / ADAPTER).exists():
+        gap = found.facts["served_adapter"] = _gap(copy, served[-1], str(copy / ADAPTER))
+        if isinstance(gap, str):
+            found.lines.append(f"vLLM does not serve an adapter of it: {gap}. Give --serve merged")
     return found
 
 
-def _gap(copy: Path, dtype: str) -> float | str:
+def _gap(copy: Path, dtype: str, adapter: str | None = None) -> float | str:
     """Mean nats between engine and `train` on the tiny copy, or why it cannot be sampled."""
     from rollout.engines import vllm_engine
     ids, said = json.loads((copy / SAID).read_text(encoding="utf-8"))
     try:
         engine = vllm_engine.VllmEngine(EngineSettings(
-            model=str(copy), adapter=None, adapter_rank=0, max_model_len=SHORT, dtype=dtype, max_num_seqs=1,
-            gpu_memory_utilization=0.2))
+            model=str(copy), adapter=adapter, adapter_rank=1 if adapter else 0, max_model_len=SHORT,
+            dtype=dtype, max_num_seqs=1, gpu_memory_utilization=0.2))
         logprobs = engine.prompt_logprobs(ids)
     except Exception as error:      # an architecture may raise anything
         return error.reason if isinstance(error, vllm_engine.NotServed) else first_line(error)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.start import CPU_SET
-from warehouse.start.finding import SAID, Finding
+from warehouse.start.finding import ADAPTER, SAID, Finding
 from warehouse.store.errors import StageError, first_line, shell_quote
 
 PACKAGES = ("torch", "transformers", "peft", "accelerate")
@@ -45,7 +45,7 @@ def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
     """What `train` does with a model, or why it cannot; the tiny copy is left in `copy`, with a tokenizer."""
     from train.model.loading import experts_of
     from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, WHOLE_TEXTS
-    from train.model.saving import copy_tokenizer
+    from train.model.saving import copy_tokenizer, save_policy
     from train.model.tiny_copy import read_config, silence, tiny_copy
     from train.start import position_limit
     words = {SHARED_PROMPT: "prompts are shared", CACHED_PROMPT: "each row copies the cache of its prompt",
@@ -68,6 +68,9 @@ def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
         try:
             policy = _load(copy, name)
             facts = found.facts[name] = _facts(policy)
+            if policy.is_adapter:
+                (copy / ADAPTER).mkdir()
+                save_policy(policy, copy / ADAPTER, base=str(copy))
             (copy / SAID).write_text(json.dumps(_logprobs(policy)), encoding="utf-8")
             text = words[facts["prompts"]] + (f" ({facts['because']})" if facts["because"] else "")
         except StageError as error:

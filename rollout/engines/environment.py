@@ -28,8 +28,6 @@ def prepare_environment() -> None:
     for name, value in (DEFAULTS | (CPU_DEFAULTS if on_cpu() else GPU_DEFAULTS)).items():
         os.environ.setdefault(name, value)
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # also before vLLM sets it up
-    # It logs a traceback of what it cannot import; vllm_engine says the reason.
-    logging.getLogger("vllm.model_executor.models.registry").setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")
 
 

@@ -4,6 +4,7 @@ Call rollout.engines.environment.prepare_environment before importing this.
 """
 
 import itertools
+import logging
 import os
 import shutil
 import traceback
@@ -31,6 +32,8 @@ from warehouse.store.errors import StageError, first_line, shell_quote
 BATCHES_AHEAD = 4
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 RUNNER_IS_SET = RUNNER in os.environ        # by the user
+# It logs a traceback of each model class that it cannot import; _reason says why in a line.
+logging.getLogger("vllm.model_executor.models.registry").disabled = True
 
 
 def load_encoder(model: str) -> PromptEncoder:
@@ -237,7 +240,7 @@ def _drawn(output: Any, sampling: Sampling) -> Drawn:
 
 
 def _reason(error: Exception) -> str:
-    """What an error says, in a line, behind the innermost module of vLLM that raised it."""
+    """What an error says, in a line, behind vLLM's module of the model that raised it, if one did."""
     line = first_line(error).removeprefix("ValueError: ")
     if isinstance(error, ValidationError):         # its first line only counts the errors
         line = error.errors()[0]["msg"].removeprefix("Value error, ").rstrip(".")
@@ -246,6 +249,6 @@ def _reason(error: Exception) -> str:
             ModelRegistry.models[line.split("'")[1]].load_model_cls()
         except Exception as cause:      # a module may raise anything
             return _reason(cause)
-    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    of_vllm = [f"{name}: " for name in modules if name.startswith("vllm.")]
-    return "".join(of_vllm[-1:]) + line.partition(" Supported architectures")[0].rstrip(".")
+    names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [f"{name}: " for name in names if name.startswith("vllm.model_executor.")]
+    return "".join(modules[-1:]) + line.partition(" Supported architectures")[0].rstrip(".")

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SAID = "said.json"      # next to a tiny copy of a model: ids, and `train`'s logprobs of all but the first
+ADAPTER = "adapter"     # also next to it: a new adapter, which changes none of them
 
 
 @dataclass

@@ -103,7 +103,7 @@ def test_a_copy_shows_in_which_dtypes_the_engine_samples_what_is_trained(
     rollout = found["rollout"]
     assert found["train"].able and rollout.able == (family != "nemotron_h")
     if reason:
-        assert "--dtype float32 or float16" in rollout.lines[-1]
+        assert rollout.able == ("--dtype float32 or float16: " in rollout.lines[-1])
         assert reason in rollout.lines[-1] and way_out in rollout.lines[-1]
     else:
         assert rollout.facts["dtypes"]["float32"] < 1e-4 and rollout.facts["dtypes"]["bfloat16"] < 0.05
