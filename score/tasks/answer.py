@@ -9,6 +9,7 @@ from typing import Any
 from score.protocol.error_classes import ErrorClass
 from score.sandbox.program import Outcome, Program
 from score.tasks.measures import Answer, Measures, digest, texts_of, unit_measures
+from warehouse.tasks.answers import behind_thoughts
 
 MAX_DIGITS = 1000
 TOLERANCE = 1e-6            # relative, of numbers that are not whole
@@ -61,6 +62,7 @@ class AnswerKind:
 
 def given_answer(task: AnswerTask, text: str) -> str | None:
     """The answer inside a completion: on the last line with the label, or the last that fits, or None."""
+    text = behind_thoughts(text)
     if task.label is not None:
         blank = rf"[{BLANK}]*"
         line = rf"^{blank}{re.escape(task.label)}{blank}[:=]?{blank}(.*)$"

@@ -16,7 +16,7 @@ from score.protocol.frames import JobKind
 from score.sandbox.program import Outcome, Program
 from score.tasks.measures import Answer, Measures, digest, unit_measures
 from warehouse.store.errors import StageError
-from warehouse.tasks.answers import boxed
+from warehouse.tasks.answers import behind_thoughts, boxed
 
 LONGEST_TEXT = 4000         # the end of an answer: what a grader needs to see, and bounds on what it costs
 
@@ -86,9 +86,10 @@ class OwnGrader:
 
 
 def boxed_or_end(text: str) -> str:
-    r"""The last \boxed{} of a text, in its box; the end of a text without one."""
-    inside = boxed(text)
-    return rf"\boxed{{{inside}}}" if inside else text[-LONGEST_TEXT:]
+    r"""The last \boxed{} behind the thoughts of a text, in its box; the end of a text without one."""
+    said = behind_thoughts(text)
+    inside = boxed(said)
+    return rf"\boxed{{{inside}}}" if inside else said[-LONGEST_TEXT:]
 
 
 MATH = GradedKind("score.graders.symbolic", boxed_or_end)

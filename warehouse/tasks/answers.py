@@ -1,4 +1,4 @@
-"""The answer in a text: a program, or the content of a box."""
+"""The answer in a text: what stands behind the thoughts, a program in it, or the content of a box."""
 
 import re
 
@@ -6,11 +6,20 @@ import re
 # each would start another search through the rest of the text.
 CODE_BLOCK = re.compile(r"```python(?![A-Za-z0-9_])[ \t]*+\r?+\n?+(.*?)```", re.DOTALL)
 BOX = re.compile(r"\\(?:boxed|fbox)\s*+\{")
+# What models write where their thoughts end.
+ENDS_OF_THOUGHTS = "</think>", "</seed:think>", "[/THINK]"
 
 
-def first_code_block(answer: str) -> str | None:
-    """Text of the first closed ```python block, or None."""
-    match = CODE_BLOCK.search(answer)
+def behind_thoughts(text: str) -> str:
+    """What stands behind closed thoughts; all of a text without them."""
+    for end in ENDS_OF_THOUGHTS:
+        text = text.rpartition(end)[2]
+    return text
+
+
+def first_code_block(text: str) -> str | None:
+    """Text of the first closed ```python block behind the thoughts, or None."""
+    match = CODE_BLOCK.search(behind_thoughts(text))
     return match.group(1) if match else None
 
 

@@ -18,10 +18,12 @@ from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
 from score.sandbox.program import Outcome
 from score.tasks.answer import given_answer, is_same
+from score.tasks.graded import boxed_or_end
 from score.tasks.kinds import KINDS, load_task
 from score.tasks.measures import Answer, Measures
 from score.tasks.script import is_expected
 from warehouse.store.errors import StageError
+from warehouse.tasks.answers import first_code_block
 from warehouse.tasks.task_files import KINDS as IMPORTED
 from warehouse.tasks.task_files import read_jsonl
 
@@ -307,7 +309,8 @@ def test_a_right_number_is_right_in_any_wording(above, below, wording, in_latex)
 
 
 TEXTS = ("{}", " {}.\n", "**{}**", '"{}"', r"\boxed{{{}}}",
-         r"I think of \boxed{{nothing}}, but \boxed{{\text{{{}}}}}")
+         r"I think of \boxed{{nothing}}, but \boxed{{\text{{{}}}}}",
+         "<think>\n\\boxed{{nothing}}?\n</think>\n\n{}")
 
 
 @given(st.from_regex(r"[a-z]{1,9}( [a-z]{1,9}){0,3}", fullmatch=True), st.sampled_from(TEXTS), st.booleans())
@@ -316,6 +319,14 @@ def test_a_right_text_is_right_in_any_wording_and_another_is_not(answer, wording
     said = wording.format(answer.upper() if shouted else answer)
     assert is_same(given_answer(task, said), answer, task)
     assert not is_same(given_answer(task, wording.format(f"{answer} x")), answer, task)
+
+
+@pytest.mark.parametrize("end", ["</think>", "</seed:think>", "[/THINK]"])
+def test_a_program_stands_behind_the_thoughts_not_in_them(end):
+    thoughts = f"a long thought {'and on ' * 20000}: ```python\ndraft\n``` or \\boxed{{1}}, no"
+    assert first_code_block(f"{thoughts}{end}\n```python\nanswer\n```\n```python\nusage\n```") == "answer\n"
+    assert boxed_or_end(f"{thoughts}{end} 3/4") == " 3/4"
+    assert first_code_block(f"{thoughts}{end} I do not know") is None
 
 
 @given(st.text("xyz?!,; \n", max_size=80))
