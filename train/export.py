@@ -13,14 +13,16 @@ from warehouse.stages.base_model import check_base
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
-PROBE_ROWS, LIMITS = 8, {"float32": 1e-3, "bfloat16": 1.0, "float16": 0.1}
+PROBE_ROWS = 8
+# Mean nats. Not the largest difference: rounding sends single tokens of a mixture to other experts.
+LIMITS = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}
 
 
 def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: str | None) -> str:
     """Write policy `version` to `folder` as a model that needs no PEFT; dtype None: as it was trained.
 
     Merging always starts from the pristine base and in float32: merging into rounded weights drifts.
-    StageError if the merged logprobs of stored rows are off by more than the rounding of `dtype` explains.
+    StageError if the merged logprobs of stored rows are off by more than rounding to `dtype` explains.
     """
     policy_json = warehouse.policy(version)
     if policy_json["kind"] != "lora":
@@ -43,9 +45,9 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
         model = policy.model.merge_and_unload().to(DTYPES[dtype])  # type: ignore[operator]
         merged = [logprobs_of(model(input_ids=row[None]).logits[0], row) for row in rows]
     differences = (torch.cat(expected) - torch.cat(merged)).abs()
-    if not differences.max() <= LIMITS[dtype]:
-        raise StageError(f"The merged model is off by {differences.max():.3g} nats, more than {dtype} "
-                         "explains. Nothing was written; export in --dtype float32.")
+    if not differences.mean() <= LIMITS[dtype]:
+        raise StageError(f"The merged model is off by {differences.mean():.3g} nats on average, more than "
+                         f"{dtype} explains. Nothing was written; export in --dtype float32.")
     unfinished = folder.with_name(f".{folder.name}-unfinished")     # left by a kill and never read
     shutil.rmtree(unfinished, ignore_errors=True)
     model.save_pretrained(str(unfinished))

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.building.sampled import OPTIONS, VOCABULARY, load_policy, sample_rows, tiny_run
 from train.cli import train as train_command
-from train.export import probe_rows
+from train.export import logprobs_of, probe_rows
 from warehouse.maintain.prune import prune_run
 from warehouse.store.run_folder import open_warehouse
 
@@ -44,6 +44,22 @@ def test_the_exported_model_is_base_and_adapter_in_one(run, tmp_path):
     os.umask(umask)
     files = [*(tmp_path / "merged").glob("*.safetensors"), *run.policy_dir(1).glob("*.safetensors")]
     assert {path.stat().st_mode & 0o444 for path in files} == {0o444 & ~umask}
+
+
+@pytest.mark.parametrize(("num_off", "written"), [(1, True), (1000, False)])
+def test_a_merged_model_may_be_off_in_a_token_but_not_on_average(
+        run, tmp_path, monkeypatch, num_off, written):
+    """As where rounding sends a token of a mixture to another expert."""
+    def off(logits, ids):
+        logprobs = logprobs_of(logits, ids)
+        if logits.dtype == torch.bfloat16:      # merged
+            logprobs[:num_off] -= 1.5
+        return logprobs
+    monkeypatch.setattr("train.export.logprobs_of", off)
+    result = CliRunner().invoke(train_command, ["export", str(run.root), "--output", str(tmp_path / "merged"),
+                                                "--dtype", "bfloat16"])
+    assert (result.exit_code == 0) == written == (tmp_path / "merged").exists()
+    assert written or "nats on average, more than bfloat16 explains" in result.output
 
 
 @pytest.mark.parametrize("table", ["completions", "prompts"])
