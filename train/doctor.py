@@ -41,7 +41,7 @@ def examine() -> Finding:
     return found
 
 
-def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
+def examine_model(model: str, revision: str | None, copy: Path, targets: str = "all-linear") -> Finding:
     """What `train` does with a model, or why it cannot; the tiny copy is left in `copy`, with a tokenizer."""
     from train.model.loading import experts_of
     from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, WHOLE_TEXTS
@@ -66,7 +66,7 @@ def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
     copy_tokenizer(model, copy)
     for name, way in (("adapter", "an adapter"), ("full", "all weights (--full)")):
         try:
-            policy = _load(copy, name)
+            policy = _load(copy, name, targets)
             facts = found.facts[name] = _facts(policy)
             if policy.is_adapter:
                 (copy / ADAPTER).mkdir()
@@ -77,8 +77,8 @@ def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
             text = str(error).replace(str(copy), model)
             found.facts[name] = {"refused": text}
         found.lines.append(f"{way}: {text}")
-    if targets := found.facts["adapter"].get("targets"):
-        found.lines.append(f"--lora-targets all-linear: {', '.join(targets)}"
+    if chosen := found.facts["adapter"].get("targets"):
+        found.lines.append(f"--lora-targets {targets}: {', '.join(chosen)}"
                            + ("; 'experts' adds the experts" if experts_of(tiny) else ""))
     limit, stretched = position_limit(config.get_text_config())
     if stretched:
@@ -92,7 +92,7 @@ def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
     return found
 
 
-def _load(folder: Path, name: str) -> Any:
+def _load(folder: Path, name: str, targets: str) -> Any:
     import torch
 
     from train.model.loading import load_full, load_lora
@@ -100,7 +100,7 @@ def _load(folder: Path, name: str) -> Any:
     if name == "full":
         return load_full(str(folder), dtype="float32", device=cpu)
     return load_lora(str(folder), None, dtype="float32", device=cpu, seed=0, rank=1, alpha=1, rslora=False,
-                     targets="all-linear")
+                     targets=targets)
 
 
 def _logprobs(policy: Any) -> list[list[Any]]:

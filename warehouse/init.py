@@ -23,13 +23,13 @@ from warehouse.store.schema import SCHEMA_VERSION
 
 def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...] = (),
              config: Path | None = None, *, adapter: Path | None = None,
-             check_model: Callable[[str, str | None], list[str]] = lambda model, revision: []) -> list[str]:
+             check_model: Callable[[str, str | None, Path | None], list[str]] = lambda *_: []) -> list[str]:
     """Make the run folder `run` after checking everything; return the lines to print.
 
     Each of `tasks` and `heldout` reads `[SPLIT=]SOURCE[@FILE_OF_IDS]` (see warehouse.sources). Splits of
     `heldout` are never trained on unless a rollout names them. Calling it again with the same arguments does
     nothing; other arguments raise StageError. Policy 0 is the model, or an `adapter` on it.
-    `check_model` returns lines about the model of a new run, or raises.
+    `check_model` returns lines about the model and config of a new run, or raises.
     """
     run = sync_copy(run)
     if config:
@@ -52,7 +52,7 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
              **({"adapter_sha256": weights_sha256(adapter)} if adapter else {})}
     if (run / "warehouse.json").exists():
         return _same_run(open_warehouse(run), facts, config)
-    notes = check_model(model, base.revision)
+    notes = check_model(model, base.revision, config)
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     warehouse = Warehouse(run.resolve(), {**facts, "run_id": uuid.uuid4().hex, "created": created})
     _remove_unfinished(warehouse)

@@ -15,6 +15,7 @@ from typing import Any
 
 from warehouse.options import room_command
 from warehouse.start.finding import Finding
+from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
 
 STAGES = ("rollout", "score", "train")
@@ -30,21 +31,32 @@ def examine_machine(stages: tuple[str, ...]) -> Iterator[tuple[str, Finding]]:
         yield stage, _doctor(stage).examine()
 
 
-def examine_model(model: str, revision: str | None = None) -> Iterator[tuple[str, Finding]]:
-    """How each stage can use a model, a folder or hub id, from its config and a tiny random copy."""
+def examine_model(model: str, revision: str | None = None, targets: str | None = None
+                  ) -> Iterator[tuple[str, Finding]]:
+    """How each stage can use a model, a folder or hub id, from its config and a tiny random copy.
+
+    `targets` are those of an adapter, if not all linear layers.
+    """
     with tempfile.TemporaryDirectory(prefix="rollhouse-doctor-") as folder:
         for stage, doctor in [(stage, _doctor(stage)) for stage in OF_MODELS]:
-            yield stage, doctor.examine_model(model, revision, Path(folder))
+            more = {"targets": targets} if targets and stage == "train" else {}
+            yield stage, doctor.examine_model(model, revision, Path(folder), **more)
 
 
-def check_new_model(model: str, revision: str | None = None) -> list[str]:
-    """Lines about a model, needed before anything is sampled; StageError if it cannot be trained."""
-    if _is_known(_config(model, revision)):
+def check_new_model(model: str, revision: str | None = None, config: Path | None = None) -> list[str]:
+    """Lines about a model and a run's config, needed before anything is sampled.
+
+    StageError if the model cannot be trained as the config says.
+    """
+    trained = read_config(config).get("train", {}) if config else {}
+    targets = trained.get("lora-targets", trained.get("lora_targets"))
+    if not targets and _is_known(_config(model, revision)):
         return []
     lines = []
-    for stage, finding in examine_model(model, revision):
-        if stage == "train" and not finding.able:
-            raise StageError(f"{model} cannot be trained: {finding.lines[-1]}")
+    for stage, finding in examine_model(model, revision, targets):
+        refused = finding.facts.get("adapter", {}).get("refused") if targets else None
+        if stage == "train" and (refused or not finding.able):
+            raise StageError(f"{model} cannot be trained: {refused or finding.lines[-1]}")
         lines += [f"{stage}: {line}" for line in finding.lines]
     return lines
 

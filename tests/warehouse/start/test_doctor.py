@@ -74,6 +74,14 @@ def test_init_refuses_a_model_that_cannot_be_trained_and_makes_no_run(tmp_path: 
     assert not (tmp_path / "run").exists()
 
 
+def test_init_refuses_targets_that_the_model_lacks(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[train]\nlora-targets = "all-linear,experts"\n')
+    result = invoke("init", tmp_path / "run", "--model", STARTER, "--tasks", "synthetic:2",
+                    "--config", tmp_path / "config.toml")
+    assert result.exit_code == 1 and "--lora-targets all-linear,experts: It has no experts." in result.output
+    assert not (tmp_path / "run").exists()
+
+
 def test_init_says_what_the_engine_does_not_know(tmp_path: Path) -> None:
     """No vLLM has an architecture of that name; transformers goes by the type."""
     odd = model_with(tmp_path / "odd", model_type="olmo", architectures=["OddForCausalLM"])
@@ -161,7 +169,7 @@ def test_prefixes_of_recurrent_models_are_not_cached_on_a_cpu(family: str, cache
     ({"rope_parameters": {"rope_type": "dynamic"}}, True), ({"model_type": "lfm2"}, True)])
 def test_init_tries_a_copy_of_what_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                 changes: dict[str, Any], asked: bool) -> None:
-    monkeypatch.setattr(doctor, "examine_model", lambda model, revision: [("train", Finding(lines=["said"]))])
+    monkeypatch.setattr(doctor, "examine_model", lambda *_: [("train", Finding(lines=["said"]))])
     assert doctor.check_new_model(str(model_with(tmp_path / "model", **changes))) == ["train: said"] * asked
 
 
