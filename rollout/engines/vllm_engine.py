@@ -244,7 +244,7 @@ def _reason(error: Exception) -> str:
     line = first_line(error).removeprefix("ValueError: ")
     if isinstance(error, ValidationError):         # its first line only counts the errors
         line = error.errors()[0]["msg"].removeprefix("Value error, ").rstrip(".")
-    elif "failed to be inspected" in line:        # the reason is only in the logs
+    if "failed to be inspected" in line:        # the reason is only in the logs
         try:
             ModelRegistry.models[line.split("'")[1]].load_model_cls()
         except Exception as cause:      # a module may raise anything

@@ -3,11 +3,12 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner, Result
+from pydantic import AfterValidator, TypeAdapter
 from transformers import AutoConfig
 
 import rollout.doctor
@@ -128,8 +129,10 @@ def test_a_class_that_cannot_be_imported_is_said_with_its_reason(monkeypatch: py
         def load_model_cls(self) -> None:
             raise ModuleNotFoundError("No module named 'torchvision'")
 
-    def refuse(**_: Any) -> None:
-        raise ValueError("Model architectures ['OddForCausalLM'] failed to be inspected. Please check ..")
+    def refuse(**_: Any) -> None:       # as a config does
+        def check(_: Any) -> None:
+            raise ValueError("Model architectures ['OddForCausalLM'] failed to be inspected. Please check ..")
+        TypeAdapter(Annotated[int, AfterValidator(check)]).validate_python(1)
     monkeypatch.setattr(vllm_engine, "EngineArgs", refuse)
     monkeypatch.setitem(vllm_engine.ModelRegistry.models, "OddForCausalLM", Lacking())
     assert vllm_engine.why_unknown(str(STARTER), None) == (
