@@ -159,13 +159,18 @@ def _backward_in_pieces(policy: Policy, prompt_ids: Tensor, leaves: PromptKV, to
 
 def _leaves(prompt_kv: PromptKV, length: int | None) -> PromptKV:
     """The first `length` positions of a prompt, or all of it, cut off the graph, to collect gradients."""
-    return [tuple(tensor[:, :, :length].detach().requires_grad_() if len(tensor) else tensor
+    return [tuple(_positions(tensor, 0, length).detach().requires_grad_() if len(tensor) else tensor
                   for tensor in state) for state in prompt_kv]
+
+
+def _positions(tensor: Tensor, start: int, end: int | None) -> Tensor:
+    """Some positions of keys or values; a state of two dimensions has none."""
+    return tensor[:, :, start:end] if tensor.dim() > 2 else tensor
 
 
 def _backward_through(prompt_kv: PromptKV, leaves: PromptKV, start: int) -> None:
     """Backward from keys and values, those from position `start` on, with the gradients of their leaves."""
-    pairs = [(tensor[:, :, start:], leaf.grad[:, :, start:tensor.shape[2]])
+    pairs = [(_positions(tensor, start, None), _positions(leaf.grad, start, [*tensor.shape, None][2]))
              for computed, leaf_pair in zip(prompt_kv, leaves, strict=True)
              for tensor, leaf in zip(computed, leaf_pair, strict=True)
              if leaf.grad is not None and tensor.requires_grad]

@@ -21,7 +21,7 @@ from warehouse.store.errors import StageError
 torch.set_num_threads(1)
 WAYS = {"llama": SHARED_PROMPT, "qwen3_moe": SHARED_PROMPT, "gemma3_text": CACHED_PROMPT,
         "llama4_text": CACHED_PROMPT, "qwen3_5_text": CACHED_PROMPT, "olmo_hybrid": CACHED_PROMPT,
-        "nemotron_h": CACHED_PROMPT, "lfm2": CACHED_PROMPT, "falcon_h1": CACHED_PROMPT,
+        "nemotron_h": CACHED_PROMPT, "lfm2": CACHED_PROMPT, "falcon_h1": CACHED_PROMPT, "zaya": CACHED_PROMPT,
         "falcon_mamba": WHOLE_TEXTS, "minimax": WHOLE_TEXTS, "recurrent_gemma": WHOLE_TEXTS}
 
 
