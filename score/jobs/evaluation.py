@@ -7,7 +7,7 @@ from types import CodeType, SimpleNamespace
 from typing import Any
 
 from score.jobs.peer import Peer
-from score.jobs.stand_ins import is_stand_in
+from score.jobs.stand_ins import ProgramClass, as_dataclass, is_stand_in
 
 ABSENT = object()
 
@@ -66,6 +66,15 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
                     raise ValueError("Only text that the tests write out is timed; pass a function.")
             return plain_timer(stmt, setup, *more, **options)
         timeit.Timer = timer                     # type: ignore[attr-defined]
+    if dataclasses := sys.modules.get("dataclasses"):
+        plain_dataclass = dataclasses.dataclass
+
+        def dataclass(kind: Any = None, /, **options: Any) -> Any:
+            def made(kind: Any) -> Any:
+                return (as_dataclass(kind, options) if isinstance(kind, ProgramClass)
+                        else plain_dataclass(kind, **options))
+            return made if kind is None else made(kind)
+        dataclasses.dataclass = dataclass        # type: ignore[attr-defined]
     if pickle := sys.modules.get("pickle"):
         pickle.loads = lambda data, **_options: peer.ask("loads", bytes(data))  # type: ignore[attr-defined]
         pickle.load = lambda file, **_options: pickle.loads(file.read())  # type: ignore[attr-defined]

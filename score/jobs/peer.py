@@ -16,8 +16,8 @@ from typing import Any
 from score.jobs import stand_ins
 from score.jobs.link import Link, LinkLost
 from score.jobs.modules import message_of
-from score.jobs.stand_ins import ProgramClass, StandIn
-from score.protocol.crossing import BadMessage, Crossing, TooLarge
+from score.jobs.stand_ins import GivenError, ProgramClass, StandIn
+from score.protocol.crossing import BadMessage, Crossing, TooLarge, named_type
 
 MOST_KEPT = 64               # containers that both ends know from one question to the next
 LONGEST_CAUSE = 3            # errors that led to an error, which cross with it
@@ -43,7 +43,7 @@ class Peer:
     def __init__(self, link: Link, operations: dict[str, Callable[..., Any]], tests: Any = None) -> None:
         self.link, self.operations = link, operations
         self.tests, self.strict = tests, tests is not None       # TestsEnd, in the tests' process
-        self.crossing = Crossing(self.hand_out, self.taken)
+        self.crossing = Crossing(self.hand_out, self.taken, stand_ins.GIVEN_ERRORS if self.strict else {})
         self.lent: list[Any] = []
         self.numbers: dict[int, int] = {}            # of what was lent, by its id
         self.described: set[int] = set()
@@ -59,13 +59,17 @@ class Peer:
         self.goes_on = False                                     # whether the next follows on it
         self.is_naming = False                                   # whether the tests ask for a name
         self.may_be_made: Any = None             # an object that never was something that the program gave
+        self.num_asked = 0
+        self.failure: BaseException | None = None            # of tests, in what they passed to the program
         self.has_answered = self.is_lost = False
         stand_ins.peer = self
 
     def ask(self, operation: str, *operands: Any, **keywords: Any) -> Any:
         """What the other process says to a question; raises what that raised there."""
         is_first = self.depth == 0
+        self.num_asked += 1
         if is_first and self.tests:
+            self.failure = None
             self.tests.before_call()
         altered = self.begin(operands) if is_first else None
         self.depth += 1
@@ -85,11 +89,11 @@ class Peer:
             if is_first:
                 self.end()
         self.has_answered |= operation not in NAMING or not stand_ins.is_stand_in(value)
+        if self.failure is not None:
+            raise self.failure
         if is_error:
             name = operands[0] if operands else None
             raise self.tests.as_expected(value, operation, name) if self.tests else value
-        if self.tests:
-            self.tests.check_named(operation, operands, value)
         self.last = value,
         return value
 
@@ -150,6 +154,8 @@ class Peer:
             raise
         except BaseException as error:
             reply = "!", error
+            if self.tests and self.tests.fails(error):
+                self.failure = error
         finally:
             self.depth -= 1
         try:
@@ -191,6 +197,8 @@ class Peer:
             return ["module", value.__name__]
         if (kind.__module__, kind.__name__) == MARK:
             return ["mark", value.name]
+        if kind is GivenError:
+            return ["type", "builtins", value.__name__]
         if issubclass(kind, INTERNAL):
             raise TooLarge(f"a {kind.__name__} does not cross")
         if issubclass(kind, (type, types.BuiltinFunctionType)) and self.strict and (
@@ -277,8 +285,8 @@ class Peer:
                 return getattr(sys.modules["dataclasses"], name)
             case ["builtin", str(name)] if not self.strict:
                 return operator.attrgetter(name)(builtins)
-            case ["type", *_]:
-                return self.crossing._read(written)
+            case ["type", str(module), str(name)]:
+                return named_type(module, name)
         raise BadMessage("what cannot be read")
 
     def class_taken(self, number: int, *description: Any) -> Any:
@@ -312,7 +320,7 @@ class Peer:
             made = object.__new__(kind)
             object.__setattr__(made, "_rh_number", number)
             if getattr(kind, "_rh_awaits", False):
-                made = self.tests.awaited(made) if self.tests else made
+                made = self.awaited(made)
                 self.coroutines[id(made)] = number
             self.borrowed[number] = self.may_be_made = made
         elif self.strict and isinstance(taken := self.borrowed[number], StandIn):
@@ -320,12 +328,17 @@ class Peer:
             object.__setattr__(taken, "_rh_made", False)         # now it is what the program gave
         return self.borrowed[number]
 
+    async def awaited(self, stand_in: Any) -> Any:
+        """What is awaited in place of something that the other awaits."""
+        return self.ask("finish", stand_in)
+
     def error_taken(self, number: int, kind: Any, base: str, arguments: list[Any], text: str,
                     cause: Any) -> Any:
         """An error of the other process, as one of this."""
         known = getattr(builtins, base, None)
         if not (isinstance(known, type) and issubclass(known, BaseException)):
             raise BadMessage("an error of no class")
+        known = self.crossing.instead.get(known, known)
         owner = self.take(kind) if kind is not None else known
         if not issubclass(owner, BaseException):
             raise BadMessage("an error of no class")

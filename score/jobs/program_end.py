@@ -67,7 +67,7 @@ def serve_tests(code: CodeType, payload: bytes) -> bytes:
         "evaluate": lambda text, mode, names: evaluated(text, mode, {**namespace, **names}),
         "loads": lambda data: sys.modules["pickle"].loads(data)}
     peer = Peer(Link(), operations)
-    operations["subclass"] = functools.partial(subclass, peer)
+    operations |= {"subclass": functools.partial(subclass, peer), "dataclass": as_dataclass}
     sys.stdout, sys.stderr, sys.stdin = (Stream(peer, name) for name in ("stdout", "stderr", "stdin"))
     builtins.input = lambda prompt="": peer.ask("input", str(prompt))
     hear_warnings(peer)
@@ -105,11 +105,16 @@ def subclass(peer: Peer, name: str, bases: tuple[type, ...], body: dict[str, Any
     """A class of the program's with methods of its tests; its number, and its special methods."""
     def called(function: Any) -> Any:
         return lambda *arguments, **keywords: function(*arguments, **keywords)
-    names = {key: called(value) if is_stand_in(value) and callable(value) and not isinstance(value, type)
-             else value for key, value in body.items()}
+    names = {key: property(called(value.fget)) if isinstance(value, property) else called(value) if is_stand_in(
+        value) and callable(value) and not isinstance(value, type) else value for key, value in body.items()}
     made = types.new_class(name, bases, exec_body=lambda space: space.update(names))
     peer.described.add(number := peer.lend(made))
     return number, specials_of(made)
+
+
+def as_dataclass(kind: type, options: dict[str, Any]) -> list[str]:
+    """Make a dataclass of a class that the tests derived; its special methods."""
+    return specials_of(sys.modules["dataclasses"].dataclass(kind, **options))
 
 
 def elsewhere(module: str, name: str, arguments: tuple[Any, ...]) -> None:

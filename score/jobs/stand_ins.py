@@ -44,6 +44,23 @@ class Failed(BaseException):
     """What `fail` of pytest raises, which no `except Exception` of a test catches."""
 
 
+class GivenError(type):
+    """The class of what the program gives in place of the errors by which tests fail.
+
+    These are no objects of it, so no `except` that the program names passes over them.
+    """
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls.__base__
+
+    def __hash__(cls) -> int:
+        return hash(cls.__base__)
+
+
+GIVEN_ERRORS: dict[Any, Any] = {kind: GivenError(kind.__name__, (kind,), {"__module__": "builtins"})
+                                for kind in (AssertionError, Exception, BaseException)}
+
+
 class ProgramClass(type):
     """The class of stand-ins for classes of the other process."""
 
@@ -86,7 +103,7 @@ class ProgramClass(type):
 class StandIn:
     """An object of the other process."""
 
-    __slots__ = ("__weakref__", "_rh_made", "_rh_number")
+    __slots__ = ("__weakref__", "_rh_asked", "_rh_made", "_rh_number")
     _rh_likeness = None      # an annotation would be one of every stand-in
 
     @property  # type: ignore[misc]
@@ -184,15 +201,22 @@ def forwarder(name: str) -> Callable[..., Any]:
             return peer.ask("special", name, self, item)
         return any(each is item or each == item for each in self)
 
-    def left(self: Any, kind: Any, error: Any, _trace: Any) -> Any:
-        own = isinstance(error, (AssertionError, Failed)) and not hasattr(error, "raised_by_program")
-        swallows = peer.ask("special", name, self, *((None, None) if own else (kind, error)), None)
-        last = peer.tests.asserted.pop(id(self), 0) if peer.strict else 0
-        if own or (error is not None and error.__traceback__.tb_lineno <= last):
-            # What a test asserts is not for the program to hear of, or to pass over.
-            return unheard(swallows) if name == "__aexit__" else False
-        return swallows
+    def entered(self: Any) -> Any:
+        value = special(self)
+        object.__setattr__(self, "_rh_asked", peer.num_asked)
+        return value
 
+    def left(self: Any, kind: Any, error: Any, _trace: Any) -> Any:
+        # An error may be passed over that the tests raise on purpose, or in a block that asked nothing.
+        # Any other may be due to the program, and what they assert is not for it to hear of.
+        if not peer.strict or error is None or peer.tests.is_meant(error):
+            return special(self, kind, error, None)
+        fails, alone = peer.tests.fails(error), peer.num_asked == getattr(self, "_rh_asked", None)
+        swallows = special(self, *((None, None) if fails else (kind, error)), None)
+        return swallows if alone and not fails else unheard(swallows) if name == "__aexit__" else False
+
+    if name in ("__enter__", "__aenter__"):
+        return entered
     if name in ("__exit__", "__aexit__"):
         return left
     if name in ("__eq__", "__ne__"):
@@ -273,10 +297,18 @@ def subclass(name: str, bases: tuple[type, ...], names: dict[str, Any]) -> Any:
     own: dict[str, Any] = {"_rh_class": number, "_rh_trusted": name[:1].isupper(), "_rh_likeness": None,
                            "_rh_changing": any(getattr(base, "_rh_changing", False) for base in bases),
                            "__module__": "tests", "__slots__": ()}
-    own |= forwarded(specials) | {key: names[key] for key in ("__classcell__",) if key in names}
+    own |= forwarded(specials) | {key: value for key, value in names.items() if key == "__classcell__" or (
+        isinstance(value, (types.FunctionType, property)) and not key.startswith("__"))}
     made = type.__new__(ProgramClass, name, bases, own)
     peer.classes[number] = made
     return made
+
+
+def as_dataclass(kind: Any, options: dict[str, Any]) -> Any:
+    """`dataclass` on a class of the other process, which makes it one there."""
+    for name, value in forwarded(peer.ask("dataclass", kind, options)).items():
+        type.__setattr__(kind, name, value)
+    return kind
 
 
 def signature_of(function: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import builtins
 import contextlib
+import copy
 import json
 import operator
 import os
@@ -19,7 +20,7 @@ from score.jobs.link import Link, LinkLost
 from score.jobs.modules import failed_at, message_of
 from score.jobs.peer import Peer, special
 from score.jobs.program_end import MIRRORED
-from score.jobs.stand_ins import ProgramClass, is_stand_in
+from score.jobs.stand_ins import Failed, ProgramClass, is_stand_in
 from score.protocol.crossing import BadMessage, Crossing, TooLarge
 
 TEXT_CAPS = (500, 100, 20, 0)        # characters of a test's message: as many as leave room for all tests
@@ -30,7 +31,6 @@ FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, ty
 # Errors that iterating and `hasattr` take for an ordinary end, in the methods of tests that they call.
 SWALLOWED: tuple[tuple[type[Exception], str], ...] = (
     (IndexError, "__getitem__"), (AttributeError, "__getattr__"))
-CATCH_ALL = {id(AssertionError), id(Exception), id(BaseException)}
 MODULES = {"np": "numpy"}
 PATCHED = ("builtins", "time", "random", "os", "math", "datetime", "secrets", "uuid")
 SOURCES = ("program.py", "test")     # what the code of tests is compiled as
@@ -74,20 +74,21 @@ def parts_of_modules() -> dict[tuple[str, str], Any]:
 class TestsEnd:
     """What tests know of the program: their end of the link, and arguments as they were handed in."""
 
-    def __init__(self, entry_point: str, classes: list[str], *, stops: bool) -> None:
-        self.stops = stops           # whether the tests expect StopIteration of a call
+    def __init__(self, order: dict[str, Any]) -> None:
+        self.stops = order["stops"]          # whether the tests expect StopIteration of a call
+        self.meant = dict(zip(SOURCES, order["meant"], strict=True))     # lines that raise on purpose
         self.before: dict[int, tuple[Any, Any]] = {}       # what was altered, and a copy of it before, by id
         self.has_kept = False        # in the present call
         self.parts: Any = None       # of modules, as the program has them, where they may be patched
-        self.asserted: dict[int, int] = {}       # by id of what `with` enters: its last line that asserts
+        self.written: set[int] = set()       # ids of objects that had attributes set in the present call
         self.peer = Peer(Link(), {
             "call": self.of_lent(lambda function, operands, keywords: function(*operands, **keywords)),
             "special": self.of_lent(special, 1),
-            "getattr": self.of_lent(read_attribute), "setattr": self.of_lent(write_attribute),
+            "getattr": self.of_lent(read_attribute), "setattr": self.of_lent(self.set_attribute),
             "stdin": lambda name, size: {"read": sys.stdin.read, "readline": sys.stdin.readline}[name](size),
             "input": lambda prompt: dict.get(self.names, "input", builtins.input)(prompt),
             "finish": self.of_lent(step_through)}, self)
-        self.names = Names(self.peer, entry_point, classes)
+        self.names = Names(self.peer, order["entry_point"], order["classes"])
 
     def before_call(self) -> None:
         """Have the other process do what was put in place of parts of modules since."""
@@ -142,31 +143,37 @@ class TestsEnd:
         """A call ended: what it was handed and did not alter is as it was."""
         if self.before and not self.has_kept:
             for argument in flat(self.peer.operands):
-                self.before.pop(id(argument), None)
+                if id(argument) not in self.written:
+                    self.before.pop(id(argument), None)
         self.has_kept = False
+        self.written.clear()
 
     def as_it_was(self, value: Any, is_read_later: bool = False) -> Any:
         """A value with the arguments in it as they were handed in, to compare an answer with."""
         value = restored(value, self.before, {}) if self.before else value
         return self.copied(value) if is_read_later else value
 
-    def asserts(self, entered: Any, line: int) -> Any:
-        """What a `with` enters: of its block, no error may be passed over up to this line."""
-        if is_stand_in(entered):
-            self.asserted[id(entered)] = line
-        return entered
+    def set_attribute(self, owner: Any, name: str, value: Any) -> None:
+        """Have the program set an attribute, and remember the object as it was."""
+        before = owner if isinstance(owner, type) else copy.copy(owner)
+        write_attribute(owner, name, value)
+        if id(owner) not in self.written:
+            self.written.add(id(owner))
+            self.before[id(owner)] = owner, before
 
-    def check_named(self, operation: str, operands: tuple[Any, ...], value: Any) -> None:
-        """No name of the program is that of an error by which tests fail, which an `except` would catch."""
-        is_error = operation == "name" or (operation == "getattr" and operands[-1][:1].isupper())
-        if is_error and not CATCH_ALL.isdisjoint(map(id, flat(value))):
-            raise blamed(TypeError(f"{operands[-1]} is no error of the program's own"))
+    def is_meant(self, error: BaseException) -> bool:
+        """True of an error that one statement of the tests raises, whatever the program does."""
+        frames, trace = [], error.__traceback__
+        while trace is not None:
+            if (source := trace.tb_frame.f_code.co_filename) in self.meant:
+                frames.append(trace.tb_lineno in self.meant[source])
+            trace = trace.tb_next
+        return frames == [True]
 
-    def awaited(self, stand_in: Any) -> Any:
-        """What tests await in place of something that the program awaits."""
-        async def wait() -> Any:
-            return self.peer.ask("finish", stand_in)
-        return wait()
+    def fails(self, error: BaseException) -> bool:
+        """True of an error by which the tests say that the program is wrong, which is not for it to catch."""
+        return isinstance(error, (AssertionError, Failed)) and not (
+            hasattr(error, "raised_by_program") or self.is_meant(error))
 
     def as_expected(self, error: BaseException, operation: str, name: Any) -> BaseException:
         """The program's error, unless it would pass for an ordinary end of what the tests do."""
@@ -279,7 +286,7 @@ def mirror(peer: Peer) -> None:
 def run_tests(code: CodeType, payload: bytes, room: int) -> bytes:
     """Run tests against the program behind the link; `room` bytes are there to say how each of them ended."""
     order = json.loads(payload)
-    end = TestsEnd(order["entry_point"], order["classes"], stops=order["stops"])
+    end = TestsEnd(order)
     peer, names = end.peer, end.names
     try:
         while (message := peer.link.receive())[:1] == ["?"]:        # it reads its stdin before any test
@@ -292,8 +299,7 @@ def run_tests(code: CodeType, payload: bytes, room: int) -> bytes:
     end.parts = parts_of_modules() if "unittest.mock" in sys.modules else None
     try:
         compiled = [compile(unit, "test", "exec", dont_inherit=True) for unit in order["units"]]
-        names.update(order.get("names", {}), _as_it_was_=end.as_it_was,
-                     _asserts_=end.asserts)
+        names.update(order.get("names", {}), _as_it_was_=end.as_it_was)
         evaluation.patch(peer, names, [code, *compiled])
         sys.modules["tests"] = types.ModuleType("tests")
         exec(code, names)

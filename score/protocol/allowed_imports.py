@@ -31,7 +31,7 @@ LATE = {"numpy.ma": ("percentile", "quantile", "nanpercentile", "nanquantile", "
         "heapq": ("most_common", "mode", "multimode"), "_strptime": ("strptime",),
         "inspect": ("get_docstring", "runtime_checkable"), "linecache": ("traceback",),
         "tokenize": ("traceback",), "locale": ("unittest",),
-        "unittest.async_case": ("IsolatedAsyncioTestCase",),
+        "unittest.async_case": ("IsolatedAsyncioTestCase",), "unittest._log": ("assertLogs", "assertNoLogs"),
         "score.jobs.event_loop": ("asyncio", "IsolatedAsyncioTestCase", "async"),
         "score.jobs.pytest_words": ("pytest",), "concurrent.futures.thread": ("ThreadPoolExecutor",),
         "concurrent.futures.process": ("ProcessPoolExecutor",)}

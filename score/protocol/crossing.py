@@ -59,10 +59,12 @@ class Crossing:
     """One end of the channel: what has crossed during the present call, by number.
 
     `hand_out` writes what is no plain data, `take` reads it; both know objects that stay where they are.
+    `instead` has what is read in place of some types.
     """
 
-    def __init__(self, hand_out: Callable[[Any], Any], take: Callable[[list[Any]], Any]) -> None:
-        self.hand_out, self.take = hand_out, take
+    def __init__(self, hand_out: Callable[[Any], Any], take: Callable[[list[Any]], Any],
+                 instead: dict[Any, Any] | None = None) -> None:
+        self.hand_out, self.take, self.instead = hand_out, take, instead or {}
         self.forget()
 
     def forget(self) -> None:
@@ -254,10 +256,16 @@ def read_made(crossing: Crossing, module: str, name: str, parts: list[Any]) -> A
     """What a type makes of its parts."""
     if (module, name) not in PARTS:
         raise BadMessage(f"no value of {name}")
-    return read_type(crossing, module, name)(*crossing._read_all(parts))
+    return named_type(module, name)(*crossing._read_all(parts))
 
 
-def read_type(_crossing: Crossing, module: str, name: str) -> Any:
+def read_type(crossing: Crossing, module: str, name: str) -> Any:
+    """A type by its name, or what is read in its place."""
+    kind = named_type(module, name)
+    return crossing.instead.get(kind, kind)
+
+
+def named_type(module: str, name: str) -> Any:
     """A type by its name."""
     kind = known_type(module, name)
     if kind is None:

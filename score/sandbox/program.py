@@ -12,7 +12,7 @@ from score.protocol.error_classes import INFRASTRUCTURE, ErrorClass
 from score.protocol.frames import Facts, JobKind
 
 # Modules of what a program and its tests pass on.
-PASSED = ("datetime", "decimal", "fractions", "inspect", "pickle")
+PASSED = ("dataclasses", "datetime", "decimal", "fractions", "inspect", "pickle")
 
 
 @dataclass(frozen=True, slots=True)

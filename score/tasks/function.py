@@ -49,9 +49,9 @@ class FunctionTask:
     @cached_property
     def tests(self) -> list[Program]:
         """The tests: those that share what the program keeps, or each by itself."""
-        setup, units, classes = guarded(self.setup, self.units)
+        setup, units, facts = guarded(self.setup, self.units)
         groups = [[unit] for unit in units] if self.separate else [units]
-        order = {"entry_point": self.entry_point, "classes": classes,
+        order = {"entry_point": self.entry_point, **facts,
                  "stops": "StopIteration" in "".join([setup, *units])}
         return [Program(JobKind.TEST, setup, json.dumps({**order, "units": group}).encode(),
                         mentions="\n".join(group)) for group in groups]

@@ -51,7 +51,8 @@ class Checker:
         if outcome.error_class is not None:
             return None
         names = dict(zip(CHECKED, (self.given, outcome.result, self.expected), strict=True))
-        order = {"entry_point": "nothing", "classes": [], "stops": False, "names": names,
+        order = {"entry_point": "nothing", "classes": [], "meant": [[], []], "stops": False,
+                 "names": names,
                  "units": [f"assert check({', '.join(CHECKED)}) == True"]}
         return Program(JobKind.SERVE, "def nothing(): pass", json.dumps({"entry_point": "nothing"}).encode(),
                        tests=Program(JobKind.TEST, self.source, json.dumps(order).encode()))

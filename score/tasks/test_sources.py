@@ -17,7 +17,6 @@ PLACES = (ast.Name, ast.Attribute, ast.Subscript)
 NO_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 SEVERAL = (ast.Tuple, ast.List, ast.Set, ast.Dict)
 HANDED_IN = "_as_it_was_"           # what lanes call an argument as it was before the program had it
-ASSERTS = "_asserts_"               # and what a `with` enters whose block asserts
 PLAIN_ATTRIBUTES = frozenset(name for kind in (str, bytes, int, float, complex, list, tuple, dict, set, range)
                              for name in dir(kind))
 # Of all plain data: a class with a name in lower case makes objects that have others.
@@ -112,8 +111,8 @@ def maker_of(node: ast.AST) -> str | None:
     return None
 
 
-def guarded(setup: str, units: Sequence[str]) -> tuple[str, list[str], list[str]]:
-    """Setup and tests as they are run, and the names of the program from which they make objects.
+def guarded(setup: str, units: Sequence[str]) -> tuple[str, list[str], dict[str, Any]]:
+    """Setup and tests as they are run, and what their process has to know of them.
 
     What the program's answers are compared with reads arguments as they were handed in.
     `assert f(a) == sorted(a)` is then no easier for a program that empties `a`, nor is it where the test has
@@ -124,13 +123,22 @@ def guarded(setup: str, units: Sequence[str]) -> tuple[str, list[str], list[str]
     try:
         trees = [parsed(source) for source in sources]
     except NO_PYTHON:
-        return setup, list(units), []
+        return setup, list(units), {"classes": [], "meant": [[], []]}
     whole = ast.Module([node for tree in trees for node in tree.body], [])
-    classes = classes_in(whole)
+    facts = {"classes": classes_in(whole), "meant": [
+        raised_on_purpose(trees[:1]), raised_on_purpose(trees[1:])]}
     separate_scopes(whole)
     expected = Expected(whole)
     setup, *units = [rewritten(*pair, expected) for pair in zip(sources, trees, strict=True)]
-    return setup, units, classes
+    return setup, units, facts
+
+
+def raised_on_purpose(trees: Iterable[ast.AST]) -> list[int]:
+    """Lines of functions and `with` blocks that raise an error whatever the program does."""
+    return sorted({each.lineno for tree in trees for block in ast.walk(tree)
+                   if isinstance(block, (*FUNCTIONS, ast.With, ast.AsyncWith)) for each in block.body
+                   if isinstance(each, ast.Raise) or (isinstance(each, ast.Assert) and not any(
+                       isinstance(part, ast.Name) for part in ast.walk(each.test)))})
 
 
 def rewritten(source: str, tree: ast.Module, expected: "Expected") -> str:
@@ -151,12 +159,6 @@ def rewritten(source: str, tree: ast.Module, expected: "Expected") -> str:
             after = f"{', True' * (node in expected.kept)})".encode()
             edits += [(node.lineno, node.col_offset, node.col_offset, f"{HANDED_IN}(".encode()),
                       (node.end_lineno or 0, node.end_col_offset or 0, node.end_col_offset or 0, after)]
-        elif isinstance(node, (ast.With, ast.AsyncWith)):
-            for each, last in expected.answers.entered_to_assert(node):
-                if each not in expected.places:
-                    column = each.end_col_offset or 0
-                    edits += [(each.lineno, each.col_offset, each.col_offset, f"{ASSERTS}(".encode()),
-                              (each.end_lineno or 0, column, column, f", {last})".encode())]
     for line, begin, end, text in sorted(edits, reverse=True):
         before = lines[line - 1]
         lines[line - 1] = before[:begin] + text + before[end:]
@@ -261,25 +263,6 @@ class Answers:
                 return False
 
 
-    def entered_to_assert(self, block: ast.With | ast.AsyncWith) -> Iterator[tuple[ast.expr, int]]:
-        """What of the program's a `with` enters whose block asserts, and the last line of that."""
-        inside = [each for statement in block.body for each in ast.walk(statement)]
-        last = max((each.end_lineno or 0 for each in inside if isinstance(each, (ast.stmt, ast.expr))
-                    and self.asserts(each)), default=0)
-        entered = [item.context_expr for item in block.items] + [
-            each.args[0] for each in inside if isinstance(each, ast.Call) and each.args
-            and name_of(each.func) in ("enter_context", "enter_async_context")]
-        yield from ((each, last) for each in entered if last and self.reads_program(each))
-
-    def asserts(self, node: ast.AST) -> bool:
-        """True of what asserts, itself or in a helper, and of an error raised because of an answer."""
-        if isinstance(node, ast.If):
-            return self.reads_program(node.test) and any(isinstance(each, ast.Raise) for each in node.body)
-        helper = self.functions.get(name_of(node.func)) if isinstance(node, ast.Call) else None
-        return any(isinstance(each, ast.Assert) or (isinstance(each, ast.Call) and compares(each))
-                   for each in [node, *(ast.walk(helper) if helper else ())])
-
-
 class Expected:
     """The places that are read for what an answer, or an altered argument, is compared with."""
 
@@ -368,8 +351,6 @@ def compares(node: ast.AST) -> bool:
     """True of a comparison, and of a call that makes one."""
     return isinstance(node, ast.Compare) or (isinstance(node, ast.Call) and isinstance(
         node.func, ast.Attribute) and node.func.attr.startswith("assert"))
-
-
 
 
 def deciding_in(node: ast.AST) -> list[ast.expr]:
