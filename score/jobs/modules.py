@@ -33,7 +33,7 @@ def function_of(namespace: dict[str, Any], name: str) -> Callable[..., Any]:
 
 
 def failed_at(error: BaseException) -> str:
-    """The line, of the source compiled as `test` or of what was run before it, where an error was raised."""
+    """The line of a test, or of its setup, where an error was raised."""
     trace, where = error.__traceback__, ""
     while trace is not None:
         of = "" if trace.tb_frame.f_code.co_filename == "test" else " of the setup"

@@ -145,3 +145,4 @@ def hear_warnings(peer: Peer) -> None:
         handler = logging.Handler()
         handler.emit = lambda record: note(peer, ["log", record.name, record.levelno, record.getMessage()])
         logging.getLogger().addHandler(handler)
+        logging.getLogger().setLevel(logging.DEBUG)          # the loggers of the tests say what counts

@@ -1,5 +1,6 @@
 """The tests' end of the link: runs tests that have stand-ins for the program, and says how each ended."""
 
+import ast
 import builtins
 import contextlib
 import copy
@@ -33,7 +34,7 @@ SWALLOWED: tuple[tuple[type[Exception], str], ...] = (
     (IndexError, "__getitem__"), (AttributeError, "__getattr__"))
 MODULES = {"np": "numpy"}
 PATCHED = ("builtins", "time", "random", "os", "math", "datetime", "secrets", "uuid")
-SOURCES = ("program.py", "test")     # what the code of tests is compiled as
+SOURCES = ("setup", "test")          # what the code of tests is compiled as
 
 
 class Names(dict[str, Any]):
@@ -283,32 +284,57 @@ def mirror(peer: Peer) -> None:
             setattr(sys.modules[module], name, both(module, name, getattr(sys.modules[module], name)))
 
 
-def run_tests(code: CodeType, payload: bytes, room: int) -> bytes:
+class HandedIn(ast.NodeTransformer):
+    """Has some nodes read as the program was handed them; of each, whether it is read later."""
+
+    def __init__(self, later: dict[ast.AST, bool]) -> None:
+        self.later = later
+
+    def visit(self, node: ast.AST) -> Any:
+        seen = node if isinstance(node, ast.pattern) else self.generic_visit(node)
+        if node not in self.later:
+            return seen
+        call = ast.Call(ast.Name("_as_it_was_", ast.Load()), [seen, ast.Constant(self.later[node])], [])
+        return ast.copy_location(call, node)
+
+
+def compiled(source: str, name: str, handed_in: list[tuple[int, bool]]) -> CodeType:
+    """A source of the tests, which reads the nodes at these places of `ast.walk` as they were handed in."""
+    if not handed_in:
+        return compile(source, name, "exec", dont_inherit=True)
+    tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
+    tree = HandedIn({nodes[place]: later for place, later in handed_in}).visit(tree)
+    return compile(ast.fix_missing_locations(tree), name, "exec", dont_inherit=True)
+
+
+def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
     """Run tests against the program behind the link; `room` bytes are there to say how each of them ended."""
     order = json.loads(payload)
     end = TestsEnd(order)
-    peer, names = end.peer, end.names
+    peer, names, num_units = end.peer, end.names, len(order["sources"]) - 1
     try:
         while (message := peer.link.receive())[:1] == ["?"]:        # it reads its stdin before any test
             peer.answer(message)
         if message != ["ready"]:
             raise LinkLost("no program")
     except (LinkLost, BadMessage):
-        return encode_units([["", "the program did not start", "lost"]] * len(order["units"]), room)
+        return encode_units([["", "the program did not start", "lost"]] * num_units, room)
     mirror(peer)
     end.parts = parts_of_modules() if "unittest.mock" in sys.modules else None
     try:
-        compiled = [compile(unit, "test", "exec", dont_inherit=True) for unit in order["units"]]
+        code, *units = [compiled(source, SOURCES[place > 0], handed_in) for place, (source, handed_in) in
+                        enumerate(zip(order["sources"], order["handed_in"], strict=True))]
         names.update(order.get("names", {}), _as_it_was_=end.as_it_was)
-        evaluation.patch(peer, names, [code, *compiled])
+        evaluation.patch(peer, names, [code, *units])
         sys.modules["tests"] = types.ModuleType("tests")
         exec(code, names)
     except BaseException as error:
         has_asked = peer.has_answered or names.was_asked
         whose = "lost" if peer.is_lost else whose_fault(error, peer) if has_asked else "tests"
         failed = [type(error).__name__, message_of(error), whose]
-        return encode_units([failed] * len(order["units"]), room)
-    return encode_units([run_unit(unit, end) for unit in compiled], room)
+        return encode_units([failed] * num_units, room)
+    return encode_units([run_unit(unit, end) for unit in units], room)
 
 
 def run_unit(unit: CodeType, end: TestsEnd) -> Any:

@@ -10,7 +10,7 @@ from score.protocol import plain_data
 from score.protocol.frames import JobKind
 from score.sandbox.program import Outcome, Program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
-from score.tasks.test_sources import calls_of_tests, guarded
+from score.tasks.test_sources import calls_of_tests, facts_of
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,17 @@ class FunctionTask:
     @cached_property
     def tests(self) -> list[Program]:
         """The tests: those that share what the program keeps, or each by itself."""
-        setup, units, facts = guarded(self.setup, self.units)
-        groups = [[unit] for unit in units] if self.separate else [units]
-        order = {"entry_point": self.entry_point, **facts,
-                 "stops": "StopIteration" in "".join([setup, *units])}
-        return [Program(JobKind.TEST, setup, json.dumps({**order, "units": group}).encode(),
-                        mentions="\n".join(group)) for group in groups]
+        facts, sources = facts_of(self.setup, self.units), [self.setup, *self.units]
+        handed_in, last = facts["handed_in"], len(sources)
+        groups = [slice(place, place + 1) for place in range(1, last)] if self.separate else [slice(1, last)]
+        order = {"entry_point": self.entry_point, **facts, "stops": "StopIteration" in "".join(sources)}
+        return [tests_program(order | {"sources": [self.setup, *sources[group]],
+                                       "handed_in": [handed_in[0], *handed_in[group]]}) for group in groups]
+
+
+def tests_program(order: dict[str, Any]) -> Program:
+    """The tests of a program: what their process is told, `sources` being a setup and the statements after it."""
+    return Program(JobKind.TEST, "", json.dumps(order).encode(), mentions="\n".join(order["sources"]))
 
 
 class FunctionKind:

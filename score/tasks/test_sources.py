@@ -2,11 +2,9 @@
 
 import ast
 import builtins
-import contextlib
 import datetime
 import decimal
 import fractions
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,7 +14,6 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 PLACES = (ast.Name, ast.Attribute, ast.Subscript)
 NO_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 SEVERAL = (ast.Tuple, ast.List, ast.Set, ast.Dict)
-HANDED_IN = "_as_it_was_"           # what lanes call an argument as it was before the program had it
 PLAIN_ATTRIBUTES = frozenset(name for kind in (str, bytes, int, float, complex, list, tuple, dict, set, range)
                              for name in dir(kind))
 # Of all plain data: a class with a name in lower case makes objects that have others.
@@ -26,7 +23,6 @@ GATHERS = frozenset((
     "append", "appendleft", "add", "extend", "insert", "update", "setdefault", "put", "write"))
 LATER = frozenset((                 # what they give reads their arguments when it is used
     "iter", "map", "filter", "zip", "enumerate", "reversed", "partial", "keys", "values", "items"))
-SCOPE = re.compile(r"@\d+")           # behind a name: of which function or comprehension it is
 SCOPES = (*FUNCTIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -61,13 +57,6 @@ class WithoutLiterals(ast.NodeTransformer):
             isinstance(each, (ast.Constant, ast.expr_context, ast.unaryop))
             for each in ast.iter_child_nodes(node))
         return ast.Constant(None) if is_literal else node
-
-
-def parsed(source: str) -> ast.Module:
-    """The tree of a source, but for what is written out in it; see NO_PYTHON."""
-    tree = ast.parse(source)
-    WithoutLiterals().visit(tree)
-    return tree
 
 
 def classes_in(tree: ast.Module) -> list[str]:
@@ -111,26 +100,28 @@ def maker_of(node: ast.AST) -> str | None:
     return None
 
 
-def guarded(setup: str, units: Sequence[str]) -> tuple[str, list[str], dict[str, Any]]:
-    """Setup and tests as they are run, and what their process has to know of them.
+def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
+    """What the process of the tests has to know of their text.
 
-    What the program's answers are compared with reads arguments as they were handed in.
-    `assert f(a) == sorted(a)` is then no easier for a program that empties `a`, nor is it where the test has
-    written `want = sorted(a)` before. `f(a)` and then `assert a == [1, 2]`, or `assert a[:f(a)] == [1, 2]`,
-    reads it as it is.
+    `classes` are names of the program from which they make objects, `meant` the lines of setup and units that
+    raise on purpose. `handed_in` has, per source, the nodes (by their place in `ast.walk`) that are read as
+    the program was handed them: what its answers are compared with. `assert f(a) == sorted(a)` is then no
+    easier for a program that empties `a`, nor is it where the test has written `want = sorted(a)` before.
+    `f(a)` and then `assert a == [1, 2]`, or `assert a[:f(a)] == [1, 2]`, reads it as it is.
     """
-    sources = [setup, *units]
     try:
-        trees = [parsed(source) for source in sources]
+        trees = [ast.parse(source) for source in (setup, *units)]
+        nodes = [list(ast.walk(tree)) for tree in trees]
+        for tree in trees:
+            WithoutLiterals().visit(tree)
     except NO_PYTHON:
-        return setup, list(units), {"classes": [], "meant": [[], []]}
+        return {"classes": [], "meant": [[], []], "handed_in": [[]] * (1 + len(units))}
     whole = ast.Module([node for tree in trees for node in tree.body], [])
-    facts = {"classes": classes_in(whole), "meant": [
-        raised_on_purpose(trees[:1]), raised_on_purpose(trees[1:])]}
+    facts = {"classes": classes_in(whole), "meant": [raised_on_purpose(trees[:1]), raised_on_purpose(trees[1:])]}
     separate_scopes(whole)
     expected = Expected(whole)
-    setup, *units = [rewritten(*pair, expected) for pair in zip(sources, trees, strict=True)]
-    return setup, units, facts
+    return facts | {"handed_in": [[[place, node in expected.kept] for place, node in enumerate(each)
+                                   if node in expected.places] for each in nodes]}
 
 
 def raised_on_purpose(trees: Iterable[ast.AST]) -> list[int]:
@@ -139,42 +130,6 @@ def raised_on_purpose(trees: Iterable[ast.AST]) -> list[int]:
                    if isinstance(block, (*FUNCTIONS, ast.With, ast.AsyncWith)) for each in block.body
                    if isinstance(each, ast.Raise) or (isinstance(each, ast.Assert) and not any(
                        isinstance(part, ast.Name) for part in ast.walk(each.test)))})
-
-
-def rewritten(source: str, tree: ast.Module, expected: "Expected") -> str:
-    """A source that reads some places of it as they were handed in; its lines stay where they are."""
-    lines = source.encode().splitlines(keepends=True)
-    edits: list[tuple[int, int, int, bytes]] = []         # line, where from and to, and what is put there
-    in_texts: set[ast.AST] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr) and node not in in_texts:
-            in_texts.update(ast.walk(node))       # where they stand is not known
-            names = {SCOPE.sub("", ast.unparse(each)) for each in ast.walk(node) if each in expected.places}
-            line, begin, end = node.lineno, node.col_offset, node.end_col_offset or 0
-            if names and line == node.end_lineno:
-                written = AsHandedIn(names).visit(ast.parse(lines[line - 1][begin:end], mode="eval"))
-                with contextlib.suppress(ValueError):          # a backslash, which Python 3.11 has not there
-                    edits.append((line, begin, end, ast.unparse(written).encode()))
-        elif isinstance(node, PLACES) and node in expected.places and node not in in_texts:
-            after = f"{', True' * (node in expected.kept)})".encode()
-            edits += [(node.lineno, node.col_offset, node.col_offset, f"{HANDED_IN}(".encode()),
-                      (node.end_lineno or 0, node.end_col_offset or 0, node.end_col_offset or 0, after)]
-    for line, begin, end, text in sorted(edits, reverse=True):
-        before = lines[line - 1]
-        lines[line - 1] = before[:begin] + text + before[end:]
-    return b"".join(lines).decode()
-
-
-class AsHandedIn(ast.NodeTransformer):
-    """Has what goes by these names read as it was handed in."""
-
-    def __init__(self, names: set[str]) -> None:
-        self.names = names
-
-    def visit(self, node: ast.AST) -> Any:
-        if isinstance(node, PLACES) and ast.unparse(node) in self.names:
-            return ast.Call(ast.Name(HANDED_IN, ast.Load()), [node], [])
-        return self.generic_visit(node)
 
 
 def separate_scopes(tree: ast.Module) -> None:
@@ -230,7 +185,7 @@ class Answers:
         """Parameters of a function of the tests, and what this call has for them."""
         if function := self.functions.get(name_of(call.func)):
             names = [each.arg for each in function.args.args if each.arg != "self"]
-            by_keyword = {SCOPE.sub("", each): each for each in (
+            by_keyword = {each.partition("@")[0]: each for each in (
                 *names, *(only.arg for only in function.args.kwonlyargs))}
             pairs = [*zip(names, call.args, strict=False), *(
                 (by_keyword[each.arg], each.value) for each in call.keywords if each.arg in by_keyword)]
@@ -362,6 +317,8 @@ def deciding_in(node: ast.AST) -> list[ast.expr]:
             return [node.iter]
         case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
             return [each for part in node.generators for each in (part.iter, *part.ifs)]
+        case ast.BoolOp(op=ast.Or()):
+            return node.values
         case ast.BoolOp():
             bare = [each.operand if isinstance(each, ast.UnaryOp) else each for each in node.values]
             return [each for each in bare if isinstance(each, PLACES)]
@@ -386,6 +343,8 @@ def operands_of(node: ast.AST) -> list[ast.expr]:
             return [*whose, *node.args, *(each.value for each in node.keywords)]
         case ast.Subscript() if not isinstance(node.value, PLACES):
             return [node.value, node.slice]
+        case ast.FunctionDef():
+            return [each.value for each in ast.walk(node) if isinstance(each, ast.Yield) and each.value]
         case ast.Compare() | ast.BinOp() | ast.Tuple() | ast.List() | ast.Set() | ast.Dict():
             return [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
     return []
@@ -397,7 +356,7 @@ def read_in(node: ast.AST) -> Iterator[ast.expr]:
         yield node
         return
     for name, field in ast.iter_fields(node):
-        if isinstance(node, ast.Call) and name == "func":
+        if isinstance(node, ast.Call) and name == "func" and not isinstance(field, ast.Lambda):
             field = field.value if isinstance(field, ast.Attribute) else None
         for each in field if isinstance(field, list) else [field]:
             if isinstance(each, ast.AST):
