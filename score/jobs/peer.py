@@ -317,7 +317,7 @@ class Peer:
         if number not in self.borrowed:
             if not (isinstance(kind, ProgramClass) and issubclass(kind, StandIn)):
                 raise BadMessage("an object of no class")
-            made = object.__new__(kind)
+            made: Any = object.__new__(kind)
             object.__setattr__(made, "_rh_number", number)
             if getattr(kind, "_rh_awaits", False):
                 made = self.awaited(made)

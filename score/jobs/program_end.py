@@ -105,8 +105,13 @@ def subclass(peer: Peer, name: str, bases: tuple[type, ...], body: dict[str, Any
     """A class of the program's with methods of its tests; its number, and its special methods."""
     def called(function: Any) -> Any:
         return lambda *arguments, **keywords: function(*arguments, **keywords)
-    names = {key: property(called(value.fget)) if isinstance(value, property) else called(value) if is_stand_in(
-        value) and callable(value) and not isinstance(value, type) else value for key, value in body.items()}
+
+    def member(value: Any) -> Any:
+        if isinstance(value, property):
+            return property(called(value.fget))
+        is_function = is_stand_in(value) and callable(value) and not isinstance(value, type)
+        return called(value) if is_function else value
+    names = {key: member(value) for key, value in body.items()}
     made = types.new_class(name, bases, exec_body=lambda space: space.update(names))
     peer.described.add(number := peer.lend(made))
     return number, specials_of(made)

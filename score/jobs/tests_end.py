@@ -291,7 +291,7 @@ class HandedIn(ast.NodeTransformer):
         self.later = later
 
     def visit(self, node: ast.AST) -> Any:
-        seen = node if isinstance(node, ast.pattern) else self.generic_visit(node)
+        seen: Any = node if isinstance(node, ast.pattern) else self.generic_visit(node)
         if node not in self.later:
             return seen
         call = ast.Call(ast.Name("_as_it_was_", ast.Load()), [seen, ast.Constant(self.later[node])], [])

@@ -58,7 +58,7 @@ class FunctionTask:
 
 
 def tests_program(order: dict[str, Any]) -> Program:
-    """The tests of a program: what their process is told, `sources` being a setup and the statements after it."""
+    """The tests of a program; `sources` are a setup and the statements that are tests."""
     return Program(JobKind.TEST, "", json.dumps(order).encode(), mentions="\n".join(order["sources"]))
 
 

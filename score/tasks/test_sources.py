@@ -117,7 +117,8 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
     except NO_PYTHON:
         return {"classes": [], "meant": [[], []], "handed_in": [[]] * (1 + len(units))}
     whole = ast.Module([node for tree in trees for node in tree.body], [])
-    facts = {"classes": classes_in(whole), "meant": [raised_on_purpose(trees[:1]), raised_on_purpose(trees[1:])]}
+    facts = {"classes": classes_in(whole), "meant": [raised_on_purpose(trees[:1]),
+                                                     raised_on_purpose(trees[1:])]}
     separate_scopes(whole)
     expected = Expected(whole)
     return facts | {"handed_in": [[[place, node in expected.kept] for place, node in enumerate(each)
