@@ -59,15 +59,14 @@ class Peer:
         self.goes_on = False                                     # whether the next follows on it
         self.is_naming = False                                   # whether the tests ask for a name
         self.may_be_made: Any = None             # an object that never was something that the program gave
-        self.num_asked = 0
         self.failure: BaseException | None = None            # of tests, in what they passed to the program
         self.has_answered = self.is_lost = False
+        self.gave_back = False                   # whether the last answer holds something that stays here
         stand_ins.peer = self
 
     def ask(self, operation: str, *operands: Any, **keywords: Any) -> Any:
         """What the other process says to a question; raises what that raised there."""
         is_first = self.depth == 0
-        self.num_asked += 1
         if is_first and self.tests:
             self.failure = None
             self.tests.before_call()
@@ -121,9 +120,10 @@ class Peer:
             raise BadMessage("no answer")
         kind, _begins, altered, events, rows, value = message
         if altered:
-            if self.tests:
-                self.tests.keep()
+            if self.tests and not self.tests.in_place:
+                self.tests.detach()
             self.crossing.alter(*altered)
+        self.gave_back = False
         value = self.crossing.read(value, rows)
         if self.tests:
             heard(events)
@@ -262,6 +262,7 @@ class Peer:
         """What was written by number, or by a name that both know."""
         match written:
             case ["yours", int(number)] if number >= 0:
+                self.gave_back = True
                 return self.lent[number]
             case ["class", int(number), *_]:
                 return self.class_taken(*written[1:])

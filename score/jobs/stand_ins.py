@@ -103,7 +103,7 @@ class ProgramClass(type):
 class StandIn:
     """An object of the other process."""
 
-    __slots__ = ("__weakref__", "_rh_asked", "_rh_made", "_rh_number")
+    __slots__ = ("__weakref__", "_rh_made", "_rh_number")
     _rh_likeness = None      # an annotation would be one of every stand-in
 
     @property  # type: ignore[misc]
@@ -201,22 +201,14 @@ def forwarder(name: str) -> Callable[..., Any]:
             return peer.ask("special", name, self, item)
         return any(each is item or each == item for each in self)
 
-    def entered(self: Any) -> Any:
-        value = special(self)
-        object.__setattr__(self, "_rh_asked", peer.num_asked)
-        return value
-
     def left(self: Any, kind: Any, error: Any, _trace: Any) -> Any:
-        # An error may be passed over that the tests raise on purpose, or in a block that asked nothing.
-        # Any other may be due to the program, and what they assert is not for it to hear of.
+        # Only an error that the tests raise on purpose may be passed over: any other may be due to the
+        # program. What they assert is not for it to hear of.
         if not peer.strict or error is None or peer.tests.is_meant(error):
             return special(self, kind, error, None)
-        fails, alone = peer.tests.fails(error), peer.num_asked == getattr(self, "_rh_asked", None)
-        swallows = special(self, *((None, None) if fails else (kind, error)), None)
-        return swallows if alone and not fails else unheard(swallows) if name == "__aexit__" else False
+        swallows = special(self, *((None, None) if peer.tests.fails(error) else (kind, error)), None)
+        return unheard(swallows) if name == "__aexit__" else False
 
-    if name in ("__enter__", "__aenter__"):
-        return entered
     if name in ("__exit__", "__aexit__"):
         return left
     if name in ("__eq__", "__ne__"):

@@ -1,11 +1,8 @@
 """The tests' end of the link: runs tests that have stand-ins for the program, and says how each ended."""
 
-import ast
 import builtins
 import contextlib
-import copy
 import json
-import operator
 import os
 import re
 import sys
@@ -14,15 +11,14 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-import numpy as np
-
 from score.jobs import evaluation
+from score.jobs.evaluation import ABSENT
 from score.jobs.link import Link, LinkLost
 from score.jobs.modules import failed_at, message_of
 from score.jobs.peer import Peer, special
 from score.jobs.program_end import MIRRORED
 from score.jobs.stand_ins import Failed, ProgramClass, is_stand_in
-from score.protocol.crossing import BadMessage, Crossing, TooLarge
+from score.protocol.crossing import BadMessage, Crossing, TooLarge, items_of
 
 TEXT_CAPS = (500, 100, 20, 0)        # characters of a test's message: as many as leave room for all tests
 # What leads from an object of the tests to their text and their values.
@@ -78,10 +74,9 @@ class TestsEnd:
     def __init__(self, order: dict[str, Any]) -> None:
         self.stops = order["stops"]          # whether the tests expect StopIteration of a call
         self.meant = dict(zip(SOURCES, order["meant"], strict=True))     # lines that raise on purpose
-        self.before: dict[int, tuple[Any, Any]] = {}       # what was altered, and a copy of it before, by id
-        self.has_kept = False        # in the present call
+        self.in_place = any(order["in_place"])         # whether what the program does to arguments is seen
         self.parts: Any = None       # of modules, as the program has them, where they may be patched
-        self.written: set[int] = set()       # ids of objects that had attributes set in the present call
+        self.written: list[tuple[Any, str, Any]] = []      # in this call: object, attribute, former value
         self.peer = Peer(Link(), {
             "call": self.of_lent(lambda function, operands, keywords: function(*operands, **keywords)),
             "special": self.of_lent(special, 1),
@@ -116,18 +111,16 @@ class TestsEnd:
             return operation(*operands, **keywords)
         return checked
 
-    def keep(self) -> None:
-        """Remember what the program was handed, which it altered."""
-        peer = self.peer
-        table = peer.crossing.table
-        arrays = [whole for each in table if type(each) is np.ndarray
-                  if (whole := whole_of(each)) is not each and whole.flags.c_contiguous]
-        handed = *peer.operands, *table, *arrays
-        pairs = zip(flat(handed), flat(self.copied(handed)), strict=True)
-        anew = set(map(id, [*flat(peer.operands), *arrays]))
-        self.before |= {id(mine): (mine, copy) for mine, copy in pairs
-                        if id(mine) in anew or id(mine) not in self.before}
-        self.has_kept = True
+    def detach(self) -> None:
+        """Have copies of what the program was handed where it is about to alter that."""
+        crossing = self.peer.crossing
+        mine = tuple(crossing.table[place] for place in crossing.own)
+        kept = [(each, items_of(each)) for each in mine]
+        for place, each, copy in zip(crossing.own, mine, self.copied(mine), strict=True):
+            crossing.table[place] = copy
+            crossing.places[id(copy)] = place
+            crossing.shadows[id(each)] = copy, kept
+        crossing.own.clear()
 
     def copied(self, value: Any) -> Any:
         """The value with containers of its own, what is no plain data as it is."""
@@ -140,27 +133,19 @@ class TestsEnd:
             return self.peer.borrowed.get(written[1], self.peer.classes.get(written[1]))
         return self.peer.lent[written[1]] if written[0] in ("object", "class", "value") else None
 
-    def after_call(self) -> None:
-        """A call ended: what it was handed and did not alter is as it was."""
-        if self.before and not self.has_kept:
-            for argument in flat(self.peer.operands):
-                if id(argument) not in self.written:
-                    self.before.pop(id(argument), None)
-        self.has_kept = False
-        self.written.clear()
-
-    def as_it_was(self, value: Any, is_read_later: bool = False) -> Any:
-        """A value with the arguments in it as they were handed in, to compare an answer with."""
-        value = restored(value, self.before, {}) if self.before else value
-        return self.copied(value) if is_read_later else value
-
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
-        """Have the program set an attribute, and remember the object as it was."""
-        before = owner if isinstance(owner, type) else copy.copy(owner)
+        """Have the program set an attribute, which tests that look at no argument do not see later."""
+        before = getattr(owner, name, ABSENT)
         write_attribute(owner, name, value)
-        if id(owner) not in self.written:
-            self.written.add(id(owner))
-            self.before[id(owner)] = owner, before
+        if not self.in_place and not isinstance(owner, type):
+            self.written.append((owner, name, before))
+
+    def after_call(self) -> None:
+        """A call ended: undo what it did to objects of the tests, unless it gives some of them."""
+        while self.written:
+            owner, name, before = self.written.pop()
+            if not self.peer.gave_back:
+                delattr(owner, name) if before is ABSENT else setattr(owner, name, before)
 
     def is_meant(self, error: BaseException) -> bool:
         """True of an error that one statement of the tests raises, whatever the program does."""
@@ -190,41 +175,10 @@ class TestsEnd:
         return error
 
 
-def restored(value: Any, before: dict[int, tuple[Any, Any]], seen: dict[int, bool]) -> Any:
-    """The value, or a copy of it where containers in it have been altered since."""
-    if id(value) in before:
-        return before[id(value)][1]
-    if type(value) is np.ndarray and id(whole := whole_of(value)) in before:
-        start = value.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
-        return np.ndarray(value.shape, value.dtype, before[id(whole)][1], start, value.strides)
-    if type(value) not in (list, tuple, dict) or seen.setdefault(id(value), False):
-        return value
-    seen[id(value)] = True
-    items = list(value.values() if type(value) is dict else value)
-    now = [restored(item, before, seen) for item in items]
-    if all(map(operator.is_, now, items)):
-        return value
-    return dict(zip(value, now, strict=True)) if type(value) is dict else type(value)(now)
-
-
-def whole_of(array: np.ndarray) -> np.ndarray:
-    """The array that holds the memory of a view."""
-    while type(array.base) is np.ndarray:
-        array = array.base
-    return array
-
-
 def blamed(error: BaseException) -> BaseException:
     """An error that the program raised."""
     error.raised_by_program = True  # type: ignore[attr-defined]
     return error
-
-
-def flat(values: Any) -> list[Any]:
-    """The items of tuples, and of tuples in them."""
-    if type(values) is not tuple:
-        return [values]
-    return [values, *(each for value in values for each in flat(value))]
 
 
 def is_function(value: Any) -> bool:
@@ -284,30 +238,6 @@ def mirror(peer: Peer) -> None:
             setattr(sys.modules[module], name, both(module, name, getattr(sys.modules[module], name)))
 
 
-class HandedIn(ast.NodeTransformer):
-    """Has some nodes read as the program was handed them; of each, whether it is read later."""
-
-    def __init__(self, later: dict[ast.AST, bool]) -> None:
-        self.later = later
-
-    def visit(self, node: ast.AST) -> Any:
-        seen: Any = node if isinstance(node, ast.pattern) else self.generic_visit(node)
-        if node not in self.later:
-            return seen
-        call = ast.Call(ast.Name("_as_it_was_", ast.Load()), [seen, ast.Constant(self.later[node])], [])
-        return ast.copy_location(call, node)
-
-
-def compiled(source: str, name: str, handed_in: list[tuple[int, bool]]) -> CodeType:
-    """A source of the tests, which reads the nodes at these places of `ast.walk` as they were handed in."""
-    if not handed_in:
-        return compile(source, name, "exec", dont_inherit=True)
-    tree = ast.parse(source)
-    nodes = list(ast.walk(tree))
-    tree = HandedIn({nodes[place]: later for place, later in handed_in}).visit(tree)
-    return compile(ast.fix_missing_locations(tree), name, "exec", dont_inherit=True)
-
-
 def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
     """Run tests against the program behind the link; `room` bytes are there to say how each of them ended."""
     order = json.loads(payload)
@@ -323,9 +253,9 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
     mirror(peer)
     end.parts = parts_of_modules() if "unittest.mock" in sys.modules else None
     try:
-        code, *units = [compiled(source, SOURCES[place > 0], handed_in) for place, (source, handed_in) in
-                        enumerate(zip(order["sources"], order["handed_in"], strict=True))]
-        names.update(order.get("names", {}), _as_it_was_=end.as_it_was)
+        code, *units = [compile(source, SOURCES[place > 0], "exec", dont_inherit=True)
+                        for place, source in enumerate(order["sources"])]
+        names.update(order.get("names", {}))
         evaluation.patch(peer, names, [code, *units])
         sys.modules["tests"] = types.ModuleType("tests")
         exec(code, names)
@@ -334,13 +264,13 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         whose = "lost" if peer.is_lost else whose_fault(error, peer) if has_asked else "tests"
         failed = [type(error).__name__, message_of(error), whose]
         return encode_units([failed] * num_units, room)
-    return encode_units([run_unit(unit, end) for unit in units], room)
+    return encode_units([run_unit(*each, end) for each in zip(units, order["in_place"], strict=True)], room)
 
 
-def run_unit(unit: CodeType, end: TestsEnd) -> Any:
+def run_unit(unit: CodeType, in_place: bool, end: TestsEnd) -> Any:
     """One test: 1 if it passed, else [error name, message, whose fault it is], `lost` where the link is."""
     peer = end.peer
-    peer.is_lost, peer.last = False, ()
+    peer.is_lost, peer.last, end.in_place = False, (), in_place
     verdict: Any = 1
     try:
         exec(unit, end.names)

@@ -65,12 +65,14 @@ class Crossing:
     def __init__(self, hand_out: Callable[[Any], Any], take: Callable[[list[Any]], Any],
                  instead: dict[Any, Any] | None = None) -> None:
         self.hand_out, self.take, self.instead = hand_out, take, instead or {}
+        self.shadows: dict[int, tuple[Any, Any]] = {}     # see `shadow_of`
         self.forget()
 
     def forget(self) -> None:
         """Begin a call: nothing has crossed."""
         self.table: list[Any] = []
         self.places: dict[int, int] = {}
+        self.own: list[int] = []                          # places of what this end wrote
         self.watched: list[tuple[int, Any, Any]] = []     # place, container, its items as the other has them
 
     def write(self, value: Any) -> tuple[Any, list[Row]]:
@@ -98,7 +100,10 @@ class Crossing:
             place = self.places.get(id(value))
             if place is None:
                 place = self.places[id(value)] = len(self.table)
-                self.table.append(value)
+                self.table.append(shadow := self.shadow_of(value))
+                self.places[id(shadow)] = place
+                if shadow is value:
+                    self.own.append(place)
             return [place]
         if depth > DEEPEST:
             raise TooLarge(f"tuples nested more than {DEEPEST} deep")
@@ -119,6 +124,11 @@ class Crossing:
         if isinstance(value, type) and known_type(value.__module__, value.__name__) is value:
             return ["type", value.__module__, value.__name__]
         return self.hand_out(value)
+
+    def shadow_of(self, value: Any) -> Any:
+        """What the other end made of a container, unless this end has altered it since, or others with it."""
+        shadow, kept = self.shadows.get(id(value), (value, ()))
+        return shadow if all(is_unaltered(*each) for each in kept) else value
 
     def _row(self, value: Any) -> Row:
         """What a container holds."""

@@ -49,12 +49,12 @@ class FunctionTask:
     @cached_property
     def tests(self) -> list[Program]:
         """The tests: those that share what the program keeps, or each by itself."""
-        facts, sources = facts_of(self.setup, self.units), [self.setup, *self.units]
-        handed_in, last = facts["handed_in"], len(sources)
-        groups = [slice(place, place + 1) for place in range(1, last)] if self.separate else [slice(1, last)]
-        order = {"entry_point": self.entry_point, **facts, "stops": "StopIteration" in "".join(sources)}
-        return [tests_program(order | {"sources": [self.setup, *sources[group]],
-                                       "handed_in": [handed_in[0], *handed_in[group]]}) for group in groups]
+        facts, units = facts_of(self.setup, self.units), list(self.units)
+        order = {"entry_point": self.entry_point, **facts,
+                 "stops": "StopIteration" in "".join([self.setup, *units])}
+        groups = [slice(place, place + 1) for place in range(len(units))] if self.separate else [slice(None)]
+        return [tests_program(order | {"sources": [self.setup, *units[group]],
+                                       "in_place": facts["in_place"][group]}) for group in groups]
 
 
 def tests_program(order: dict[str, Any]) -> Program:

@@ -280,9 +280,9 @@ def test_a_statement_of_its_own_reads_an_argument_as_the_program_left_it(executo
     assert not any(row.measures.correct for row in rows.values())
 
 
-def test_tests_without_such_a_comparison_read_their_arguments_as_they_are():
-    for test in ("assert f([1]) == [1]  # as it is", "a = [1]\nf( a )\nassert a == [1]"):
-        assert facts_of("", [test])["handed_in"] == [[], []]
+def test_a_unit_sees_what_became_of_an_argument_only_where_it_looks_at_it():
+    for test, looks in (("assert f([1]) == [1]", False), ("a = [1]\nf(a)\nassert a == [1]", True)):
+        assert facts_of("", [test])["in_place"] == [looks]
 
 
 def test_a_program_s_seed_says_nothing_of_its_tests():
