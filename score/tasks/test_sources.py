@@ -225,9 +225,10 @@ class Answers:
 def in_place_in(tree: ast.Module) -> Iterator[ast.AST]:
     """Statements by which tests look at what became of an argument, or call the program for that alone."""
     answers, nodes = Answers(tree), list(ast.walk(tree))
-    calls: dict[ast.AST, set[str]] = {node: {ast.unparse(place) for argument in [*node.args, *(each.value for each in node.keywords)]
-                    for place in places_in(argument)}
-             for node in nodes if isinstance(node, ast.Call) and answers.is_programs(node)}
+    calls: dict[ast.AST, set[str]] = {
+        node: {ast.unparse(place) for argument in [*node.args, *(each.value for each in node.keywords)]
+               for place in places_in(argument)}
+        for node in nodes if isinstance(node, ast.Call) and answers.is_programs(node)}
     raising = {each for node in nodes if isinstance(node, ast.With) and "aises" in ast.unparse(node.items[0])
                for each in node.body}
     altered, before = set[str]().union(*calls.values()), -1
