@@ -6,7 +6,7 @@ import sys
 
 from score.isolation import landlock
 from score.isolation.lockdown import Layer
-from score.sandbox.canaries import BODIES
+from score.sandbox.attacks import BODIES
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool, usable_cores

@@ -33,7 +33,7 @@ LATE = {"numpy.ma": ("percentile", "quantile", "nanpercentile", "nanquantile", "
         "tokenize": ("traceback",), "locale": ("unittest",),
         "unittest.async_case": ("IsolatedAsyncioTestCase",), "unittest._log": ("assertLogs", "assertNoLogs"),
         "score.jobs.event_loop": ("asyncio", "IsolatedAsyncioTestCase", "async"),
-        "score.jobs.pytest_words": ("pytest",), "concurrent.futures.thread": ("ThreadPoolExecutor",),
+        "score.jobs.pytest_stub": ("pytest",), "concurrent.futures.thread": ("ThreadPoolExecutor",),
         "concurrent.futures.process": ("ProcessPoolExecutor",)}
 CODING = ("encode", "decode", "encoding", "encodings", "codecs")     # words of sources that name codecs
 # By the last of the words that must all appear in a source: those words, and the module.

@@ -18,8 +18,8 @@ import numpy as np
 from score.isolation import bubblewrap, lockdown
 from score.protocol.allowed_imports import allowed_modules
 from score.protocol.frames import HELLO, HELLO_MAGIC, OVERLOAD_PATIENCE, SETUP
-from score.sandbox.flight import Ending, Flight, Slot
 from score.sandbox.limits import Limits
+from score.sandbox.ticket import Ending, Slot, Ticket
 from warehouse.store.errors import StageError
 
 START_SECONDS = 120.0       # importing numpy from a network file system is slow the first time
@@ -51,7 +51,7 @@ class LaneProcess:
         self.output_bytes = limits.output_kib * 1024
         self.slots = [Slot() for _ in range(DEPTH)]
         self.free = list(range(DEPTH))
-        self.flights: deque[Flight] = deque()
+        self.tickets: deque[Ticket] = deque()
         self.since = time.monotonic()            # when the oldest of them was begun
         self.allowed = allowed_modules(config.imports)
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -102,19 +102,19 @@ class LaneProcess:
             for each in descriptors:
                 os.close(each)
 
-    def hand(self, flight: Flight) -> None:
+    def hand(self, ticket: Ticket) -> None:
         """Give the lane one more program; there must be a free slot."""
-        if not self.flights:
+        if not self.tickets:
             self.since = time.monotonic()
-        flight.attempts += 1
-        self.flights.append(flight)
-        flight.slot = self.free.pop()
+        ticket.attempts += 1
+        self.tickets.append(ticket)
+        ticket.slot = self.free.pop()
         try:
-            self.channel.send(flight.order(self.slots[flight.slot], self.allowed))
+            self.channel.send(ticket.order(self.slots[ticket.slot], self.allowed))
         except (BrokenPipeError, ConnectionResetError) as error:
             raise LaneLost(str(error)) from error
 
-    def take(self) -> tuple[Flight, list[Ending]]:
+    def take(self) -> tuple[Ticket, list[Ending]]:
         """The oldest program and how it ended, from the next reply."""
         try:
             reply = self.channel.recv(256)
@@ -123,14 +123,14 @@ class LaneProcess:
         if not reply:
             raise LaneLost("the lane ended")
         self.since = time.monotonic()
-        flight = self.flights.popleft()
-        endings = flight.endings(reply, self.slots[flight.slot], self.output_bytes)
-        self.free.append(flight.slot)
-        return flight, endings
+        ticket = self.tickets.popleft()
+        endings = ticket.endings(reply, self.slots[ticket.slot], self.output_bytes)
+        self.free.append(ticket.slot)
+        return ticket, endings
 
     def is_stuck(self) -> bool:
         """True when it has been silent for longer than any program can take, or was stopped by a signal."""
-        if not self.flights:
+        if not self.tickets:
             return False
         if time.monotonic() - self.since > self.limits.wall_seconds * OVERLOAD_PATIENCE + SILENT_SECONDS:
             return True

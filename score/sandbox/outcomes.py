@@ -8,9 +8,9 @@ from typing import Any
 from score.protocol import frames
 from score.protocol.error_classes import CHILD_CLASSES, ErrorClass
 from score.protocol.frames import BadFrame, JobKind, Verdict
-from score.sandbox.flight import Ending
 from score.sandbox.limits import Limits
 from score.sandbox.program import Outcome, Program
+from score.sandbox.ticket import Ending
 
 LOST = Outcome(error_class=ErrorClass.LANE_LOST,
                error_message="the process that runs programs was lost repeatedly")

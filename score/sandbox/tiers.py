@@ -9,7 +9,7 @@ from typing import Any
 
 from score.isolation import landlock, seccomp
 from score.isolation.lockdown import Layer
-from score.sandbox.canaries import reached_effects
+from score.sandbox.attacks import reached_effects
 from score.sandbox.lane_handle import NOT_STARTED, LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
@@ -80,7 +80,7 @@ def open_lanes(wanted: str | None, *, unsafe: bool, limits: Limits, num_lanes: i
 
 
 def try_tier(config: LaneConfig, limits: Limits, num_lanes: int) -> LanePool | str:
-    """Lanes that withstood every canary, or the reason why there are none."""
+    """Lanes that withstood every attack, or the reason why there are none."""
     try:
         pool = LanePool(config, limits, num_lanes)
     except StageError as error:

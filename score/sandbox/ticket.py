@@ -64,7 +64,7 @@ class Slot:
 
 
 @dataclass(slots=True)
-class Flight:
+class Ticket:
     """A program that was handed to a lane, or will be."""
 
     number: int
