@@ -296,7 +296,7 @@ def subclass(name: str, bases: tuple[type, ...], names: dict[str, Any]) -> Any:
     return made
 
 
-def as_dataclass(kind: Any, options: dict[str, Any]) -> Any:
+def as_dataclass(kind: Any, **options: Any) -> Any:
     """`dataclass` on a class of the other process, which makes it one there."""
     for name, value in forwarded(peer.ask("dataclass", kind, options)).items():
         type.__setattr__(kind, name, value)
