@@ -15,8 +15,8 @@ ABSENT = object()
 def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
     """Run text that the tests do not write out in the program's process, where a program may have made it.
 
-    Of the names of the tests it reads those that they write in a literal, as others may hold what is expected;
-    it sets none that they have.
+    It reads those names of the tests that they write in a literal, as others may hold what is expected, and
+    sets none that they have.
     """
     given: set[str] = set()                  # names that such text set
     literals = literals_of(tests)

@@ -244,9 +244,10 @@ def in_place_in(tree: ast.Module) -> Iterator[ast.AST]:
             return True
         operands = [claim.left, *claim.comparators] if isinstance(claim, ast.Compare) else (
             claim.args if isinstance(claim, ast.Call) else [])
-        bare = [each for each in operands if isinstance(each, PLACES) and root_of(each) in altered]
-        others = [each for each in operands if each not in bare]
-        return bool(bare) and (is_identity(claim) or not any(map(answers.reads_program, others)))
+        others = [each for each in operands
+                  if not isinstance(each, PLACES) or root_of(each) not in altered - answers.given]
+        return len(others) < len(operands) and (
+            is_identity(claim) or not any(map(answers.reads_program, others)))
 
     alone = {node for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
              and calls.get(node.value) and node not in raising
