@@ -132,10 +132,11 @@ def parsed(source: str) -> ast.Module:
 def raised_on_purpose(trees: Iterable[ast.AST]) -> list[int]:
     """Lines of functions and `with` blocks that raise an error whatever the program does: `1 / 0`."""
     def is_fixed(statement: ast.stmt) -> bool:
-        return isinstance(statement, ast.Raise) or (isinstance(
-            statement, (ast.Assert, ast.Expr, ast.Assign)) and BUILTINS.issuperset(
-                each.id for each in ast.walk(statement) if isinstance(each, ast.Name)
-                and isinstance(each.ctx, ast.Load)))
+        nodes = list(ast.walk(statement))
+        if isinstance(statement, ast.Raise):
+            return not any(isinstance(each, ast.IfExp) for each in nodes)
+        return isinstance(statement, (ast.Assert, ast.Expr, ast.Assign)) and BUILTINS.issuperset(
+            each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load))
     return sorted({each.lineno for tree in trees for block in ast.walk(tree) if isinstance(
         block, (*FUNCTIONS, ast.With, ast.AsyncWith)) for each in block.body if is_fixed(each)})
 
