@@ -54,8 +54,6 @@ class Peer:
         self.depth = 0
         self.events: list[Any] = []                  # what the other shall hear of with the next message
         self.last: tuple[Any, ...] = ()                          # what was answered last
-        self.operands: tuple[Any, ...] = ()                      # of the last question of the first level
-        self.num_borrowed = 0                                    # before it
         self.goes_on = False                                     # whether the next follows on it
         self.is_naming = False                                   # whether the tests ask for a name
         self.may_be_made: Any = None             # an object that never was something that the program gave
@@ -66,11 +64,14 @@ class Peer:
 
     def ask(self, operation: str, *operands: Any, **keywords: Any) -> Any:
         """What the other process says to a question; raises what that raised there."""
-        is_first = self.depth == 0
+        is_first, altered, num_borrowed = self.depth == 0, None, len(self.borrowed)
         if is_first and self.tests:
             self.failure = None
             self.tests.before_call()
-        altered = self.begin(operands) if is_first else None
+        if is_first and self.goes_on:
+            altered = self.crossing.alterations()
+        elif is_first:
+            self.crossing.forget()
         self.depth += 1
         try:
             begins = is_first and not self.goes_on
@@ -86,7 +87,7 @@ class Peer:
         finally:
             self.depth -= 1
             if is_first:
-                self.end()
+                self.end(num_borrowed)
         self.has_answered |= operation not in NAMING or not stand_ins.is_stand_in(value)
         if self.failure is not None:
             raise self.failure
@@ -96,21 +97,12 @@ class Peer:
         self.last = value,
         return value
 
-    def begin(self, operands: tuple[Any, ...]) -> Any:
-        """A question that no other is about: it begins anew, or tells what changed since the last."""
-        self.operands, self.num_borrowed = operands, len(self.borrowed)
-        if self.goes_on:
-            return self.crossing.alterations()
-        self.crossing.forget()
-        return None
-
-    def end(self) -> None:
-        """It is answered. Objects that came of it may hold on to what it passed: that stays known then."""
+    def end(self, num_borrowed: int) -> None:
+        """End a question of the first level; what it passed stays known where objects may hold it."""
         if self.tests:
             self.tests.after_call()
-        table = self.crossing.table
-        self.goes_on = 0 < len(table) <= MOST_KEPT and (
-            self.goes_on or len(self.borrowed) > self.num_borrowed)
+        self.goes_on = 0 < len(self.crossing.table) <= MOST_KEPT and (
+            self.goes_on or len(self.borrowed) > num_borrowed)
         if self.goes_on:
             self.crossing.watch()
 
@@ -146,7 +138,15 @@ class Peer:
             if message[2]:
                 self.crossing.alter(*message[2])
             self.crossing.watch()
-        name, operands, keywords = self.question_of(message)
+        try:
+            _kind, _begins, _altered, events, rows, question = message
+            name, operands, keywords = self.crossing.read(question, rows)
+            if not (type(name) is str and type(operands) is tuple and type(keywords) is dict):
+                raise BadMessage("no question")
+        except (ValueError, TypeError):
+            raise BadMessage("no question") from None
+        if self.tests:
+            heard(events)
         self.depth += 1
         try:
             reply = "=", self.operations[name](*operands, **keywords)
@@ -162,19 +162,6 @@ class Peer:
             self.say(*reply, altered=self.crossing.alterations() if is_first else None)
         except (TooLarge, RecursionError) as error:
             self.say("!", RuntimeError(f"an answer that cannot be passed on: {message_of(error)}"))
-
-    def question_of(self, message: list[Any]) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-        """Operation, operands and keywords."""
-        try:
-            _kind, _begins, _altered, events, rows, question = message
-            name, operands, keywords = self.crossing.read(question, rows)
-            if not (type(name) is str and type(operands) is tuple and type(keywords) is dict):
-                raise BadMessage("no question")
-        except (ValueError, TypeError):
-            raise BadMessage("no question") from None
-        if self.tests:
-            heard(events)
-        return name, operands, keywords
 
     def lend(self, value: Any) -> int:
         """The number under which the other knows what stays here."""
