@@ -1,4 +1,4 @@
-"""Programs that solve no task: tests that pay one of them would pay it anywhere, so the task is to blame."""
+"""Programs that solve no task. Tests that one of them passes are too weak, in plain Python as well."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ SCRIPTS = {"prints nothing": "pass", "prints its input": "import sys\nsys.stdout
 
 
 def cheats_for(kind: str, entry_point: str) -> dict[str, str]:
-    """Programs that solve nothing, by what they do; none for tasks that run no tests."""
+    """Cheats for a kind of task, by what they do; none for kinds that run no tests."""
     if kind == "stdio":
         return SCRIPTS
     return {name: f"{EQUAL}{function(entry_point, body)}" for name, body in BODIES.items()} if (
@@ -43,7 +43,7 @@ def function(entry_point: str, body: str) -> str:
 
 def paid_cheats(executor: Executor, tasks: Sequence[Task],
                 finished: Callable[[Outcome], None]) -> dict[str, str]:
-    """By task, the cheats that pass all of its tests, and the first of these tests."""
+    """Per task, the cheats that pass all its tests, and the first test."""
     items, names = [], []
     for task in tasks:
         for name, code in cheats_for(task.kind_name, task.payload.get("entry_point", "")).items():

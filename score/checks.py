@@ -1,4 +1,4 @@
-"""What ends the stage `score`: nothing that could be scored, a signal, or a part that cannot be trusted."""
+"""Reasons to stop `score`: nothing to score, a signal, or a part that cannot be trusted."""
 
 from collections import Counter
 from pathlib import Path
@@ -17,7 +17,7 @@ MAX_UNTESTABLE_SHARE = 0.2      # more whose tests cannot be run are the wrong t
 
 
 def check_any_scored(warehouse: Warehouse, scorer: str, purpose: str | None) -> None:
-    """StageError where nothing is due for want of completions; StageStopped where some are on their way."""
+    """Raise StageError if there are no completions to score, StageStopped if a rollout is still under way."""
     rollouts = [(iteration, name) for iteration in warehouse.state.iterations("rollout")
                 for name in warehouse.state.purposes(iteration) if is_of(name, purpose)]
     if any(scorer in warehouse.state.scorers(*rollout) for rollout in rollouts):

@@ -22,7 +22,7 @@ ADVICE = {
 
 
 def examine() -> Finding:
-    """One line per tier, and where this is; unable where no tier holds."""
+    """Report on this machine and on each tier; the finding refuses if no tier holds."""
     found = Finding(lines=[
         f"{platform.system()} {platform.release()} on {platform.machine()}, Python "
         f"{platform.python_version()} ({sys.executable}), uid {os.getuid()}, {usable_cores()} usable cores"])

@@ -1,4 +1,4 @@
-"""Canonical solutions, each of which must be judged right, and cheats, none of which a task may pay."""
+"""Canonical solutions, which must be judged right, and cheats, which must not."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ LIMITED = ("timeout", "memory", "MemoryError")      # what is said of a solution
 
 @dataclass(frozen=True)
 class GoldVerdict:
-    """What became of a canonical solution: right, or why not.
+    """The verdict on a canonical solution.
 
     `limited` is true where it ran into a limit; `needs` are the options of `score` without which it does.
     `pays` says which programs that solve nothing pass all tests of the task, and the first of these tests.
@@ -92,7 +92,7 @@ def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limit
 
 def judge_gold(executor: Executor, tasks: Sequence[Task], answers: Mapping[str, Answer],
                finished: Callable[[Outcome], None]) -> list[GoldVerdict]:
-    """Each solution as its task asks."""
+    """Judge each solution by its task."""
     items = [Item(task, answers[task.task_id]) for task in tasks]
     verdicts = []
     for task, row in zip(tasks, measure(items, run_programs(executor, items, finished)), strict=True):
@@ -103,7 +103,7 @@ def judge_gold(executor: Executor, tasks: Sequence[Task], answers: Mapping[str, 
 
 
 def reason_of(task: Task, row: Judgement) -> str:
-    """Why a solution is not judged right: its error, or what of it was wrong."""
+    """Why a solution is not judged right: its error, or the tests that failed."""
     error, given = row.outcome.said, row.measures.outputs
     if error or given is None or task.kind_name == "grid":
         return error or f"wrong: {(given or '')[:200]}"
@@ -132,7 +132,7 @@ def lines_of(verdicts: list[GoldVerdict], num_unsolved: int) -> list[str]:
 
 
 def first_of(lines: Iterable[str]) -> list[str]:
-    """The first lines, and how many more there are."""
+    """The first lines, and the number of the others."""
     first = list(lines)
     return first[:SHOWN] + [f"  and {len(first) - SHOWN} more"] * (len(first) > SHOWN)
 

@@ -35,7 +35,7 @@ from warehouse.store.stage import Stage
 
 @dataclass
 class Session:
-    """What all rollouts of one command are scored with."""
+    """Settings and resources of one command."""
 
     warehouse: Warehouse
     options: ScoreOptions
@@ -188,7 +188,7 @@ def finish_rollout(session: Session, stage: Stage, numbers: list[int], clock: Cl
 
 
 def what_is_read(warehouse: Warehouse, keys: dict[str, Any]) -> dict[str, Any]:
-    """Of the rollout that is scored its begin entry, and where its parts lie now, as `settle` wants them."""
+    """The rollout's begin entry and the folder of its parts, as `settle` takes them."""
     rollout = warehouse.state.life("rollout", keys["iteration"], keys["purpose"])
     return {"reads": [rollout.begun], "rows": rollout.folder} if rollout else {}
 

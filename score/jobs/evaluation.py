@@ -76,7 +76,7 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
 
 
 def nested(codes: list[CodeType]) -> list[CodeType]:
-    """Code, and that of the functions in it."""
+    """Code objects, with those of the functions in them."""
     found = list(codes)
     for code in found:
         found += [each for each in code.co_consts if isinstance(each, CodeType)]
@@ -84,7 +84,7 @@ def nested(codes: list[CodeType]) -> list[CodeType]:
 
 
 def literals_of(codes: list[CodeType]) -> list[Any]:
-    """What is written out in code, also within tuples."""
+    """The literals of code, also those inside tuples."""
     found = [each for code in nested(codes) for each in code.co_consts]
     for each in found:
         found += each if isinstance(each, tuple) else ()
@@ -92,7 +92,7 @@ def literals_of(codes: list[CodeType]) -> list[Any]:
 
 
 def names_in(literals: list[Any]) -> set[str]:
-    """Names in the literals that are an expression: what a program can know of the names of tests."""
+    """Names in literals that are expressions: the names of tests that a program can know."""
     told: set[str] = set()
     for literal in literals:
         if isinstance(literal, str) and literal == literal.strip() and "," not in literal:

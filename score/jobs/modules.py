@@ -22,7 +22,7 @@ def run_module(code: CodeType, name: str, names: dict[str, Any], setup: str = ""
 
 
 def function_of(namespace: dict[str, Any], name: str) -> Callable[..., Any]:
-    """The function called `name`, of `Class.method` on a fresh object each call; else MissingFunction."""
+    """The function `name`, or `Class.method` of a fresh object per call; else MissingFunction."""
     first, _, method = name.partition(".")
     function = namespace.get(first)
     if not callable(function) or (method and not callable(getattr(function, method, None))):
@@ -43,7 +43,7 @@ def failed_at(error: BaseException) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """The text of an error, asked for only once and under guard, for it is foreign code too."""
+    """The text of an error; `__str__` is foreign code and may raise."""
     try:
         return str(error)
     except BaseException:

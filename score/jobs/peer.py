@@ -1,4 +1,4 @@
-"""One end of the link between a program and its tests: asks the other for what it owns, and is asked.
+"""One end of the link between a program and its tests: it asks the other end, and answers it.
 
 Messages are ["?", begins, altered, events, rows, operation, operands], ["=", .., value] and ["!", .., error].
 Who waits for an answer answers questions meanwhile, so functions may be passed either way.
@@ -38,7 +38,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 class Peer:
-    """The end of this process: what it lent to the other, and what that lent to it, by number."""
+    """This end of the link: objects lent to the other end, and stand-ins for its objects, by number."""
 
     def __init__(self, link: Link, operations: dict[str, Callable[..., Any]], tests: Any = None) -> None:
         self.link, self.operations = link, operations
@@ -63,7 +63,7 @@ class Peer:
         stand_ins.peer = self
 
     def ask(self, operation: str, *operands: Any, **keywords: Any) -> Any:
-        """What the other process says to a question; raises what that raised there."""
+        """Ask the other process; return its answer, or raise its error."""
         is_first, altered, num_borrowed = self.depth == 0, None, len(self.borrowed)
         if is_first and self.tests:
             self.failure = None
@@ -107,7 +107,7 @@ class Peer:
             self.crossing.watch()
 
     def answer_of(self, message: list[Any]) -> tuple[bool, Any]:
-        """Whether an answer is an error, and its value."""
+        """(whether it is an error, value) of an answer."""
         if len(message) != 6:
             raise BadMessage("no answer")
         kind, _begins, altered, events, rows, value = message
@@ -130,7 +130,7 @@ class Peer:
         self.link.send([kind, begins, altered, events, rows, written])
 
     def answer(self, message: list[Any]) -> None:
-        """Do what the other asks, and say what came of it."""
+        """Do what the other end asks, and send the result or the error."""
         is_first = self.depth == 0 and not self.strict
         if is_first and message[1:2] == [True]:
             self.crossing.forget()
@@ -164,7 +164,7 @@ class Peer:
             self.say("!", RuntimeError(f"an answer that cannot be passed on: {message_of(error)}"))
 
     def lend(self, value: Any) -> int:
-        """The number under which the other knows what stays here."""
+        """The number by which the other end knows an object of this process."""
         number = self.numbers.get(id(value))
         if number is None:
             number = self.numbers[id(value)] = len(self.lent)
@@ -172,7 +172,7 @@ class Peer:
         return number
 
     def hand_out(self, value: Any) -> Any:
-        """How what is no plain data is written: by its number, here or there."""
+        """Write an object that is not plain data: by its number."""
         kind = type(value)
         write = self.crossing._write
         if isinstance(kind, ProgramClass) or isinstance(value, ProgramClass):
@@ -207,7 +207,7 @@ class Peer:
         return ["object", number, class_written]
 
     def class_written(self, kind: type) -> Any:
-        """A class by its number, and what the other needs to know of it, once."""
+        """Write a class by its number, with a description the first time."""
         if isinstance(kind, ProgramClass):
             return ["yours", kind._rh_class]
         number = self.lend(kind)
@@ -227,7 +227,7 @@ class Peer:
                 "__await__" in dir(kind), module]
 
     def error_written(self, error: BaseException, depth: int) -> Any:
-        """An error: its class, or the builtin one, its arguments, its text and its cause."""
+        """Write an error: class, builtin base, arguments, text and cause."""
         kind: Any = None
         number = 0
         if not self.strict and getattr(builtins, type(error).__name__, None) is not type(error):
@@ -239,14 +239,14 @@ class Peer:
                 message_of(error), None if cause is None else self.error_written(cause, depth + 1)]
 
     def taken(self, written: list[Any]) -> Any:
-        """What the other handed over; of a class that it gives, tests make no objects of their own."""
+        """Read an object; the tests do not trust a class that came as an answer."""
         value = self.take(written)
         if self.strict and isinstance(value, ProgramClass) and not self.is_naming:
             value._rh_trusted = False
         return value
 
     def take(self, written: list[Any]) -> Any:
-        """What was written by number, or by a name that both know."""
+        """Read what `hand_out` wrote."""
         match written:
             case ["yours", int(number)] if number >= 0:
                 self.gave_back = True
@@ -301,7 +301,7 @@ class Peer:
         return made
 
     def stand_in_for(self, number: int, kind: Any) -> Any:
-        """The stand-in for an object, always the same."""
+        """The stand-in for an object; one per object."""
         if number not in self.borrowed:
             if not (isinstance(kind, ProgramClass) and issubclass(kind, StandIn)):
                 raise BadMessage("an object of no class")
@@ -317,12 +317,12 @@ class Peer:
         return self.borrowed[number]
 
     async def awaited(self, stand_in: Any) -> Any:
-        """What is awaited in place of something that the other awaits."""
+        """A coroutine that has the other end await its object."""
         return self.ask("finish", stand_in)
 
     def error_taken(self, number: int, kind: Any, base: str, arguments: list[Any], text: str,
                     cause: Any) -> Any:
-        """An error of the other process, as one of this."""
+        """An error of the other process, as an error of this one."""
         known = getattr(builtins, base, None)
         if not (isinstance(known, type) and issubclass(known, BaseException)):
             raise BadMessage("an error of no class")
@@ -350,7 +350,7 @@ class Peer:
 
 
 def heard(events: list[Any]) -> None:
-    """What the program printed, warned of and logged, done again here."""
+    """Repeat here what the program printed, warned of and logged."""
     for event in events if type(events) is list else ():
         kind, *parts = event if type(event) is list and len(event) > 1 else (None,)
         if kind in ("stdout", "stderr"):
@@ -364,7 +364,7 @@ def heard(events: list[Any]) -> None:
 
 
 def special(name: str, owner: Any, *operands: Any, **keywords: Any) -> Any:
-    """What a special method of an object gives, as the operator or function asks it."""
+    """Call a special method as its operator or built-in function does."""
     if name not in stand_ins.SPECIAL:
         raise AttributeError(name)
     if name in OPERATORS:

@@ -1,4 +1,4 @@
-"""The program's end of the link: does what the tests ask of its functions and objects, until they end."""
+"""The program's end of the link: answers its tests until they end."""
 
 import builtins
 import contextlib
@@ -24,7 +24,7 @@ MIRRORED = {("random", "seed"), ("numpy.random", "seed"), ("sys", "setrecursionl
 
 
 class Stream(io.TextIOBase):
-    """stdin, stdout or stderr of the program, which are those of its tests."""
+    """A stream of the program, which is the one of its tests."""
 
     def __init__(self, peer: Peer, name: str) -> None:
         self.peer, self.stream = peer, name
@@ -47,7 +47,7 @@ class Stream(io.TextIOBase):
 
 
 def note(peer: Peer, event: list[Any]) -> None:
-    """Something that the tests will hear of with the next message."""
+    """Send an event to the tests with the next message."""
     if len(peer.events) < MOST_EVENTS:
         peer.events.append(event)
 
@@ -83,7 +83,7 @@ def serve_tests(code: CodeType, payload: bytes) -> bytes:
 
 
 def signature_of(function: Any) -> list[Any]:
-    """Names, kinds, and what else there is to say, of a function's parameters."""
+    """Name, kind, default and annotation of each parameter."""
     import inspect  # what asks for this has it loaded
     return [(each.name, int(each.kind), {name: value for name, value in (
         ("default", each.default), ("annotation", each.annotation)) if value is not each.empty})
@@ -91,18 +91,18 @@ def signature_of(function: Any) -> list[Any]:
 
 
 async def awaited(value: Any) -> Any:
-    """What comes of anything that can be awaited."""
+    """The result of an awaitable."""
     return await value
 
 
 def finish(value: Any) -> Any:
-    """Run what the tests await to its end, in the one loop of this process."""
+    """Run an awaitable in this process's event loop."""
     loop = sys.modules["asyncio"].get_event_loop_policy().get_event_loop()
     return loop.run_until_complete(awaited(value))
 
 
 def subclass(peer: Peer, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> tuple[int, list[str]]:
-    """A class of the program's with methods of its tests; its number, and its special methods."""
+    """Derive a class with methods of the tests; its number, and its special methods."""
     def called(function: Any) -> Any:
         return lambda *arguments, **keywords: function(*arguments, **keywords)
 
@@ -123,14 +123,14 @@ def as_dataclass(kind: type, options: dict[str, Any]) -> list[str]:
 
 
 def elsewhere(module: str, name: str, arguments: tuple[Any, ...]) -> None:
-    """Call what is called in both processes."""
+    """Call a function that takes effect in both processes."""
     if (module, name) in MIRRORED and module in sys.modules:
         with contextlib.suppress(ValueError):
             getattr(sys.modules[module], name)(*arguments)
 
 
 def patch(module: str, name: str, value: Any) -> None:
-    """Put into a module what the tests put there; in place of what is theirs, this process has its own."""
+    """Patch a module as the tests did; an object of this process replaces its own stand-in."""
     if module in sys.modules:
         parts = vars(sys.modules[module])
         own = originals.setdefault((module, name), parts.get(name))
@@ -141,7 +141,7 @@ originals: dict[tuple[str, str], Any] = {}
 
 
 def hear_warnings(peer: Peer) -> None:
-    """Have the tests hear of warnings, and of what is logged."""
+    """Send warnings and log records to the tests."""
     def warned(message: Any, category: type, *_more: Any, **_options: Any) -> None:
         note(peer, ["warning", category.__name__, str(message)])
     warnings.simplefilter("always")

@@ -17,7 +17,7 @@ from score.jobs.stand_ins import Failed
 
 @contextlib.contextmanager
 def caught(kinds: Any, match: str | None) -> Iterator[SimpleNamespace]:
-    """The context of `raises`: what was raised is its `value`."""
+    """The context manager behind `raises`."""
     info = SimpleNamespace(value=None, type=None)
     info.match = lambda pattern: bool(re.search(pattern, str(info.value)))
     try:
@@ -31,7 +31,7 @@ def caught(kinds: Any, match: str | None) -> Iterator[SimpleNamespace]:
 
 
 def raises(kinds: Any, *call: Any, match: str | None = None, **keywords: Any) -> Any:
-    """A context in which one of the exceptions has to be raised; with a function, calls that."""
+    """A context that expects one of the exceptions; given a function, call it in that context."""
     if not call:
         return caught(kinds, match)
     with caught(kinds, match) as info:

@@ -1,4 +1,4 @@
-"""Stand-ins for objects that stay in the other process: what is done to one is asked of its owner there.
+"""Stand-ins for objects that stay in the other process and are asked there.
 
 What a test may do to a stand-in is what could be right. It is never equal to plain data; arithmetic, order
 and `in` with plain data are refused, but for objects that the test itself made of a class that it names,
@@ -45,7 +45,7 @@ class Failed(BaseException):
 
 
 class GivenError(type):
-    """The class of what the program gives in place of the errors by which tests fail.
+    """The class of what tests get where the program gives them AssertionError, Exception or BaseException.
 
     These are no objects of it, so no `except` that the program names passes over them.
     """
@@ -146,12 +146,12 @@ peer: Any = None            # the one end of the link that this process is, once
 
 
 def is_inner(name: str) -> bool:
-    """True of a name that nobody asks another process for."""
+    """True for a name that is never asked of another process."""
     return name.startswith("_rh_") or (name.startswith("__") and name not in ASKED)
 
 
 def is_made(value: Any) -> bool:
-    """True of what the test itself made of a class of the program that it names."""
+    """True for an object that the test constructed from a class of the program that it names."""
     try:
         return bool(object.__getattribute__(value, "_rh_made"))
     except AttributeError:
@@ -169,7 +169,7 @@ def as_made(value: Any, kind: Any) -> Any:
 
 
 def is_stand_in(value: Any) -> bool:
-    """True of anything that another process owns."""
+    """True for an object of another process."""
     return isinstance(type(value), ProgramClass) or isinstance(value, ProgramClass)
 
 
@@ -282,7 +282,7 @@ def forwarded(specials: list[str]) -> dict[str, Any]:
 
 
 def subclass(name: str, bases: tuple[type, ...], names: dict[str, Any]) -> Any:
-    """A class of this process on one of the other, which makes it there, with these methods as callbacks."""
+    """Derive a class from one of the other process, where it is made with these methods as callbacks."""
     body = {key: value for key, value in names.items()
             if key not in ("__classcell__", "__module__", "__qualname__")}
     number, specials = peer.ask("subclass", name, bases, body)

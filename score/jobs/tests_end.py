@@ -1,4 +1,4 @@
-"""The tests' end of the link: runs tests that have stand-ins for the program, and says how each ended."""
+"""The tests' end of the link: runs tests on stand-ins for the program, and reports how each ended."""
 
 import builtins
 import contextlib
@@ -34,7 +34,7 @@ SOURCES = ("setup", "test")          # what the code of tests is compiled as
 
 
 class Names(dict[str, Any]):
-    """The names of the tests; those that they lack are the program's, but for builtins and modules."""
+    """The tests' globals; a name that is missing is a builtin, a module, or the program's."""
 
     def __init__(self, peer: Peer, entry_point: str, classes: list[str]) -> None:
         super().__init__(__name__="tests")
@@ -62,14 +62,14 @@ class Names(dict[str, Any]):
 
 
 def parts_of_modules() -> dict[tuple[str, str], Any]:
-    """What there is in the modules that tests patch."""
+    """The contents of modules that tests patch."""
     parts = {(module, name): value for module in PATCHED if module in sys.modules
              for name, value in vars(sys.modules[module]).items() if not name.startswith("_")}
     return parts | {("os", "environ"): dict(os.environ)}
 
 
 class TestsEnd:
-    """What tests know of the program: their end of the link, and arguments as they were handed in."""
+    """The state of a run of tests, and what the program may ask of them."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.stops = order["stops"]          # whether the tests expect StopIteration of a call
@@ -87,7 +87,7 @@ class TestsEnd:
         self.names = Names(self.peer, order["entry_point"], order["classes"])
 
     def before_call(self) -> None:
-        """Have the other process do what was put in place of parts of modules since."""
+        """Pass on what the tests patched in modules since the last call."""
         if self.parts is None:
             return
         known, now = self.parts, parts_of_modules()
@@ -101,7 +101,7 @@ class TestsEnd:
             self.parts = now
 
     def of_lent(self, operation: Callable[..., Any], place: int = 0) -> Callable[..., Any]:
-        """The operation on what the tests passed to the program, and on nothing else that it could name."""
+        """Restrict an operation to objects that the tests passed to the program."""
         def checked(*operands: Any, **keywords: Any) -> Any:
             what = operands[place]
             is_class_of_it = isinstance(what, type) and what.__module__ != "tests" and (
@@ -112,7 +112,7 @@ class TestsEnd:
         return checked
 
     def detach(self) -> None:
-        """Have copies of what the program was handed where it is about to alter that."""
+        """Let the program's changes go to copies of its arguments."""
         crossing = self.peer.crossing
         mine = tuple(crossing.table[place] for place in crossing.own)
         kept = [(each, items_of(each)) for each in mine]
@@ -123,32 +123,32 @@ class TestsEnd:
         crossing.own.clear()
 
     def copied(self, value: Any) -> Any:
-        """The value with containers of its own, what is no plain data as it is."""
+        """A deep copy of containers; other objects stay the same."""
         hand_out = self.peer.hand_out
         return Crossing(hand_out, self.mirrored).read(*Crossing(hand_out, self.mirrored).write(value))
 
     def mirrored(self, written: list[Any]) -> Any:
-        """What this process itself wrote by number."""
+        """Read an object that this process itself wrote by number."""
         if written[0] == "yours":
             return self.peer.borrowed.get(written[1], self.peer.classes.get(written[1]))
         return self.peer.lent[written[1]] if written[0] in ("object", "class", "value") else None
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
-        """Have the program set an attribute, which tests that look at no argument do not see later."""
+        """Set an attribute for the program; note it, unless the test looks at its arguments."""
         before = getattr(owner, name, ABSENT)
         write_attribute(owner, name, value)
         if not self.in_place and not isinstance(owner, type):
             self.written.append((owner, name, before))
 
     def after_call(self) -> None:
-        """A call ended: undo what it did to objects of the tests, unless it gives some of them."""
+        """Undo the attributes that a call set, unless it returned an object of the tests."""
         while self.written:
             owner, name, before = self.written.pop()
             if not self.peer.gave_back:
                 delattr(owner, name) if before is ABSENT else setattr(owner, name, before)
 
     def is_meant(self, error: BaseException) -> bool:
-        """True of an error that one statement of the tests raises, whatever the program does."""
+        """True for an error that a single statement of the tests raises whatever the program does."""
         frames, trace = [], error.__traceback__
         while trace is not None:
             if (source := trace.tb_frame.f_code.co_filename) in self.meant:
@@ -157,12 +157,12 @@ class TestsEnd:
         return frames == [True]
 
     def fails(self, error: BaseException) -> bool:
-        """True of an error by which the tests say that the program is wrong, which is not for it to catch."""
+        """True for a failed assertion of the tests, which the program may not catch."""
         return isinstance(error, (AssertionError, Failed)) and not (
             hasattr(error, "raised_by_program") or self.is_meant(error))
 
     def as_expected(self, error: BaseException, operation: str, name: Any) -> BaseException:
-        """The program's error, unless it would pass for an ordinary end of what the tests do."""
+        """The program's error; a RuntimeError if Python would take it for the end of an iteration."""
         if isinstance(error, (StopIteration, StopAsyncIteration)) and not self.stops and (
                 operation, name) != ("special", "__next__") and operation != "finish":
             return blamed(RuntimeError(f"the program raised {type(error).__name__}: {message_of(error)}"))
@@ -176,18 +176,18 @@ class TestsEnd:
 
 
 def blamed(error: BaseException) -> BaseException:
-    """An error that the program raised."""
+    """Mark an error as raised by the program."""
     error.raised_by_program = True  # type: ignore[attr-defined]
     return error
 
 
 def is_function(value: Any) -> bool:
-    """True of what may be called and no more."""
+    """True for plain callables."""
     return isinstance(value, FUNCTIONS) or type(value).__module__ == "functools"
 
 
 def read_attribute(owner: Any, name: str, *default: Any) -> Any:
-    """An attribute of what the tests passed, but none that leads to the tests themselves."""
+    """Read an attribute of an object of the tests, unless it leads to the tests themselves."""
     if name == "__name__" and isinstance(owner, (type, *FUNCTIONS)):
         return str(owner.__name__)
     of_mock = is_mock(owner) and name in dir(sys.modules["unittest.mock"].Mock)
@@ -199,7 +199,7 @@ def read_attribute(owner: Any, name: str, *default: Any) -> Any:
 
 
 def is_mock(value: Any) -> bool:
-    """True of a mock, of a class of mocks and of an object of a class that derives from one."""
+    """True for mocks and for classes of mocks."""
     kind = value if isinstance(value, type) else type(value)
     return any(base.__module__ == "unittest.mock" for base in kind.__mro__)
 
@@ -227,7 +227,7 @@ def step_through(coroutine: Any) -> Any:
 
 
 def mirror(peer: Peer) -> None:
-    """Have seeds and the like take effect in both processes."""
+    """Make seeds and the like take effect in both processes."""
     def both(module: str, name: str, here: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any) -> Any:
             peer.ask("elsewhere", module, name, arguments)
@@ -239,7 +239,7 @@ def mirror(peer: Peer) -> None:
 
 
 def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
-    """Run tests against the program behind the link; `room` bytes are there to say how each of them ended."""
+    """Run tests against the program behind the link; the report has `room` bytes."""
     order = json.loads(payload)
     end = TestsEnd(order)
     peer, names, num_units = end.peer, end.names, len(order["sources"]) - 1
@@ -268,7 +268,7 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
 
 
 def run_unit(unit: CodeType, in_place: bool, end: TestsEnd) -> Any:
-    """One test: 1 if it passed, else [error name, message, whose fault it is], `lost` where the link is."""
+    """Run one test: 1 if it passed, else [error name, message, whose fault: program, assertion or lost]."""
     peer = end.peer
     peer.is_lost, peer.last, end.in_place = False, (), in_place
     verdict: Any = 1
@@ -281,7 +281,7 @@ def run_unit(unit: CodeType, in_place: bool, end: TestsEnd) -> Any:
 
 
 def account_of(error: BaseException, peer: Peer) -> str:
-    """Of an assertion that says nothing itself: its line, and what the program had answered last."""
+    """For an assertion without a message: its line, and the program's last answer."""
     if not isinstance(error, AssertionError):
         return ""
     with contextlib.suppress(BaseException):      # more digits than Python writes, an object's repr
@@ -290,14 +290,14 @@ def account_of(error: BaseException, peer: Peer) -> str:
 
 
 def whose_fault(error: BaseException, peer: Peer) -> str:
-    """The program's, by raising it or by what it answered, or that of tests which cannot be run from here."""
+    """Whose fault an error is: `program` (it raised it), `assertion`, or `tests` (they cannot run)."""
     if isinstance(error, TooLarge):
         return "assertion" if peer.has_answered else "tests"
     return "program" if hasattr(error, "raised_by_program") else "assertion"
 
 
 def encode_units(units: list[Any], room: int) -> bytes:
-    """The verdicts as JSON with messages as long as there is room for; a program cannot make it too long."""
+    """The report as JSON, with messages cut so that it fits."""
     for cap in TEXT_CAPS:
         cut = [unit if unit == 1 else [unit[0], unit[1][:cap], unit[2]] for unit in units]
         if len(body := json.dumps(cut).encode()) <= room:

@@ -1,4 +1,4 @@
-"""Completions together with what judging them needs: the task of each, and how its prompt was augmented."""
+"""Completions with what judging needs: the task, and how the prompt was augmented."""
 
 import json
 from dataclasses import dataclass

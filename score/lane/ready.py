@@ -21,7 +21,7 @@ class ReadyFile:
         self.open()
 
     def open(self) -> None:
-        """Have it where children close it."""
+        """Put it on the descriptor that children close."""
         os.dup2(self.file, READY_FD)
 
     def clear(self, place: int) -> None:

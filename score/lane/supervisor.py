@@ -33,7 +33,7 @@ wait4 = libc.wait4
 
 
 class Supervisor:
-    """What a lane needs to run children: their terms, and where the kernel writes how they ended."""
+    """Runs children: their limits, and buffers in which the kernel reports how they ended."""
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
@@ -46,7 +46,7 @@ class Supervisor:
         _signal.pthread_sigmask(_signal.SIG_BLOCK, CHILD_ENDED)
 
     def run(self, files: tuple[int, ...], jobs: list[int]) -> bytes:
-        """Run what an order is about, to the end of every child; a report on each."""
+        """Run the children of an order to their end; return a report on each."""
         links = _socket.socketpair() if jobs[5] else ()          # if there are tests
         children = []
         self.status.value, self.usage.raw = 0, NO_USAGE       # of the program before

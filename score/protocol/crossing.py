@@ -1,4 +1,4 @@
-"""Values as JSON between two processes: plain data as itself, anything else by a name that its owner knows.
+"""Values as JSON between two processes: plain data by value, other objects by number.
 
 A message numbers its mutable containers in the order in which they are met, so that two names of one list
 stay two names of one list, and data may be deep or cyclic. Nothing that is read can run code of the other
@@ -52,11 +52,11 @@ class TooLarge(TypeError):
 
 
 class BadMessage(ValueError):
-    """What the other process cannot have written."""
+    """A message that an honest process does not write."""
 
 
 class Crossing:
-    """One end of the channel: what has crossed during the present call, by number.
+    """One end of the channel: the containers of the present call, by number.
 
     `hand_out` writes what is no plain data, `take` reads it; both know objects that stay where they are.
     `instead` has what is read in place of some types.
@@ -69,7 +69,7 @@ class Crossing:
         self.forget()
 
     def forget(self) -> None:
-        """Begin a call: nothing has crossed."""
+        """Begin a call."""
         self.table: list[Any] = []
         self.places: dict[int, int] = {}
         self.own: list[int] = []                          # places of what this end wrote
@@ -126,7 +126,7 @@ class Crossing:
         return self.hand_out(value)
 
     def shadow_of(self, value: Any) -> Any:
-        """What the other end made of a container, unless this end has altered it since, or others with it."""
+        """The other end's version of a container, unless this end has altered it since, or others with it."""
         shadow, kept = self.shadows.get(id(value), (value, ()))
         return shadow if all(is_unaltered(*each) for each in kept) else value
 
@@ -207,18 +207,18 @@ class Crossing:
                     container[key] = item
 
     def watch(self) -> None:
-        """From here on, notice what becomes of all that has crossed: the other end has it as it is now."""
+        """Take a snapshot of all containers: the other end has them as they are now."""
         self.watched = [(place, container, items_of(container)) for place, container in enumerate(self.table)]
 
     def alterations(self) -> tuple[list[Row], list[Row]] | None:
-        """Rows of the containers that differ from what the other end has, and of new ones in them."""
+        """Rows of containers altered since the snapshot, and of new containers in them."""
         done = len(self.table)
         altered: list[Row] = [[place, self._row(container)] for place, container, before in self.watched
                               if not is_unaltered(container, before)]
         return (altered, self._rows_from(done)) if altered else None
 
     def alter(self, altered: list[Row], rows: list[Row]) -> None:
-        """Bring containers of this end to what the other end made of them."""
+        """Apply the other end's alterations."""
         self.read(None, rows)
         try:
             for place, row in altered:
@@ -228,7 +228,7 @@ class Crossing:
 
 
 def items_of(container: Any) -> Any:
-    """What tells later whether a container was altered: its items, or its bytes."""
+    """A snapshot that tells later whether a container was altered."""
     if isinstance(container, dict):
         return [*container.keys(), *container.values()]
     if isinstance(container, np.ndarray) and not container.dtype.hasobject:
@@ -263,14 +263,14 @@ def known_type(module: str, name: str) -> type | None:
 
 
 def read_made(crossing: Crossing, module: str, name: str, parts: list[Any]) -> Any:
-    """What a type makes of its parts."""
+    """Construct a value from its parts."""
     if (module, name) not in PARTS:
         raise BadMessage(f"no value of {name}")
     return named_type(module, name)(*crossing._read_all(parts))
 
 
 def read_type(crossing: Crossing, module: str, name: str) -> Any:
-    """A type by its name, or what is read in its place."""
+    """Read a type, or its substitute."""
     kind = named_type(module, name)
     return crossing.instead.get(kind, kind)
 

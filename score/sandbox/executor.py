@@ -47,7 +47,7 @@ class Executor:
 
     def _new(self, programs: Iterable[Program | None], asked: list[Program], known: dict[bytes, Outcome],
              waiting: list[Program]) -> Iterator[Program | None]:
-        """What has to be run of the programs, each noted in `asked` and, if it is to be run, in `waiting`."""
+        """Yield the programs that must run; note each in `asked`, and those in `waiting`."""
         distinct, most = set[bytes](), SOURCE_KIB * 1024
         for program in programs:
             if program is None:
@@ -66,14 +66,14 @@ class Executor:
 
     def _follow_up(self, programs: list[Program], known: dict[bytes, Outcome],
                    finished: Callable[[Outcome], None]) -> dict[bytes, Outcome]:
-        """What becomes of the outcomes of these programs when what follows on each was run."""
+        """Run the follow-ups of these programs; return their final outcomes."""
         plans = [each.then.program(known[each.key]) if each.then else None for each in programs]
         later = iter(self.run(filter(None, plans), finished) if any(plans) else ())
         return {program.key: program.then.settle(known[program.key], next(later) if plan else None)
                 for program, plan in zip(programs, plans, strict=True) if program.then}
 
     def _remember(self, key: bytes, outcome: Outcome, num_bytes: int) -> None:
-        """Keep an outcome for later parts, the oldest leaving first, unless it says nothing."""
+        """Cache an outcome for later parts, unless infrastructure failed."""
         if outcome.infrastructure:
             return
         self.outcomes[key] = outcome, OVERHEAD_BYTES + num_bytes

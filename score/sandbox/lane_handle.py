@@ -1,4 +1,4 @@
-"""A lane as the scorer sees it: starting it, what it is working on, and noticing that it is gone."""
+"""The scorer's handle of a lane: start it, give it programs, notice that it is gone."""
 
 import fcntl
 import os
@@ -129,7 +129,7 @@ class LaneProcess:
         return ticket, endings
 
     def is_stuck(self) -> bool:
-        """True when it has been silent for longer than any program can take, or was stopped by a signal."""
+        """True if it was silent for longer than any program can take, or was stopped by a signal."""
         if not self.tickets:
             return False
         if time.monotonic() - self.since > self.limits.wall_seconds * OVERLOAD_PATIENCE + SILENT_SECONDS:

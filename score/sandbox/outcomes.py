@@ -1,4 +1,4 @@
-"""Outcomes of programs, from how processes ended and the bytes they left; no byte is believed unchecked."""
+"""Outcomes of programs, from how processes ended and from the bytes they left, all checked."""
 
 import signal
 from collections.abc import Callable

@@ -26,7 +26,7 @@ SETUP_VERDICTS = (Verdict.SETUP_FAILED, Verdict.FORK_FAILED)
 
 
 class LanePool:
-    """Lanes that run as soon as it is made, until `close`; use it as a context."""
+    """Running lanes, until `close`; use it as a context."""
 
     def __init__(self, config: LaneConfig, limits: Limits, num_lanes: int) -> None:
         self.config, self.limits = config, limits

@@ -1,4 +1,4 @@
-"""Which isolation this machine offers: seen by starting lanes with it and attacking from inside."""
+"""The isolation that this machine offers, tried by attacks from inside a lane."""
 
 import os
 import platform
@@ -20,7 +20,7 @@ UNSAFE = "D"
 
 @dataclass(frozen=True)
 class Tier:
-    """A degree of isolation: its letter, what it is made of, and what this machine has and lacks."""
+    """A tier of isolation: letter, layers, and what this machine has and lacks."""
 
     name: str
     layers: Layer
@@ -42,7 +42,7 @@ TIERS = {
 
 
 def missing_for(layers: Layer) -> str | None:
-    """What this machine evidently lacks for the layers; None if only trying can tell."""
+    """What this machine lacks for the layers; None if only a trial can tell."""
     if Layer.SECCOMP in layers and not seccomp.is_known_machine():
         return f"no system call table for {platform.system()} on {platform.machine()}"
     if Layer.LANDLOCK in layers and landlock.version() == 0:

@@ -40,7 +40,7 @@ class FunctionTask:
 
     @cached_property
     def order(self) -> bytes:
-        """What a program is told; made once, for it may be long and each of its programs holds it."""
+        """The payload of every program; made once, because it may be long."""
         order: dict[str, Any] = {"entry_point": self.entry_point, "setup": self.program_setup}
         if self.calls:
             order["calls"] = [[call.arguments, call.keywords] for call in self.calls]

@@ -71,7 +71,7 @@ def given_by(outcome: Outcome) -> dict[str, Any]:
 
 
 class OwnGrader:
-    """What becomes of the outcome of a task's own grader: where it fails, the task cannot be judged."""
+    """Makes a failure of a task's own grader `untestable`."""
 
     key: ClassVar[bytes] = b"own grader"
 

@@ -85,7 +85,7 @@ def texts_of(answer: Any) -> list[str]:
 
 
 def digest(text: str) -> str:
-    """What tells answers apart."""
+    """A hash that tells answers apart."""
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 
@@ -103,10 +103,10 @@ class TaskKind(Protocol):
     """One kind of task: how its payload is read, what is run, and what the outcome is worth."""
 
     def load(self, payload: dict[str, Any]) -> Any:
-        """What a payload that was checked says."""
+        """Read a checked payload."""
 
     def programs(self, task: Any, answer: Answer) -> list[Program] | Outcome:
-        """What to run for an answer; an Outcome where nothing has to be run."""
+        """The programs to run for an answer, or its Outcome if there are none."""
 
     def measure(self, task: Any, answer: Answer, outcomes: list[Outcome]) -> Measures:
-        """What the outcomes are worth; the comparison with what was expected happens here."""
+        """Compare outcomes with what was expected."""

@@ -48,7 +48,7 @@ def calls_of_tests(source: str) -> list[str]:
 
 
 class WithoutLiterals(ast.NodeTransformer):
-    """Has nothing in the place of lists, tuples and the like of numbers and texts, which may be long."""
+    """Drops literal containers, which may be long."""
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
@@ -90,7 +90,7 @@ def classes_in(tree: ast.Module) -> list[str]:
 
 
 def maker_of(node: ast.AST) -> str | None:
-    """What is called by its name, or as `Class.method`."""
+    """The name that a call uses: `name`, or `Class.method`."""
     match node:
         case ast.Call(func=ast.Name(id=name)):
             return name
@@ -123,7 +123,7 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
 
 
 def parsed(source: str) -> ast.Module:
-    """The tree of a source, but for what is written out in it; see NO_PYTHON."""
+    """The syntax tree of a source without its literal containers; may raise NO_PYTHON."""
     tree = ast.parse(source)
     WithoutLiterals().visit(tree)
     return tree
