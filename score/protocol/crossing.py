@@ -65,7 +65,8 @@ class Crossing:
     def __init__(self, hand_out: Callable[[Any], Any], take: Callable[[list[Any]], Any],
                  instead: dict[Any, Any] | None = None) -> None:
         self.hand_out, self.take, self.instead = hand_out, take, instead or {}
-        self.shadows: dict[int, tuple[Any, Any]] = {}     # see `shadow_of`
+        self.shadows: dict[int, tuple[Any, Any]] = {}     # by id of a container: see `shadow_of`
+        self.checked: dict[int, bool] = {}                # in the present message, whether they hold, by id
         self.forget()
 
     def forget(self) -> None:
@@ -77,7 +78,7 @@ class Crossing:
 
     def write(self, value: Any) -> tuple[Any, list[Row]]:
         """The value, and a row for each container that has not crossed yet."""
-        done = len(self.table)
+        done, self.checked = len(self.table), {}
         written = self._write(value, 0)
         return written, self._rows_from(done)
 
@@ -100,9 +101,11 @@ class Crossing:
             place = self.places.get(id(value))
             if place is None:
                 place = self.places[id(value)] = len(self.table)
-                self.table.append(shadow := self.shadow_of(value))
-                self.places[id(shadow)] = place
-                if shadow is value:
+                if self.shadows and (shadow := self.shadow_of(value)) is not value:
+                    self.table.append(shadow)
+                    self.places[id(shadow)] = place
+                else:
+                    self.table.append(value)
                     self.own.append(place)
             return [place]
         if depth > DEEPEST:
@@ -128,7 +131,9 @@ class Crossing:
     def shadow_of(self, value: Any) -> Any:
         """The other end's version of a container, unless this end has altered it since, or others with it."""
         shadow, kept = self.shadows.get(id(value), (value, ()))
-        return shadow if all(is_unaltered(*each) for each in kept) else value
+        if id(kept) not in self.checked:
+            self.checked[id(kept)] = all(is_unaltered(*each) for each in kept)
+        return shadow if self.checked[id(kept)] else value
 
     def _row(self, value: Any) -> Row:
         """What a container holds."""
