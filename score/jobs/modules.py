@@ -36,7 +36,7 @@ def failed_at(error: BaseException) -> str:
     """The line of a test, or of its setup, where an error was raised."""
     trace, where = error.__traceback__, ""
     while trace is not None:
-        of = "" if trace.tb_frame.f_code.co_filename == "test" else " of the setup"
+        of = "" if trace.tb_frame.f_code.co_filename.startswith("test") else " of the setup"
         where = f"line {trace.tb_lineno}{of}"
         trace = trace.tb_next
     return where

@@ -58,13 +58,14 @@ class Peer:
         self.is_naming = False                                   # whether the tests ask for a name
         self.may_be_made: Any = None             # an object that never was something that the program gave
         self.failure: BaseException | None = None            # of tests, in what they passed to the program
-        self.has_answered = self.is_lost = False
+        self.has_asked = self.has_answered = self.is_lost = False
         self.gave_back = False                   # whether the last answer holds something that stays here
         stand_ins.peer = self
 
     def ask(self, operation: str, *operands: Any, **keywords: Any) -> Any:
         """Ask the other process; return its answer, or raise its error."""
         is_first, altered, num_borrowed = self.depth == 0, None, len(self.borrowed)
+        self.has_asked = True
         if is_first and self.tests:
             self.failure = None
             self.tests.before_call()
@@ -89,7 +90,7 @@ class Peer:
             if is_first:
                 self.end(num_borrowed)
         self.has_answered |= operation not in NAMING or not stand_ins.is_stand_in(value)
-        if self.failure is not None:
+        if self.failure is not None and not is_error:
             raise self.failure
         if is_error:
             name = operands[0] if operands else None
@@ -230,7 +231,7 @@ class Peer:
         """Write an error: class, builtin base, arguments, text and cause."""
         kind: Any = None
         number = 0
-        if not self.strict and getattr(builtins, type(error).__name__, None) is not type(error):
+        if getattr(builtins, type(error).__name__, None) is not type(error):
             kind, number = self.class_written(type(error)), self.lend(error)
         base: type = next(each for each in type(error).__mro__
                           if getattr(builtins, each.__name__, None) is each)

@@ -184,6 +184,8 @@ def forwarder(name: str) -> Callable[..., Any]:
 
     def compared(self: Any, other: Any, *more: Any) -> Any:
         if peer.strict and not (is_stand_in(other) or is_made(self)):
+            if name in ORDER and type(other).__module__ == "builtins":       # NotImplemented is true
+                raise TypeError(f"'{name}' between an object of the program and plain data")
             return NotImplemented
         keeps_kind = is_made(self) and name not in ORDER and (name in SUMS or not is_stand_in(other))
         return as_made(special(self, other, *more), keeps_kind and type(self))
@@ -192,7 +194,7 @@ def forwarder(name: str) -> Callable[..., Any]:
         if self is other or not peer.strict or is_stand_in(other):
             return peer.ask("special", name, self, other)
         if not type(self)._rh_changing:
-            return NotImplemented
+            return name == "__ne__" if type(other).__module__ == "builtins" else NotImplemented
         same = peer.ask("plain", self) == other            # of a list of its own kind, the items
         return same if name == "__eq__" else not same
 

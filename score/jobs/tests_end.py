@@ -30,7 +30,6 @@ SWALLOWED: tuple[tuple[type[Exception], str], ...] = (
     (IndexError, "__getitem__"), (AttributeError, "__getattr__"))
 MODULES = {"np": "numpy"}
 PATCHED = ("builtins", "time", "random", "os", "math", "datetime", "secrets", "uuid")
-SOURCES = ("setup", "test")          # what the code of tests is compiled as
 
 
 class Names(dict[str, Any]):
@@ -39,7 +38,6 @@ class Names(dict[str, Any]):
     def __init__(self, peer: Peer, entry_point: str, classes: list[str]) -> None:
         super().__init__(__name__="tests")
         self.classes = classes       # of the program, or their methods, whose objects the tests use as such
-        self.was_asked = False       # for a name: one that is not there is the program's fault
         self.peer, self.entry_point = peer, entry_point.partition(".")[0]
 
     def __missing__(self, name: str) -> Any:
@@ -49,7 +47,6 @@ class Names(dict[str, Any]):
             module = MODULES.get(name, name)
             if module in sys.modules and not module.startswith(("score", "tests")):
                 return sys.modules[module]
-        self.was_asked = True
         value = self.peer.ask("entry") if name == "candidate" else self.peer.ask("name", name)
         if name in ("candidate", self.entry_point) and not callable(value):
             raise blamed(TypeError(f"{name} is no function"))
@@ -73,7 +70,9 @@ class TestsEnd:
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.stops = order["stops"]          # whether the tests expect StopIteration of a call
-        self.meant = dict(zip(SOURCES, order["meant"], strict=True))     # lines that raise on purpose
+        # Lines that raise on purpose, by what their source is compiled as.
+        self.meant = {f"test {place}" if place else "setup": lines
+                      for place, lines in enumerate(order["meant"])}
         self.in_place = any(order["in_place"])         # whether what the program does to arguments is seen
         self.parts: Any = None       # of modules, as the program has them, where they may be patched
         self.written: list[tuple[Any, str, Any]] = []      # in this call: object, attribute, former value
@@ -169,7 +168,7 @@ class TestsEnd:
         for kind, method in SWALLOWED:
             frame = sys._getframe(1) if isinstance(error, kind) else None
             while frame is not None:
-                if frame.f_code.co_name == method and frame.f_code.co_filename in SOURCES:
+                if frame.f_code.co_name == method and frame.f_code.co_filename in self.meant:
                     return blamed(RuntimeError(message_of(error)))
                 frame = frame.f_back
         return error
@@ -253,15 +252,14 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
     mirror(peer)
     end.parts = parts_of_modules() if "unittest.mock" in sys.modules else None
     try:
-        code, *units = [compile(source, SOURCES[place > 0], "exec", dont_inherit=True)
-                        for place, source in enumerate(order["sources"])]
+        code, *units = [compile(source, name, "exec", dont_inherit=True)
+                        for source, name in zip(order["sources"], end.meant, strict=True)]
         names.update(order.get("names", {}))
         evaluation.patch(peer, names, [code, *units])
         sys.modules["tests"] = types.ModuleType("tests")
         exec(code, names)
     except BaseException as error:
-        has_asked = peer.has_answered or names.was_asked
-        whose = "lost" if peer.is_lost else whose_fault(error, peer) if has_asked else "tests"
+        whose = "lost" if peer.is_lost else whose_fault(error, peer) if peer.has_asked else "tests"
         failed = [type(error).__name__, message_of(error), whose]
         return encode_units([failed] * num_units, room)
     return encode_units([run_unit(*each, end) for each in zip(units, order["in_place"], strict=True)], room)
@@ -270,7 +268,7 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
 def run_unit(unit: CodeType, in_place: bool, end: TestsEnd) -> Any:
     """Run one test: 1 if it passed, else [error name, message, whose fault: program, assertion or lost]."""
     peer = end.peer
-    peer.is_lost, peer.last, end.in_place = False, (), in_place
+    peer.is_lost, peer.has_asked, peer.last, end.in_place = False, False, (), in_place
     verdict: Any = 1
     try:
         exec(unit, end.names)
@@ -293,6 +291,8 @@ def whose_fault(error: BaseException, peer: Peer) -> str:
     """Whose fault an error is: `program` (it raised it), `assertion`, or `tests` (they cannot run)."""
     if isinstance(error, TooLarge):
         return "assertion" if peer.has_answered else "tests"
+    if isinstance(error, ImportError) and not peer.has_asked:
+        return "tests"
     return "program" if hasattr(error, "raised_by_program") else "assertion"
 
 

@@ -53,7 +53,9 @@ class FunctionTask:
         order = {"entry_point": self.entry_point, **facts,
                  "stops": "StopIteration" in "".join([self.setup, *units])}
         groups = [slice(place, place + 1) for place in range(len(units))] if self.separate else [slice(None)]
+        meant = facts["meant"]
         return [tests_program(order | {"sources": [self.setup, *units[group]],
+                                       "meant": [meant[0], *meant[1:][group]],
                                        "in_place": facts["in_place"][group]}) for group in groups]
 
 

@@ -5,6 +5,7 @@ import builtins
 import datetime
 import decimal
 import fractions
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -102,7 +103,7 @@ def maker_of(node: ast.AST) -> str | None:
 def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
     """What the process of the tests has to know of their text.
 
-    `classes` are names of the program from which they make objects, `meant` the lines of setup and units that
+    `classes` are names of the program from which they make objects, `meant` the lines of each source that
     raise on purpose, and `in_place` says of each unit whether it looks at an argument that the program may
     have altered. Any other unit never sees such a change: `assert f(a) == sorted(a)` is no easier then for a
     program that empties `a`.
@@ -110,10 +111,9 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
     try:
         trees = [parsed(source) for source in (setup, *units)]
     except NO_PYTHON:
-        return {"classes": [], "meant": [[], []], "in_place": [True] * len(units)}
+        return {"classes": [], "meant": [[]] * (1 + len(units)), "in_place": [True] * len(units)}
     whole = ast.Module([node for tree in trees for node in tree.body], [])
-    meant = [raised_on_purpose(trees[:1]), raised_on_purpose(trees[1:])]
-    classes = classes_in(whole)
+    meant, classes = list(map(raised_on_purpose, trees)), classes_in(whole)
     tests = {each: node.name for node in ast.walk(whole) if isinstance(node, FUNCTIONS)
              and node.name.startswith("test") for each in ast.walk(node)}
     separate_scopes(whole)
@@ -129,16 +129,20 @@ def parsed(source: str) -> ast.Module:
     return tree
 
 
-def raised_on_purpose(trees: Iterable[ast.AST]) -> list[int]:
+def raised_on_purpose(tree: ast.AST) -> list[int]:
     """Lines of functions and `with` blocks that raise an error whatever the program does: `1 / 0`."""
+    lines = Counter(node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)
+                    and not hasattr(node, "body"))
+
     def is_fixed(statement: ast.stmt) -> bool:
         nodes = list(ast.walk(statement))
         if isinstance(statement, ast.Raise):
             return not any(isinstance(each, ast.IfExp) for each in nodes)
         return isinstance(statement, (ast.Assert, ast.Expr, ast.Assign)) and BUILTINS.issuperset(
             each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load))
-    return sorted({each.lineno for tree in trees for block in ast.walk(tree) if isinstance(
-        block, (*FUNCTIONS, ast.With, ast.AsyncWith)) for each in block.body if is_fixed(each)})
+    return sorted({each.lineno for block in ast.walk(tree) if isinstance(
+        block, (*FUNCTIONS, ast.With, ast.AsyncWith)) for each in block.body
+        if lines[each.lineno] == 1 and is_fixed(each)})
 
 
 def separate_scopes(tree: ast.Module) -> None:

@@ -271,6 +271,12 @@ HELPER = "import contextlib\n@contextlib.contextmanager\ndef h():\n    with f() 
     ("import pytest\ndef cb(x):\n    if x != 3:\n        pytest.fail('no')\nf(cb)", CATCHES),
     ("import unittest\nf(lambda x: unittest.TestCase().assertEqual(x, 3))", CATCHES),
     ("class K:\n    def __eq__(self, o):\n        assert o == 3\nf(K().__eq__)", CATCHES),
+    *((test, PASSES_ALL) for test in (
+        "def g(): h()\ndef h():\n    with f() as y: assert y.get(2) == 4; z = 1\ng()\nassert 1 == 2",
+        "try:\n    with f() as y: assert y.none() == 4; raise ValueError\nexcept ValueError:\n    pass",
+        "def g():\n    raise ValueError\nwith f() as y:\n    g()\nassert y.none() == 3")),
+    *((f"assert {claim}", "class E:\n    __eq__ = __lt__ = __ge__ = lambda *a: True\ndef f(*a): return E()\n")
+      for claim in ("f(1, 2).__eq__(3)", "f(1, 2).__lt__(4)", "not f(1, 2).__ne__(3)")),
     ("def cb(x):\n    raise AssertionError if x != 3 else ValueError\ntry:\n    f(cb)\n"
      "except ValueError:\n    pass", CATCHES),
     ("def gen():\n    for i in range(3):\n        assert (yield i) == i * 2\nf(gen().send)",
@@ -435,6 +441,11 @@ def f(): pass
      "def f(tests):\n    n = [0, 0]\n    for t in tests:\n        try:\n            t()\n"
      "            n[0] += 1\n        except AssertionError: n[1] += 1\n    return tuple(n)\n"),
     ("with f(ZeroDivisionError):\n    1 / 0", "from contextlib import suppress as f\n"),
+    ("class Own(Exception): pass\nseen = []\ndef g():\n    seen.append(1)\n"
+     "    if len(seen) < 3: raise Own(1)\n    return 'ok'\nassert f(g, Own) == 'ok'",
+     "def f(g, error):\n    while True:\n        try: return g()\n        except error: pass\n"),
+    ("class Stop(Exception): pass\ndef cb(x): raise Stop\ntry:\n    f(cb)\nexcept Stop:\n    pass",
+     "def f(cb): cb(1)\n"),
     ("memo = {}\nassert f(memo) == 1 and f(memo) == 2",
      "def f(d):\n    d['n'] = d.get('n', 0) + 1\n    return d['n']\n"),
     ("class N:\n    def __init__(self, v, n=None): self.v, self.n = v, n\nr = f(N(1, N(2)))\n"
@@ -453,6 +464,7 @@ def f(): pass
         "fields of a dataclass", "type", "suppressed error",
         "context with an error", "decorator of classes", "derived dataclass", "overridden methods",
         "asynchronous callback", "logs", "error by another name", "runner of tests", "error on purpose",
+        "error of the test", "error passed on",
         "memory in an argument", "linked list", "sorted inside", "altered for the next call"])
 def test_everyday_right_programs_are_right(executor, test, code):
     row = judged(executor, [test], {"it": code})["it"]
