@@ -113,13 +113,10 @@ def reason_of(task: Task, row: Judgement) -> str:
 
 def lines_of(verdicts: list[GoldVerdict], num_unsolved: int) -> list[str]:
     """How many are judged right, with which limits, and which are not right."""
-    needed: dict[str, list[str]] = {}
-    for verdict in verdicts:
-        if verdict.right and verdict.needs:
-            needed.setdefault(verdict.needs, []).append(verdict.task_id)
     wrong = [verdict for verdict in verdicts if not verdict.right]
     lines = [f"{len(verdicts) - len(wrong)} of {len(verdicts)} canonical solutions are judged right"]
-    for needs, names in needed.items():
+    for needs in dict.fromkeys(verdict.needs for verdict in verdicts if verdict.right and verdict.needs):
+        names = [verdict.task_id for verdict in verdicts if verdict.right and verdict.needs == needs]
         listing = ", ".join(names[:SHOWN]) + (", .." if len(names) > SHOWN else "")
         lines.append(f"  {len(names)} of them only with `score {needs}`: {listing}")
     lines += first_of(f"  not right: {verdict.task_id}: {verdict.reason}" for verdict in wrong)
