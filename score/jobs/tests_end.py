@@ -115,28 +115,25 @@ class TestsEnd:
         crossing = self.peer.crossing
         mine = tuple(crossing.table[place] for place in crossing.own)
         kept = [(each, items_of(each)) for each in mine]
-        for place, each, copy in zip(crossing.own, mine, self.copied(mine), strict=True):
+        for place, each, copy in zip(crossing.own, mine, deep_copies(mine), strict=True):
             crossing.table[place] = copy
             crossing.places[id(copy)] = place
             crossing.shadows[id(each)] = copy, kept
         crossing.own.clear()
 
-    def copied(self, value: Any) -> Any:
-        """A deep copy of containers; other objects stay the same."""
-        hand_out = self.peer.hand_out
-        return Crossing(hand_out, self.mirrored).read(*Crossing(hand_out, self.mirrored).write(value))
-
-    def mirrored(self, written: list[Any]) -> Any:
-        """Read an object that this process itself wrote by number."""
-        if written[0] == "yours":
-            return self.peer.borrowed.get(written[1], self.peer.classes.get(written[1]))
-        return self.peer.lent[written[1]] if written[0] in ("object", "class", "value") else None
-
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute for the program; note it, unless the test looks at its arguments."""
-        before = getattr(owner, name, ABSENT)
-        write_attribute(owner, name, value)
-        if not self.in_place and not isinstance(owner, type):
+        """Set an attribute of an object of the tests, or one that a class of theirs lacks, but no method."""
+        is_class = isinstance(owner, type)
+        kind, before = owner if is_class else type(owner), getattr(owner, name, ABSENT)
+        is_closed = is_mock(owner) or is_function(owner) or kind.__module__ != "tests"
+        is_set = before is not ABSENT if is_class else callable(getattr(kind, name, None))
+        if INNER.match(name) or is_closed or is_set:
+            raise AttributeError(name)
+        if is_class and is_stand_in(value) and not isinstance(value, type):
+            setattr(owner, name, lambda *arguments, **keywords: value(*arguments, **keywords))  # a method
+        else:
+            setattr(owner, name, value)
+        if not self.in_place and not is_class:
             self.written.append((owner, name, before))
 
     def after_call(self) -> None:
@@ -174,6 +171,17 @@ class TestsEnd:
         return error
 
 
+def deep_copies(containers: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Copies of containers and of those in them; other objects stay the same."""
+    others: list[Any] = []
+
+    def hand_out(value: Any) -> list[Any]:
+        others.append(value)
+        return ["other", len(others) - 1]
+    written = Crossing(hand_out, list).write(containers)
+    return tuple(Crossing(hand_out, lambda found: others[found[1]]).read(*written))
+
+
 def blamed(error: BaseException) -> BaseException:
     """Mark an error as raised by the program."""
     error.raised_by_program = True  # type: ignore[attr-defined]
@@ -201,19 +209,6 @@ def is_mock(value: Any) -> bool:
     """True for mocks and for classes of mocks."""
     kind = value if isinstance(value, type) else type(value)
     return any(base.__module__ == "unittest.mock" for base in kind.__mro__)
-
-
-def write_attribute(owner: Any, name: str, value: Any) -> None:
-    """Set an attribute of an object of the tests, or one that a class of theirs lacks, but no method."""
-    kind = owner if isinstance(owner, type) else type(owner)
-    is_closed = is_mock(owner) or is_function(owner) or kind.__module__ != "tests"
-    is_set = hasattr(owner, name) if kind is owner else callable(getattr(kind, name, None))
-    if INNER.match(name) or is_closed or is_set:
-        raise AttributeError(name)
-    if kind is owner and is_stand_in(value) and not isinstance(value, type):
-        setattr(owner, name, lambda *arguments, **keywords: value(*arguments, **keywords))       # a method
-    else:
-        setattr(owner, name, value)
 
 
 def step_through(coroutine: Any) -> Any:
