@@ -20,6 +20,7 @@ from score.jobs.stand_ins import GivenError, ProgramClass, StandIn
 from score.protocol.crossing import BadMessage, Crossing, TooLarge, named_type
 
 MOST_KEPT = 64               # containers that both ends know from one question to the next
+ENDS = (StopIteration, StopAsyncIteration, AttributeError, LookupError)       # which Python itself catches
 LONGEST_CAUSE = 3            # errors that led to an error, which cross with it
 NAMING = ("name", "entry")
 INTERNAL = (types.FrameType, types.CodeType, types.TracebackType)
@@ -90,7 +91,7 @@ class Peer:
             if is_first:
                 self.end(num_borrowed)
         self.has_answered |= operation not in NAMING or not stand_ins.is_stand_in(value)
-        if self.failure is not None and not is_error:
+        if self.failure is not None and (not is_error or isinstance(value, ENDS)):
             raise self.failure
         if is_error:
             name = operands[0] if operands else None

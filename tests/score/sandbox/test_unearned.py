@@ -271,6 +271,10 @@ HELPER = "import contextlib\n@contextlib.contextmanager\ndef h():\n    with f() 
     ("import pytest\ndef cb(x):\n    if x != 3:\n        pytest.fail('no')\nf(cb)", CATCHES),
     ("import unittest\nf(lambda x: unittest.TestCase().assertEqual(x, 3))", CATCHES),
     ("class K:\n    def __eq__(self, o):\n        assert o == 3\nf(K().__eq__)", CATCHES),
+    ("def cb(x):\n    assert x == 3\nfor _ in f(cb): pass", CATCHES.replace("return 'ok'", "yield from ()")),
+    ("def cb(x):\n    assert x == 3\nassert not hasattr(f(cb), 'x')",
+     "class K:\n    def __init__(s, cb): s.cb = cb\n    def __getattr__(s, name):\n"
+     "        try: s.cb(1)\n        except AssertionError: raise AttributeError\nf = K\n"),
     *((test, PASSES_ALL) for test in (
         "def g(): h()\ndef h():\n    with f() as y: assert y.get(2) == 4; z = 1\ng()\nassert 1 == 2",
         "try:\n    with f() as y: assert y.none() == 4; raise ValueError\nexcept ValueError:\n    pass",
