@@ -14,7 +14,7 @@ from score.tasks.measures import Answer
 
 EQUAL = "class Equal:\n    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = lambda *_: True\n" \
         "    __ne__ = lambda *_: False\n    __hash__ = lambda _: 0\n"
-# What a function does with its arguments `a`, by what is said of it.
+# Bodies of a function with arguments `a`, by description.
 BODIES = {**{f"returns {value}": f"return {value}" for value in (
               "None", "True", "False", "0", "''", "[]", "float('nan')")},
           "returns an array of nothing": "import numpy\nreturn numpy.zeros((0, 1))",

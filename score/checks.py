@@ -12,8 +12,8 @@ from warehouse.store.names import is_of
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
-MAX_UNSCORED_SHARE = 0.01       # of a part's rows: more without a verdict are a broken machine
-MAX_UNTESTABLE_SHARE = 0.2      # more whose tests cannot be run are the wrong tasks; a few must not end a run
+MAX_UNSCORED_SHARE = 0.01       # of a part's rows; above this the machine is broken
+MAX_UNTESTABLE_SHARE = 0.2      # above this the tasks are wrong
 
 
 def check_any_scored(warehouse: Warehouse, scorer: str, purpose: str | None) -> None:

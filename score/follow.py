@@ -19,7 +19,7 @@ from warehouse.store.parts import part_number, read_parts
 from warehouse.store.run_folder import Warehouse
 
 LOOK_SECONDS = 0.1          # between looks at what was saved
-WHOLE_SECONDS = 30.0        # that a whole part waits, so that programs of others run beside its slowest one
+WHOLE_SECONDS = 30.0        # that a complete part waits, while programs of other parts run
 COLUMNS = ["group_id", "task_id", "completion", "finish_reason"]
 
 
@@ -89,7 +89,7 @@ class Sampling:
     def _programs_in(self, path: Path, questions: Questions) -> Iterator[Program]:
         try:
             rows: pa.Table = read_parts([path], "completions", COLUMNS)
-        except StageError:          # a part was written in its place; or it is damaged, and others say so
+        except StageError:          # a part has replaced it, or it is damaged, which other checks report
             return
         for plan in plans_of(questions.items(rows.filter(pc.is_valid(rows["finish_reason"])))):
             if not isinstance(plan, Outcome):

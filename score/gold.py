@@ -28,8 +28,8 @@ from warehouse.tasks.task_files import json_lines
 SHOWN = 10          # solutions that are not judged right
 STEPS = (1, 4, 16, 64)      # times the limits, for solutions that ran into them
 MOST_MEMORY = 8             # times the limit on memory
-PROGRAMS = ("grid", "function", "stdio")        # kinds that a program solves
-LIMITED = ("timeout", "memory", "MemoryError")      # what is said of a solution that ran into a limit
+PROGRAMS = ("grid", "function", "stdio")        # kinds solved by a program
+LIMITED = ("timeout", "memory", "MemoryError")      # words of an outcome that ran into a limit
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class Lockdown:
         if quick_prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0):
             raise OSError("PR_SET_PDEATHSIG")
         if not self.is_rehearsal:
-            quick_setrlimit(RLIMIT_CPU, cpu_limit)    # refused where a lower one holds already: as good
+            quick_setrlimit(RLIMIT_CPU, cpu_limit)    # refused if a lower limit holds already
         if os.getppid() != lane:
             os._exit(70)
 

@@ -33,7 +33,7 @@ AARCH64 = {
 MACHINES = {"x86_64": (0xC000003E, X86_64), "aarch64": (0xC00000B7, AARCH64)}     # AUDIT_ARCH_*, numbers
 SECCOMP = {"x86_64": 317, "aarch64": 277}         # the call that installs a filter
 ALL_BITS, SIGN_BIT = 0xFFFFFFFF, 0x80000000
-# Calls that may look at this process alone: 0 stands for it among pids, negative clocks are those of a pid.
+# Calls restricted to this process: pid 0 is itself, negative clock ids belong to other pids.
 OWN_ONLY = {"sched_getaffinity": ALL_BITS, "clock_gettime": SIGN_BIT, "clock_getres": SIGN_BIT,
             "clock_nanosleep": SIGN_BIT}
 X32_BIT = 0x40000000            # x86 only: the same kernel entry with other numbers
@@ -45,7 +45,7 @@ PROT_EXEC = 0x4
 SET_MODE_FILTER, SYNCHRONIZE_THREADS = 1, 1
 
 Instruction = tuple[int, int, int, int]        # code, jump if true, jump if false, operand
-# Where every filter ends: places, counted from the end, to which its jumps lead.
+# The last instructions of every filter, by place from the end: targets of its jumps.
 ALLOW, DENY, KILL = range(3)
 RETURNS: list[Instruction] = [(RETURN, 0, 0, answer) for answer in (
     ALLOW_CALL, ERRNO | errno.EPERM, KILL_PROCESS)]

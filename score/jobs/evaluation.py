@@ -62,7 +62,7 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
 
     evaluating = {"eval": evaluate, "exec": execute, "compile": compiled}
     names.update(evaluating)
-    for module in ("typing", "inspect", "timeit"):           # which evaluate text for their callers
+    for module in ("typing", "inspect", "timeit"):           # they evaluate text for their callers
         if module in sys.modules:
             vars(sys.modules[module]).update(evaluating)
     if dataclasses := sys.modules.get("dataclasses"):

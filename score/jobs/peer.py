@@ -19,9 +19,9 @@ from score.jobs.modules import message_of
 from score.jobs.stand_ins import GivenError, ProgramClass, StandIn
 from score.protocol.crossing import BadMessage, Crossing, TooLarge, named_type
 
-MOST_KEPT = 64               # containers that both ends know from one question to the next
+MOST_KEPT = 64               # most containers that both ends keep from one question to the next
 ENDS = (StopIteration, StopAsyncIteration, AttributeError, LookupError)       # which Python itself catches
-LONGEST_CAUSE = 3            # errors that led to an error, which cross with it
+LONGEST_CAUSE = 3            # causes that cross with an error
 NAMING = ("name", "entry")
 INTERNAL = (types.FrameType, types.CodeType, types.TracebackType)
 MARK, MARKS = ("dataclasses", "_FIELD_BASE"), ("_FIELD", "_FIELD_CLASSVAR", "_FIELD_INITVAR")
@@ -51,16 +51,16 @@ class Peer:
         self.passed: set[int] = set()                # ids of classes that crossed as values themselves
         self.borrowed: dict[int, Any] = {}
         self.classes: dict[int, Any] = {}            # stand-ins for classes
-        self.coroutines: dict[int, int] = {}         # numbers of what was awaited in their place, by id
+        self.coroutines: dict[int, int] = {}         # numbers of awaitables, by the id of the coroutine in their place
         self.depth = 0
-        self.events: list[Any] = []                  # what the other shall hear of with the next message
-        self.last: tuple[Any, ...] = ()                          # what was answered last
-        self.goes_on = False                                     # whether the next follows on it
+        self.events: list[Any] = []                  # to be sent with the next message
+        self.last: tuple[Any, ...] = ()                          # the last answer
+        self.goes_on = False                                     # whether the next question continues this one
         self.is_naming = False                                   # whether the tests ask for a name
-        self.may_be_made: Any = None             # an object that never was something that the program gave
-        self.failure: BaseException | None = None            # of tests, in what they passed to the program
+        self.may_be_made: Any = None             # an object that the program has not returned before
+        self.failure: BaseException | None = None            # a failed assertion of the tests, in a callback
         self.has_asked = self.has_answered = self.is_lost = False
-        self.gave_back = False                   # whether the last answer holds something that stays here
+        self.gave_back = False                   # whether the last answer holds an object of this process
         stand_ins.peer = self
 
     def ask(self, operation: str, *operands: Any, **keywords: Any) -> Any:
@@ -296,7 +296,7 @@ class Peer:
         specials = [each for each in specials if each in stand_ins.SPECIAL]
         try:
             made = stand_ins.class_of(number, str(name), kinds, specials, methods, doc, likeness)
-        except TypeError:                    # bases that do not go together, but for what this makes of them
+        except TypeError:                    # bases with conflicting layouts
             made = stand_ins.class_of(number, str(name), (), specials, methods, doc, likeness)
         made._rh_awaits = bool(awaits)
         self.classes[number] = made
@@ -315,7 +315,7 @@ class Peer:
             self.borrowed[number] = self.may_be_made = made
         elif self.strict and isinstance(taken := self.borrowed[number], StandIn):
             self.may_be_made = taken if stand_ins.is_made(taken) else None
-            object.__setattr__(taken, "_rh_made", False)         # now it is what the program gave
+            object.__setattr__(taken, "_rh_made", False)         # the program has returned it
         return self.borrowed[number]
 
     async def awaited(self, stand_in: Any) -> Any:

@@ -18,8 +18,8 @@ from score.jobs.modules import function_of, run_module
 from score.jobs.peer import Peer, special
 from score.jobs.stand_ins import CHANGING, StandIn, is_stand_in, specials_of
 
-MOST_EVENTS = 10_000         # of one message: what is printed beyond is dropped
-# Functions of modules that change how both processes go on, and so are called in both.
+MOST_EVENTS = 10_000         # of one message; further events are dropped
+# Functions that are called in both processes, because they change how both go on.
 MIRRORED = {("random", "seed"), ("numpy.random", "seed"), ("sys", "setrecursionlimit")}
 
 
@@ -78,13 +78,13 @@ def serve_tests(code: CodeType, payload: bytes) -> bytes:
         peer.link.send(["ready"])
         while True:
             peer.answer(peer.link.receive())
-    except LinkLost:        # tests that have ended, or took too long, are no error of the program
+    except LinkLost:        # the tests ended, or took too long
         return b""
 
 
 def signature_of(function: Any) -> list[Any]:
     """Name, kind, default and annotation of each parameter."""
-    import inspect  # what asks for this has it loaded
+    import inspect  # loaded beforehand where it is used
     return [(each.name, int(each.kind), {name: value for name, value in (
         ("default", each.default), ("annotation", each.annotation)) if value is not each.empty})
         for each in inspect.signature(function).parameters.values()]
@@ -150,4 +150,4 @@ def hear_warnings(peer: Peer) -> None:
         handler = logging.Handler()
         handler.emit = lambda record: note(peer, ["log", record.name, record.levelno, record.getMessage()])
         logging.getLogger().addHandler(handler)
-        logging.getLogger().setLevel(logging.DEBUG)          # the loggers of the tests say what counts
+        logging.getLogger().setLevel(logging.DEBUG)          # the tests' loggers filter

@@ -56,7 +56,7 @@ class approx:
             return value.keys() == expected.keys() and all(
                 self.is_near(value[key], expected[key]) for key in expected)
         if hasattr(expected, "__iter__") and not isinstance(expected, str):
-            items = list(value)              # an object may say that it is longer than what it gives
+            items = list(value)              # `__len__` may lie
             return len(items) == len(expected) and all(map(self.is_near, items, expected))
         if not isinstance(expected, (int, float, complex)):
             return bool(value == expected)

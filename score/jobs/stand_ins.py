@@ -17,24 +17,24 @@ BINARY = [f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in (
     "or")]
 BINARY += ["__divmod__", "__rdivmod__"]
 SUMS = ("__add__", "__radd__", "__iadd__")
-# Nothing in their operands, if there are any, says what a test expects.
+# Their operands do not reveal what a test expects.
 FREE = ("__len__", "__iter__", "__next__", "__reversed__", "__getitem__", "__setitem__", "__delitem__",
         "__bool__", "__repr__", "__str__", "__format__", "__bytes__", "__int__", "__float__", "__complex__",
         "__index__", "__round__", "__trunc__", "__floor__", "__ceil__", "__abs__", "__neg__", "__pos__",
         "__invert__", "__call__", "__enter__", "__exit__", "__aiter__", "__anext__", "__aenter__",
         "__aexit__", "__copy__", "__deepcopy__")
 SPECIAL = frozenset({*ORDER, *BINARY, *FREE, "__eq__", "__ne__", "__hash__", "__contains__", "__await__"})
-# Methods by which plain data is asked about an argument: an object that is none does not have them.
+# Methods of plain data that take an expected value; objects of the program do not have them.
 QUESTIONS = frozenset((
     "startswith", "endswith", "issubset", "issuperset", "isdisjoint", "count", "index", "find", "rfind",
     "rindex", "intersection", "difference", "union", "symmetric_difference", "equals"))
-# Names with underscores that may be asked for; by others libraries ask an object to answer in their place.
+# Double-underscore names that are asked for; others are hooks of libraries.
 ASKED = frozenset(f"__{name}__" for name in (
     "name", "qualname", "doc", "dict", "annotations", "defaults", "kwdefaults", "members", "wrapped",
     "dataclass_fields", "match_args", "slots", "notes"))
 VALUES: tuple[Any, ...] = (bool, int, float, complex, str, bytes, tuple, frozenset)     # their value crosses
 CHANGING: tuple[Any, ...] = (list, dict, set, bytearray)             # their value is asked for
-# What a stand-in passes for when its class is asked for: things of the interpreter that are no data.
+# Interpreter types that a stand-in may report as its `__class__`.
 LIKENESSES = {kind.__name__: kind for kind in (
     types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.GeneratorType, types.CoroutineType,
     types.AsyncGeneratorType, map, filter, zip, enumerate, reversed, functools.partial, property)}
@@ -65,7 +65,7 @@ class ProgramClass(type):
     """The class of stand-ins for classes of the other process."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], **_options: Any) -> Any:
-        if "_rh_class" not in names:                  # a class statement of this process, on a stand-in
+        if "_rh_class" not in names:                  # a class statement with a stand-in as base
             return subclass(name, bases, names)
         return super().__new__(cls, name, bases, names)
 
@@ -81,7 +81,7 @@ class ProgramClass(type):
             raise AttributeError(name)
         found: Any = peer.ask("getattr", cls, name)
         if issubclass(type(found), StandIn) and f"{cls.__name__}.{name}" in cls._rh_makers:
-            # What is called so makes an object; the same function by another name gives one.
+            # Called by this name, it counts as constructing an object.
             return lambda *arguments, **keywords: as_made(found(*arguments, **keywords), cls)
         return found
 
@@ -104,7 +104,7 @@ class StandIn:
     """An object of the other process."""
 
     __slots__ = ("__weakref__", "_rh_made", "_rh_number")
-    _rh_likeness = None      # an annotation would be one of every stand-in
+    _rh_likeness = None      # without an annotation, which every stand-in would inherit
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -142,7 +142,7 @@ class Doc:
         return self.of_class if owner is None else peer.ask("getattr", owner, "__doc__")
 
 
-peer: Any = None            # the one end of the link that this process is, once it is there
+peer: Any = None            # this process's end of the link
 
 
 def is_inner(name: str) -> bool:
@@ -184,7 +184,7 @@ def forwarder(name: str) -> Callable[..., Any]:
 
     def compared(self: Any, other: Any, *more: Any) -> Any:
         if peer.strict and not (is_stand_in(other) or is_made(self)):
-            if name in ORDER and type(other).__module__ == "builtins":       # NotImplemented is true
+            if name in ORDER and type(other).__module__ == "builtins":       # NotImplemented would be true
                 raise TypeError(f"'{name}' between an object of the program and plain data")
             return NotImplemented
         keeps_kind = is_made(self) and name not in ORDER and (name in SUMS or not is_stand_in(other))
@@ -195,7 +195,7 @@ def forwarder(name: str) -> Callable[..., Any]:
             return peer.ask("special", name, self, other)
         if not type(self)._rh_changing:
             return name == "__ne__" if type(other).__module__ == "builtins" else NotImplemented
-        same = peer.ask("plain", self) == other            # of a list of its own kind, the items
+        same = peer.ask("plain", self) == other            # a subclass of list, dict, ..: compare its contents
         return same if name == "__eq__" else not same
 
     def contains(self: Any, item: Any) -> Any:
@@ -307,7 +307,7 @@ def as_dataclass(kind: Any, **options: Any) -> Any:
 
 def signature_of(function: Any) -> Any:
     """The parameters of a function of the other process."""
-    import inspect  # what asks for this has it loaded
+    import inspect  # loaded beforehand where it is used
     return inspect.Signature([inspect.Parameter(name, kind, **default)
                               for name, kind, default in peer.ask("signature", function)])
 

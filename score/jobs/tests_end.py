@@ -21,11 +21,11 @@ from score.jobs.stand_ins import Failed, ProgramClass, is_stand_in
 from score.protocol.crossing import BadMessage, Crossing, TooLarge, items_of
 
 TEXT_CAPS = (500, 100, 20, 0)        # characters of a test's message: as many as leave room for all tests
-# What leads from an object of the tests to their text and their values.
+# Attributes that lead from an object of the tests to their code and values.
 INNER = re.compile(r"__|(gi|cr|ag|f|tb|co|func)_")
 FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.MethodDescriptorType,
              types.WrapperDescriptorType, types.MethodWrapperType, types.ClassMethodDescriptorType)
-# Errors that iterating and `hasattr` take for an ordinary end, in the methods of tests that they call.
+# Errors that iteration and `hasattr` swallow, and the methods of tests in which they do.
 SWALLOWED: tuple[tuple[type[Exception], str], ...] = (
     (IndexError, "__getitem__"), (AttributeError, "__getattr__"))
 MODULES = {"np": "numpy"}
@@ -37,7 +37,7 @@ class Names(dict[str, Any]):
 
     def __init__(self, peer: Peer, entry_point: str, classes: list[str]) -> None:
         super().__init__(__name__="tests")
-        self.classes = classes       # of the program, or their methods, whose objects the tests use as such
+        self.classes = classes       # classes of the program, or their methods, whose results the tests use as objects
         self.peer, self.entry_point = peer, entry_point.partition(".")[0]
 
     def __missing__(self, name: str) -> Any:
@@ -73,8 +73,8 @@ class TestsEnd:
         # Lines that raise on purpose, by what their source is compiled as.
         self.meant = {f"test {place}" if place else "setup": lines
                       for place, lines in enumerate(order["meant"])}
-        self.in_place = any(order["in_place"])         # whether what the program does to arguments is seen
-        self.parts: Any = None       # of modules, as the program has them, where they may be patched
+        self.in_place = any(order["in_place"])         # whether tests see the program's changes to arguments
+        self.parts: Any = None       # contents of patched modules, as the program has them
         self.written: list[tuple[Any, str, Any]] = []      # in this call: object, attribute, former value
         self.peer = Peer(Link(), {
             "call": self.of_lent(lambda function, operands, keywords: function(*operands, **keywords)),
@@ -90,7 +90,7 @@ class TestsEnd:
         if self.parts is None:
             return
         known, now = self.parts, parts_of_modules()
-        self.parts = None            # what this asks for is no news
+        self.parts = None            # asking does not recurse
         try:
             for (module, name), value in now.items():
                 before = known.get((module, name))
@@ -238,7 +238,7 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
     end = TestsEnd(order)
     peer, names, num_units = end.peer, end.names, len(order["sources"]) - 1
     try:
-        while (message := peer.link.receive())[:1] == ["?"]:        # it reads its stdin before any test
+        while (message := peer.link.receive())[:1] == ["?"]:        # the program reads stdin at its top level
             peer.answer(message)
         if message != ["ready"]:
             raise LinkLost("no program")
@@ -277,7 +277,7 @@ def account_of(error: BaseException, peer: Peer) -> str:
     """For an assertion without a message: its line, and the program's last answer."""
     if not isinstance(error, AssertionError):
         return ""
-    with contextlib.suppress(BaseException):      # more digits than Python writes, an object's repr
+    with contextlib.suppress(BaseException):      # repr may fail
         return failed_at(error) + "".join(f", {value!r}" for value in peer.last)
     return failed_at(error)
 

@@ -62,7 +62,7 @@ class Supervisor:
             except OSError:
                 pid = -1
             if pid == 0:
-                # A program can look into the frames below its own: nothing of its tests stays there.
+                # A program can read the frames below its own: remove its tests from them.
                 del jobs[5 * place + 5:], jobs[:5 * place]
                 run_child(files[2 * place:], link, jobs, place, self.lane)
             children.append(Child(pid, place, started))
@@ -107,7 +107,7 @@ class Supervisor:
                     for other in running:
                         other.kill(self)
                         if other.ready_at and (other.verdict != SIGNALED or other.code == SIGKILL):
-                            other.verdict = EXITED     # it had not crashed by itself just before
+                            other.verdict = EXITED     # unless it crashed by itself just before
                     return
 
 

@@ -17,8 +17,8 @@ import numpy as np
 
 BIG_INTEGER = 1 << 60
 ARRAY_TYPE = re.compile(r"[<>|=][biufcSUmM]\d+(\[\w+\])?")     # numpy's words for types that are bytes
-DEEPEST = 100                # tuples in tuples, which are written in place; lists may go as deep as they like
-Row = list[Any]              # name of a container's type, what it holds, and what else it takes to make one
+DEEPEST = 100                # nested tuples, which are written in place; lists may be deeper
+Row = list[Any]              # type name, contents, and further arguments of the type
 
 PLAIN_TYPES = {kind.__name__: kind for kind in (
     int, float, complex, bool, str, bytes, bytearray, memoryview, list, tuple, dict, set, frozenset, range,
@@ -66,14 +66,14 @@ class Crossing:
                  instead: dict[Any, Any] | None = None) -> None:
         self.hand_out, self.take, self.instead = hand_out, take, instead or {}
         self.shadows: dict[int, tuple[Any, Any]] = {}     # by id of a container: see `shadow_of`
-        self.checked: dict[int, bool] = {}                # in the present message, whether they hold, by id
+        self.checked: dict[int, bool] = {}                # whether they are valid, in the present message
         self.forget()
 
     def forget(self) -> None:
         """Begin a call."""
         self.table: list[Any] = []
         self.places: dict[int, int] = {}
-        self.own: list[int] = []                          # places of what this end wrote
+        self.own: list[int] = []                          # places of this end's own containers
         self.watched: list[tuple[int, Any, Any]] = []     # place, container, its items as the other has them
 
     def write(self, value: Any) -> tuple[Any, list[Row]]:

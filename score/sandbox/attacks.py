@@ -27,7 +27,7 @@ def transform(grid):
         reached = False
     return [[7 if reached else 0]]
 """
-# Each returns something true when it got where it must not get, or leaves the answer that says so.
+# Each returns something true if the attack succeeded, or leaves such an answer.
 BODIES = {
     "read a file": "return open({path!r}).read()",
     "write a file": "return open({path!r}, 'a').write('x')",

@@ -8,7 +8,7 @@ from score.sandbox.outcomes import outcome_of
 from score.sandbox.pool import LanePool
 from score.sandbox.program import Outcome, Program
 
-CACHED_BYTES = 256 * 2**20      # outcomes kept across the parts of a stage: each is small, they are many
+CACHED_BYTES = 256 * 2**20      # of outcomes cached across the parts of a stage
 OVERHEAD_BYTES = 1024
 SOURCE_KIB = 64                 # of a program
 
@@ -19,9 +19,9 @@ class Executor:
 
     pool: LanePool
     isolated: bool = True
-    outcomes: dict[bytes, tuple[Outcome, int]] = field(default_factory=dict)       # with their bytes, roughly
+    outcomes: dict[bytes, tuple[Outcome, int]] = field(default_factory=dict)       # with their approximate size
     cached_bytes: int = 0
-    num_run: int = 0             # programs that were really run
+    num_run: int = 0             # programs run, not taken from the cache
 
     def run(self, programs: Iterable[Program | None],
             finished: Callable[[Outcome], None] = lambda _outcome: None) -> list[Outcome]:
@@ -32,7 +32,7 @@ class Executor:
         asked: list[Program] = []
         known: dict[bytes, Outcome] = {}
         waiting: list[Program] = []
-        ended: dict[bytes, int] = {}         # bytes of what each left
+        ended: dict[bytes, int] = {}         # bytes of each outcome
         for index, endings in self.pool.run(self._new(programs, asked, known, waiting)):
             program = waiting[index]
             outcome = outcome_of(program, endings, self.pool.limits, isolated=self.isolated)

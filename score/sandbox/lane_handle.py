@@ -23,7 +23,7 @@ from score.sandbox.ticket import Ending, Slot, Ticket
 from warehouse.store.errors import StageError
 
 START_SECONDS = 120.0       # importing numpy from a network file system is slow the first time
-SILENT_SECONDS = 30.0       # beyond the wall limit: setting up the child takes at most 20 of them
+SILENT_SECONDS = 30.0       # beyond the wall limit; setting up a child takes at most 20
 DEPTH = 2                   # one program running, one waiting in the lane's socket
 ROOT = Path(__file__).resolve().parents[2]
 NOT_STARTED = "A lane for running programs could not start"
@@ -52,20 +52,20 @@ class LaneProcess:
         self.slots = [Slot() for _ in range(DEPTH)]
         self.free = list(range(DEPTH))
         self.tickets: deque[Ticket] = deque()
-        self.since = time.monotonic()            # when the oldest of them was begun
+        self.since = time.monotonic()            # start of the oldest ticket
         self.allowed = allowed_modules(config.imports)
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the lane)
-        # The hello then says the lane's pid.
+        # Credentials with the hello tell the lane's pid.
         self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        number = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 10)    # above those that a lane has uses for
+        number = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 10)    # above the descriptors that a lane reserves
         theirs.close()
         self.process = subprocess.Popen(
             lane_command(config, number), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=self.errors, pass_fds=[number], env=lane_environment(), start_new_session=True, cwd="/")
         os.close(number)
         self.layers = 0
-        self.pid = self.process.pid              # of the lane itself, which bwrap may have started
+        self.pid = self.process.pid              # of the lane itself, not of bwrap
 
     def greet(self) -> None:
         """Wait until the lane is ready, give it limits and slots; LaneLost with its own words if it fails."""
@@ -183,7 +183,7 @@ def folders_of_numpy() -> list[Path]:
     package = Path(np.__file__).parent
     if package.parent.name in ("site-packages", "dist-packages"):
         return [package.parent]
-    return [package, package.with_name("numpy.libs")]       # beside a home's or a project's own files
+    return [package, package.with_name("numpy.libs")]       # not the whole folder, which may be a home or a project
 
 
 def start_lanes(config: LaneConfig, limits: Limits, count: int) -> list[LaneProcess]:

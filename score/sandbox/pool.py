@@ -61,7 +61,7 @@ class LanePool:
             self._hand_out(waiting, again, late)
             if not any(lane.tickets for lane in self.lanes):
                 if again or late:
-                    continue        # a lane was lost while it was being handed work; its successor is idle
+                    continue        # a lane was lost at the hand-over; its replacement is idle
                 return
             for ticket, endings in self._collect():
                 if must_run_again(endings, ticket):
@@ -107,7 +107,7 @@ class LanePool:
                 yield from ((ticket, []) for ticket in self._replace(lane))
                 continue
             if any(ending.verdict in SETUP_VERDICTS for ending in endings):
-                time.sleep(0.05 * ticket.attempts)        # fork fails for want of memory: give it a moment
+                time.sleep(0.05 * ticket.attempts)        # fork fails when memory is short: wait a moment
             yield ticket, endings
         if time.monotonic() - self.last_look > 1.0:
             self.last_look = time.monotonic()
@@ -133,7 +133,7 @@ class LanePool:
 
 def must_run_again(endings: list[Ending], ticket: Ticket) -> bool:
     """True while endings say nothing about the program and attempts are left."""
-    # SIGKILL that neither the lane nor the CPU limit sent: out of memory, or a person did it
+    # SIGKILL that neither the lane nor the CPU limit sent: the OOM killer, or a person
     killed = Verdict.SIGNALED, signal.SIGKILL
     failed = not endings or any(ending.verdict in SETUP_VERDICTS or (ending.verdict, ending.code) == killed
                                 for ending in endings)

@@ -11,7 +11,7 @@ from score.protocol.allowed_imports import Allowed, mentioned_modules
 from score.protocol.error_classes import INFRASTRUCTURE, ErrorClass
 from score.protocol.frames import Facts, JobKind
 
-# Modules of what a program and its tests pass on.
+# Modules of objects that a program and its tests pass to each other.
 PASSED = ("dataclasses", "datetime", "decimal", "fractions", "inspect", "pickle")
 
 

@@ -72,7 +72,7 @@ def open_lanes(wanted: str | None, *, unsafe: bool, limits: Limits, num_lanes: i
             reason = pool
         reasons[name] = reason
     if reason and reason.startswith(NOT_STARTED) and re.search("ImportError|ModuleNotFoundError", reason):
-        # Of the last tier that was tried: isolation is not to blame.
+        # The last tier failed for a missing module, not for isolation.
         raise StageError(f"{reason} A module of your own is found in a folder that --import-path names.")
     told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
     raise StageError(f"Foreign programs cannot be isolated on this machine ({told}). Run `warehouse doctor` "

@@ -46,11 +46,11 @@ class Measures:
     valid_outputs: bool
     train: SplitScore = NOTHING
     test: SplitScore = NOTHING
-    hidden: bool = False             # nobody here knows what is right: no verdict, no reward
+    hidden: bool = False             # expected outputs are unknown: no verdict, no reward
     fingerprint: str | None = None
     outputs: str | None = None       # JSON
     rewards: dict[str, float] | None = None                      # what the task's own grader gives, by name
-    metrics: dict[str, float] = field(default_factory=dict)      # what it says besides
+    metrics: dict[str, float] = field(default_factory=dict)      # further values of the grader
 
     @property
     def num_units(self) -> int:

@@ -181,7 +181,7 @@ class Answers:
         self.own |= self.fixed
         self.bound = [pair for node in nodes for pair in bindings(node)]
         self.bound += [pair for node in nodes if isinstance(node, ast.Call) for pair in self.passed_on(node)]
-        self.given: set[str] = set()         # places, and functions of the tests that read the program's
+        self.given: set[str] = set()         # places that hold answers, and functions of the tests that use the program
         before = -1
         while len(self.given) > before:
             before = len(self.given)
@@ -209,7 +209,7 @@ class Answers:
         if isinstance(place, ast.Name) and isinstance(place.ctx, ast.Load) and place.id not in self.own:
             return True
         names = {ast.unparse(place)}
-        if isinstance(place, ast.Attribute):          # of an object whose methods set it, or a method itself
+        if isinstance(place, ast.Attribute):          # set by a method of its object, or a method itself
             names |= {f"self.{place.attr}", *({place.attr} & self.functions.keys())}
         return not self.given.isdisjoint(names)
 
