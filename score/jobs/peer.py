@@ -51,11 +51,11 @@ class Peer:
         self.passed: set[int] = set()                # ids of classes that crossed as values themselves
         self.borrowed: dict[int, Any] = {}
         self.classes: dict[int, Any] = {}            # stand-ins for classes
-        self.coroutines: dict[int, int] = {}         # numbers of awaitables, by the id of the coroutine in their place
+        self.coroutines: dict[int, int] = {}         # numbers of awaitables, by id
         self.depth = 0
         self.events: list[Any] = []                  # to be sent with the next message
         self.last: tuple[Any, ...] = ()                          # the last answer
-        self.goes_on = False                                     # whether the next question continues this one
+        self.goes_on = False            # whether the next question continues this one
         self.is_naming = False                                   # whether the tests ask for a name
         self.may_be_made: Any = None             # an object that the program has not returned before
         self.failure: BaseException | None = None            # a failed assertion of the tests, in a callback

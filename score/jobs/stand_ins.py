@@ -195,7 +195,7 @@ def forwarder(name: str) -> Callable[..., Any]:
             return peer.ask("special", name, self, other)
         if not type(self)._rh_changing:
             return name == "__ne__" if type(other).__module__ == "builtins" else NotImplemented
-        same = peer.ask("plain", self) == other            # a subclass of list, dict, ..: compare its contents
+        same = peer.ask("plain", self) == other            # compare the contents of a list
         return same if name == "__eq__" else not same
 
     def contains(self: Any, item: Any) -> Any:

@@ -37,7 +37,7 @@ class Names(dict[str, Any]):
 
     def __init__(self, peer: Peer, entry_point: str, classes: list[str]) -> None:
         super().__init__(__name__="tests")
-        self.classes = classes       # classes of the program, or their methods, whose results the tests use as objects
+        self.classes = classes       # whose objects the tests use as such
         self.peer, self.entry_point = peer, entry_point.partition(".")[0]
 
     def __missing__(self, name: str) -> Any:

@@ -19,7 +19,7 @@ class Executor:
 
     pool: LanePool
     isolated: bool = True
-    outcomes: dict[bytes, tuple[Outcome, int]] = field(default_factory=dict)       # with their approximate size
+    outcomes: dict[bytes, tuple[Outcome, int]] = field(default_factory=dict)       # with their size
     cached_bytes: int = 0
     num_run: int = 0             # programs run, not taken from the cache
 

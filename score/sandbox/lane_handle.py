@@ -58,7 +58,7 @@ class LaneProcess:
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the lane)
         # Credentials with the hello tell the lane's pid.
         self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        number = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 10)    # above the descriptors that a lane reserves
+        number = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 10)    # above a lane's reserved ones
         theirs.close()
         self.process = subprocess.Popen(
             lane_command(config, number), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -183,7 +183,7 @@ def folders_of_numpy() -> list[Path]:
     package = Path(np.__file__).parent
     if package.parent.name in ("site-packages", "dist-packages"):
         return [package.parent]
-    return [package, package.with_name("numpy.libs")]       # not the whole folder, which may be a home or a project
+    return [package, package.with_name("numpy.libs")]       # the folder may be a home
 
 
 def start_lanes(config: LaneConfig, limits: Limits, count: int) -> list[LaneProcess]:

@@ -181,7 +181,7 @@ class Answers:
         self.own |= self.fixed
         self.bound = [pair for node in nodes for pair in bindings(node)]
         self.bound += [pair for node in nodes if isinstance(node, ast.Call) for pair in self.passed_on(node)]
-        self.given: set[str] = set()         # places that hold answers, and functions of the tests that use the program
+        self.given: set[str] = set()         # places of answers, functions that use them
         before = -1
         while len(self.given) > before:
             before = len(self.given)
