@@ -25,7 +25,7 @@ AND the_iteration - 1 NOT IN (SELECT DISTINCT iteration FROM carried);
 
 -- DuckDB plans everything below a view when it checks the view, which is slow for `judged_signals`. So the views are
 -- made over its columns only, and it comes last; DuckDB does not plan a macro whose table is a parameter.
-CREATE OR REPLACE MACRO judged_signals(stats) AS TABLE
+CREATE OR REPLACE MACRO judged_signals(rows) AS TABLE
 SELECT NULL::INTEGER AS iteration, NULL::VARCHAR AS purpose, NULL::VARCHAR AS signal, NULL::DOUBLE AS value,
        NULL::DOUBLE AS level, NULL::BOOLEAN AS above, NULL::BOOLEAN AS raised, NULL::BOOLEAN AS immediate,
        NULL::VARCHAR AS meaning WHERE false;
@@ -55,7 +55,7 @@ SELECT * EXCLUDE (fired) FROM raised_signals WHERE fired;
 -- Reference values of every iteration and evaluation: the lowest and highest mean of three in a row among the last
 -- thirty of its purpose, and the median of the first three. The very first one is the floor, because it shows the base
 -- policy. Causes come before their consequences; `warehouse watch` and the report keep this order.
-CREATE OR REPLACE MACRO judged_signals(stats) AS TABLE
+CREATE OR REPLACE MACRO judged_signals(rows) AS TABLE
 WITH RECURSIVE restarts AS (
     SELECT policy_version, rolled_back_to, row_number() OVER (ORDER BY policy_version) AS epoch
     FROM policies WHERE rolled_back_to IS NOT NULL
@@ -80,7 +80,7 @@ known AS (
            steps.* EXCLUDE (iteration, purpose), loss, is_rounded,
            (SELECT max(epoch) FROM restarts WHERE policy_version <= stats.iteration) AS num_rollbacks
     FROM (SELECT * REPLACE (coalesce(num_groups, 1) AS num_groups), is_cut_short(iteration, purpose) AS alone
-          FROM query_table(stats) WHERE policy_version IS NOT NULL) AS stats  -- without rows of other models
+          FROM query_table(rows) WHERE policy_version IS NOT NULL) AS stats  -- without rows of other models
     LEFT JOIN adjusted AS fitted ON fitted.iteration = stats.iteration AND fitted.purpose = stats.purpose
     LEFT JOIN steps ON steps.iteration = stats.iteration AND steps.purpose = stats.purpose
     LEFT JOIN losses ON losses.iteration = stats.iteration AND losses.purpose = stats.purpose),
