@@ -11,11 +11,11 @@ chance(least(0.5, greatest(share, 3 / sqrt(num_groups * num_completions))), num_
 -- One signal: its value, the level at which it is raised, and the level at which it fires at once.
 CREATE OR REPLACE MACRO signal_of(name, measured, limit_value, rises, gross_value, explanation) AS
 {'signal': name, 'value': measured::DOUBLE, 'level': limit_value::DOUBLE, 'above': rises,
- 'raised': coalesce(CASE WHEN rises THEN measured > limit_value ELSE measured < limit_value END, false),
- 'immediate': coalesce(CASE WHEN rises THEN measured > greatest(limit_value, gross_value)
-                            ELSE measured < least(limit_value, gross_value) END, false)
-              AND gross_value IS NOT NULL,
- 'meaning': explanation};
+ 'gross': gross_value::DOUBLE, 'meaning': explanation};
+
+-- Whether a value is beyond a level; false if one of them is unknown.
+CREATE OR REPLACE MACRO beyond(measured, limit_value, rises) AS
+coalesce(CASE WHEN rises THEN measured > limit_value ELSE measured < limit_value END, false);
 
 -- Whether an iteration is the first that ends early (--carry-over): it has only short completions and is not compared
 -- with others.
@@ -130,8 +130,9 @@ history AS (
            -- Rewards of different scorers do not compare.
            paid AS (PARTITION BY purpose, alone, epoch, scorer ORDER BY iteration ROWS BETWEEN 30 PRECEDING AND 1 PRECEDING),
            earlier AS (PARTITION BY purpose, alone, epoch ORDER BY iteration ROWS BETWEEN 31 PRECEDING AND 2 PRECEDING))
-SELECT iteration, purpose, held.signal, held.value, held.level, held.above, held.raised,
-       held.raised AND held.immediate AS immediate, held.meaning
+SELECT iteration, purpose, held.signal, held.value, held.level, held.above,
+       beyond(held.value, held.level, held.above) AS raised,
+       raised AND held.gross IS NOT NULL AND beyond(held.value, held.gross, held.above) AS immediate, held.meaning
 FROM (SELECT iteration, purpose, unnest([
     signal_of('wrong_weights', mismatch_kl_fresh, 0.015, true, 0.015,
               'KL(mu, pi_old) at staleness 0: the engine has other weights or another tokenizer than the trainer'),
