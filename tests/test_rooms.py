@@ -16,7 +16,7 @@ ROOMS = ("rollout", "score", "train", "warehouse", "reports")
 COMMANDS = {"rollout": "rollout.cli:rollout", "score": "score.cli:score", "train": "train.cli:train",
             "warehouse": "warehouse.cli:cli", "reports": "reports.cli:cli"}
 HEAVY = ("torch", "vllm", "transformers", "peft", "accelerate", "pyarrow", "duckdb", "polars", "numpy",
-         "starlette", "uvicorn", "jinja2")
+         "tqdm", "starlette", "uvicorn", "jinja2")
 # The door to each heavy library: the only files of the rooms that import it.
 DOORS = {"vllm": ("rollout/engines/vllm_engine.py",), "duckdb": ("warehouse/sql/database.py",),
          "obstore": ("warehouse/objects/bucket.py",),

@@ -407,12 +407,6 @@ def test_full_fine_tuning_writes_a_model_that_loads_by_itself(run):
     assert "kind 'full'" in refused(run)
 
 
-def test_help_answers_without_torch():
-    code = "import sys, train.cli; print({'torch', 'transformers', 'pyarrow'} & sys.modules.keys())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
-
-
 def test_every_option_in_the_docs_exists_and_every_loss_and_correction_is_documented():
     docs = Path(__file__).parents[2] / "docs"
     page = (docs / "training.md").read_text() + (docs / "corrections.md").read_text()
