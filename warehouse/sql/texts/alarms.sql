@@ -13,10 +13,6 @@ CREATE OR REPLACE MACRO signal_of(name, measured, limit_value, rises, gross_valu
 {'signal': name, 'value': measured::DOUBLE, 'level': limit_value::DOUBLE, 'above': rises,
  'gross': gross_value::DOUBLE, 'meaning': explanation};
 
--- Whether a value is beyond a level; false if one of them is unknown.
-CREATE OR REPLACE MACRO beyond(measured, limit_value, rises) AS
-coalesce(CASE WHEN rises THEN measured > limit_value ELSE measured < limit_value END, false);
-
 -- Whether an iteration is the first that ends early (--carry-over): it has only short completions and is not compared
 -- with others.
 CREATE OR REPLACE MACRO is_cut_short(the_iteration, the_purpose) AS
@@ -131,8 +127,9 @@ history AS (
            paid AS (PARTITION BY purpose, alone, epoch, scorer ORDER BY iteration ROWS BETWEEN 30 PRECEDING AND 1 PRECEDING),
            earlier AS (PARTITION BY purpose, alone, epoch ORDER BY iteration ROWS BETWEEN 31 PRECEDING AND 2 PRECEDING))
 SELECT iteration, purpose, held.signal, held.value, held.level, held.above,
-       beyond(held.value, held.level, held.above) AS raised,
-       raised AND held.gross IS NOT NULL AND beyond(held.value, held.gross, held.above) AS immediate, held.meaning
+       coalesce(CASE WHEN held.above THEN held.value > held.level ELSE held.value < held.level END, false) AS raised,
+       raised AND coalesce(CASE WHEN held.above THEN held.value > held.gross ELSE held.value < held.gross END, false)
+           AS immediate, held.meaning
 FROM (SELECT iteration, purpose, unnest([
     signal_of('wrong_weights', mismatch_kl_fresh, 0.015, true, 0.015,
               'KL(mu, pi_old) at staleness 0: the engine has other weights or another tokenizer than the trainer'),
