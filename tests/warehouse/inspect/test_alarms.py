@@ -91,12 +91,12 @@ def test_an_alarm_names_completions_that_show_it(runs: dict[str, Warehouse]) -> 
     assert (
         "truncation since iteration 5, 4 iterations until 8: Share of truncated completions" in result.stdout
     )
-    alarm = next(one for one in raised_alarms(connect(runs["blow-up"])) if one.signal == "truncation")
+    connection = connect(runs["blow-up"])
+    alarm = next(one for one in raised_alarms(connection) if one.signal == "truncation")
     assert len(alarm.examples) == 3
     for task, index in alarm.examples:
-        rows = connect(runs["blow-up"]).execute("SELECT truncated FROM samples WHERE iteration = 5 AND "
-                                                "purpose = "
-                                                "'train' AND task_id = ? AND sample_index = ?", [task, index])
+        rows = connection.execute("SELECT truncated FROM samples WHERE iteration = 5 AND purpose = 'train' "
+                                  "AND task_id = ? AND sample_index = ?", [task, index])
         assert rows.fetchall() == [(True,)]
     assert advice(result.stdout).endswith(f"warehouse rollback {runs['blow-up'].root} --to 4")
 
