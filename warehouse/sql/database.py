@@ -72,9 +72,8 @@ def new_connection(warehouses: Sequence[Warehouse], *, in_place: bool = False) -
 
 def compute_once(connection: Connection) -> Connection:
     """The connection, with the rows of the views that summaries, alarms and reports read often."""
-    with explain_errors():
-        for view in READ_OFTEN:
-            connection.execute(f"CREATE TEMP TABLE {view} AS FROM {view}")
+    for view in READ_OFTEN:
+        rows_of(connection, f"CREATE TEMP TABLE {view} AS FROM {view}")
     return connection
 
 

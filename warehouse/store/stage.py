@@ -7,6 +7,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -258,8 +259,7 @@ def _versions() -> dict[str, str | None]:
     """What this process runs; the Git revision is None if Rollhouse is installed without its history."""
     from importlib.metadata import version
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
-    try:
-        revision = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        revision = None
-    return {"python": platform.python_version(), "rollhouse": version("rollhouse"), "git": revision}
+    git = ""
+    with suppress(OSError):     # without Git
+        git = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    return {"python": platform.python_version(), "rollhouse": version("rollhouse"), "git": git or None}
