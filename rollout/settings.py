@@ -95,9 +95,10 @@ def _check_carried(options: RolloutOptions) -> None:
     if options.carry_over is None:
         return
     CarryOver.parse(options.carry_over)
-    if options.evaluate or options.distil or options.turn > 1:
-        raise StageError("--carry-over is only for first turns of training: no later iteration continues "
-                         "evaluations, turns or another model's answers. Leave it out.")
+    if options.evaluate or options.distil or options.turn > 1 or options.endpoint:
+        raise StageError("--carry-over is only for first turns of training by an engine of this machine: no "
+                         "later iteration continues evaluations, turns, another model's answers, or what "
+                         "servers have begun. Leave it out.")
     if options.sampling.num_likely():
         raise StageError("Training needs the candidates that --top-k left, which are not carried over. "
                          "Leave it out, or --carry-over.")

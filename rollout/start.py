@@ -62,9 +62,9 @@ def engine_to_start(job: Job, stop: StopRequest,
     from rollout.endpoint.engine import EndpointEngine
     from rollout.endpoint.gate import KEY_VARIABLE
     key = os.environ.get(KEY_VARIABLE, "")
-    with stop.excusing("The connection to the servers"):
-        servers = EndpointEngine(options.endpoint, job.warehouse.model, revision, key, say)
-    with closing(servers):
+    with closing(EndpointEngine(options.endpoint, job.warehouse.model, revision, key, say)) as servers:
+        with stop.excusing("The connection to the servers"):
+            servers.meet()
         serve = servers.serving(job.policy["kind"], options.serve)
         yield replace(job, decided=serve), lambda _model: servers.encoder, servers.start
 

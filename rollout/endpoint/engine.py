@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -15,10 +14,9 @@ from rollout.endpoint.checks import TRIED, check_alike, check_facts, check_probe
 from rollout.endpoint.failures import Unavailable
 from rollout.endpoint.server import PATIENCE, Server, open_session
 from rollout.endpoint.tokenizer import load_encoder
-from rollout.endpoint.work import Draw, Work, finish_workers, results
+from rollout.endpoint.work import Work, finish_workers, results
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling
 from rollout.engines.stopping import after_draw
-from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.store.errors import StageError
 
 CONNECTING, RECOVERY = 5.0, 30.0     # seconds to wait for a server: at first, after a failure
@@ -35,15 +33,14 @@ class EndpointEngine:
                  say: Callable[[str], None]) -> None:
         self.base, self.revision, self.say = base, revision, say
         self.probe: list[int] = []
-        self.streams = False
-        self.servers: list[Server] = []
         self.loop = asyncio.new_event_loop()
         self.session = self._now(open_session(key))
-        try:
-            self.encoder, self.servers = self._now(self._meet([Server(url, self.session) for url in urls]))
-        except BaseException:
-            self.close()
-            raise
+        self.servers = [Server(url, self.session) for url in urls]
+
+    def meet(self) -> None:
+        """Wake the servers and learn what they are; StageError if none answers, or if they differ."""
+        self.encoder = load_encoder(self.base, self.revision)
+        self.servers = self._now(self._connect(self.servers))
         facts = self.servers[0].facts
         self.engine, self.dtype, self.device = f"vllm {facts.version} server", facts.dtype, facts.device
         self.logprobs_mode, self.takes_adapters = LOGPROBS_MODE, facts.max_lora_rank > 0
@@ -86,33 +83,20 @@ class EndpointEngine:
                over: Callable[[], bool] | None = None) -> Iterator[Sampled | Request | None]:
         """Spread the requests over the servers; yield each completion once it is whole; None is a heartbeat.
 
-        StageError when no server is left. With `over` the servers stream tokens.
+        StageError when no server is left. Nothing is carried over.
         """
         work = Work(requests)
-        self.streams = over is not None
-        with closing(results(self.loop, work, self._serve(work, sampling))) as finished:
-            for sampled in finished:
-                yield sampled
-                if over and over():
-                    break
-        yield from work.collect()
-        for draw in work.broken_off():
-            yield after_draw(draw.request, sampling, draw.drawn(), self.encoder.decode)
+        yield from results(self.loop, work, self._serve(work, sampling))
 
     def _now(self, task: Awaitable[Answer]) -> Answer:
         return self.loop.run_until_complete(task)
 
     async def _leave(self) -> None:
         for server in self.servers:
-            if server.facts.sleeps and not server.lost:
+            if server.sleeps and not server.lost:
                 with contextlib.suppress(Unavailable):      # it may have died since
                     await server.ask("/sleep?level=1", {}, seconds=CONNECTING + RECOVERY)
         await self.session.close()
-
-    async def _meet(self, servers: list[Server]) -> tuple[PromptEncoder, list[Server]]:
-        """Load the run's tokenizer while the servers wake; return both."""
-        return await asyncio.gather(asyncio.to_thread(load_encoder, self.base, self.revision),
-                                    self._connect(servers))
 
     async def _connect(self, servers: list[Server]) -> list[Server]:
         """The servers that answer, awake; they must be alike."""
@@ -142,7 +126,7 @@ class EndpointEngine:
         check_facts(server, self.base, self.revision, self.settings)
         await server.load(self.settings)
         await check_tokenizer(server, self.encoder)
-        await server.complete(Draw(Request(0, self.encoder.encode(TRIED), seed=0)), Sampling(max_tokens=1))
+        await server.complete(Request(0, self.encoder.encode(TRIED), seed=0), Sampling(max_tokens=1))
         if self.settings.probe:
             await check_probe(server, self.settings.probe)
 
@@ -165,10 +149,10 @@ class EndpointEngine:
 
     async def _work(self, server: Server, work: Work, sampling: Sampling) -> None:
         """Serve one request after the other until the server is lost."""
-        while draw := await work.next(lambda: not server.lost):
-            request, life = draw.request, server.life
+        while request := await work.next(lambda: not server.lost):
+            life = server.life
             try:
-                drawn = await server.complete(draw, sampling, self.streams)
+                drawn = await server.complete(request, sampling)
             except Unavailable as error:
                 pause = work.give_back(request, server.url, error)
                 await self._recover(server, life, error)
@@ -176,7 +160,7 @@ class EndpointEngine:
             else:
                 sampled = after_draw(request, sampling, drawn, self.encoder.decode)
                 assert isinstance(sampled, Sampled)
-                work.finish(request, replace(sampled, host=server.host))
+                work.finish(replace(sampled, host=server.host))
 
     async def _recover(self, server: Server, life: int, failure: Unavailable) -> None:
         """Wait for a server that failed; check and load a restarted one again."""
