@@ -54,15 +54,15 @@ def main(rounds: int, num_tasks: int, group_size: int) -> None:
 
 def plan_prompts(num_tasks: int, group_size: int, encoder) -> list[dict]:
     """Rows of the prompts table for synthetic tasks in the compact format."""
+    from rollout.options import RolloutOptions
     from rollout.prompts.formats import find_format
     from rollout.prompts.plan import PlanSettings, make_plan
     from warehouse.sources.named import parse_source, read_source
     tasks = [{"task_id": task.task_id, "split": "train", "messages": None, "payload": task.payload}
              for task in read_source(parse_source(f"synthetic:{num_tasks}:1", heldout=False))]
     compact = find_format("compact")
-    settings = PlanSettings(iteration=0, purpose="train", num_tasks=None, prompts_per_task=1,
-                            group_size=group_size, format=compact, format_options=compact.with_options({}),
-                            augmentation="none", shuffle_pairs=False, max_prompt_tokens=700, seed=0)
+    settings = PlanSettings(RolloutOptions(Path(), group_size=group_size), iteration=0, purpose="train",
+                            max_prompt_tokens=700, format=compact, format_options=compact.options)
     return make_plan(tasks, settings, encoder).rows
 
 

@@ -16,7 +16,7 @@ from rollout.engines.engine import Engine
 from rollout.job import Job, find_jobs, read_prompts
 from rollout.options import CarryOver, RolloutOptions
 from rollout.parts import num_parts, rollout_facts, split_parts
-from rollout.prompts.formats import find_format, user_format
+from rollout.prompts.formats import find_format
 from rollout.prompts.next_turn import plan_turn
 from rollout.prompts.parents import choose_parents
 from rollout.prompts.plan import Plan, PlanSettings, make_plan
@@ -47,7 +47,6 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     to count.
     """
     clock = Clock()
-    user_format.cache_clear()           # a previous rollout in this process may have filled it
     check_options(options)
     jobs = []
     for job in find_jobs(open_warehouse(options.run), options):
@@ -127,12 +126,9 @@ def plan_prompts(job: Job, encoder: Any) -> Plan:
     if unknown := [name for name in switches if options.model or not encoder.reads(name)]:
         raise StageError(f"Prompt format {options.prompt_format} has no option '{unknown[0]}', and no chat "
                          f"template here reads it. The format has: {', '.join(own) or 'none'}.")
-    settings = PlanSettings(
-        **job.keys, visits=visits, num_tasks=options.num_tasks, num_taken=num_unfinished,
-        group_size=options.group_size, prompts_per_task=options.prompts_per_task,
-        format=find_format(options.prompt_format), format_options=own, chat_options=switches,
-        augmentation=options.augmentation, shuffle_pairs=options.shuffle_pairs,
-        max_prompt_tokens=max_prompt_tokens, seed=options.seed, keeps_messages=bool(options.model))
+    settings = PlanSettings(options, **job.keys, max_prompt_tokens=max_prompt_tokens,
+                            format=find_format(options.prompt_format), format_options=own,
+                            visits=visits, chat_options=switches, num_taken=num_unfinished)
     plan = make_plan(choose_tasks(job.warehouse, options), settings,
                      encoder.switched(switches) if switches else encoder)
     placed = place_behind(plan.rows, waiting, job.iteration)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollout.prompts.grid_text import grid_encoder
+from rollout.prompts.formats import grid_encoder
 from warehouse.stages.user_code import UserFunction, load_function
 from warehouse.store.errors import StageError
 from warehouse.tasks.augmentation import augment

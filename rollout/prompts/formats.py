@@ -7,16 +7,34 @@ import inspect
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
-from rollout.prompts.grid_text import describe_cells, grid_encoder
 from warehouse.stages.user_code import UserFunction, load_function
 from warehouse.store.errors import StageError
 from warehouse.tasks.task_files import is_turn
 
+Grid = list[list[int]]
 Messages = list[dict[str, str]]
-MIN_PAIRS, DIGITS = 2, grid_encoder("digits")       # of compact@1
+MIN_PAIRS = 2       # of compact@1
+COLOR_NAMES = ("Black", "Blue", "Red", "Green", "Yellow", "Gray", "Pink", "Orange", "Purple", "Brown")
+CELLS: dict[str, Callable[[list[int]], str]] = {
+    "digits": lambda row: "".join(map(str, row)),
+    "names": lambda row: " ".join(COLOR_NAMES[cell] for cell in row),
+}
+EXPLAINED = {
+    "digits": "Each row is a line of colour numbers, without anything between them.",
+    "names": "Each cell is the name of a colour, whose number is: "
+             f"{', '.join(f'{number} {color}' for number, color in enumerate(COLOR_NAMES))}.",
+}
+
+
+def grid_encoder(name: str) -> Callable[[Grid], str]:
+    """How a grid becomes text, a line per row; StageError for an unknown name."""
+    if name not in CELLS:
+        raise StageError(f"Unknown grid encoder '{name}'. Use one of {', '.join(CELLS)}, or a function of "
+                         "your own: --prompt-format FILE.py:NAME.")
+    return lambda grid: "\n".join(map(CELLS[name], grid))
 
 
 @dataclass(frozen=True)
@@ -24,7 +42,7 @@ class Shown:
     """What a grid prompt may show: train pairs in the drawn order, and one test input; already augmented."""
 
     pairs: list[dict[str, Any]]
-    test_input: list[list[int]]
+    test_input: Grid
 
 
 @dataclass(frozen=True)
@@ -46,8 +64,7 @@ class Format:
         return {**self.options, **given}
 
 
-def all_pairs(pairs: list[dict[str, Any]], _options: dict[str, str]) -> list[int]:
-    """Show every pair."""
+def _all_pairs(pairs: list[dict[str, Any]], _options: dict[str, str]) -> list[int]:
     return list(range(len(pairs)))
 
 
@@ -88,7 +105,8 @@ def render_pairs(pairs: Sequence[dict[str, Any]]) -> str:
 
 def render_pair(pair: dict[str, Any]) -> str:
     """Text of one pair."""
-    return f"In\n{DIGITS(pair['input'])}\nOut\n{DIGITS(pair['output'])}\n"
+    digits = grid_encoder("digits")
+    return f"In\n{digits(pair['input'])}\nOut\n{digits(pair['output'])}\n"
 
 
 def _chat(shown: Shown, options: dict[str, str]) -> Messages:
@@ -96,7 +114,7 @@ def _chat(shown: Shown, options: dict[str, str]) -> Messages:
     blocks = [f"Example {number}\nInput:\n{encode(pair['input'])}\n\nOutput:\n{encode(pair['output'])}\n"
               for number, pair in enumerate(shown.pairs, start=1)]
     test = ["Test input:", encode(shown.test_input), ""]
-    intro = options["intro"].replace("{cells}", describe_cells(options["encoder"]))
+    intro = options["intro"].replace("{cells}", EXPLAINED[options["encoder"]])
     user = {"role": "user", "content": "\n".join([intro, *blocks, *test, options["request"]])}
     return [{"role": "system", "content": options["system"]}, user] if options["system"] else [user]
 
@@ -112,7 +130,7 @@ CHAT_OPTIONS = {
 FORMATS = {format.name: format for format in (
     Format("compact@1", {"max_pairs": "3", "max_characters": "700"}, _compact_pairs,
            lambda shown, _options: [{"role": "user", "content": render_pairs(shown.pairs)}], False),
-    Format("chat@1", CHAT_OPTIONS, all_pairs, _chat, True),
+    Format("chat@1", CHAT_OPTIONS, _all_pairs, _chat, True),
 )}
 OWN_MESSAGES = "messages@1"  # tasks with their own messages are sent unchanged
 
@@ -128,15 +146,14 @@ def own_messages(task_messages: str) -> tuple[Messages, str]:
 def find_format(name: str) -> Format:
     """The format with this name, without a version the newest, or that of FILE.py:NAME; else StageError."""
     if ".py:" in name:
-        return user_format(name)
+        return _user_format(name)
     matches = [known for known in FORMATS if known in (name, f"{name}@{known.rpartition('@')[2]}")]
     if not matches:
         raise StageError(f"Unknown prompt format '{name}'. Known: {', '.join(FORMATS)}, or FILE.py:NAME.")
     return FORMATS[max(matches, key=lambda known: int(known.rpartition("@")[2]))]
 
 
-@cache
-def user_format(text: str) -> Format:
+def _user_format(text: str) -> Format:
     """The format that FILE.py:NAME defines; its version is a hash of the file. StageError for a bad one."""
     function = load_function(text, "--prompt-format")
     parameters = list(inspect.signature(function.function).parameters.values())
@@ -144,7 +161,7 @@ def user_format(text: str) -> Format:
         raise StageError(f"--prompt-format {text}: the function takes (pairs, test_input) and options with "
                          "texts as defaults. Correct it.")
     options = {each.name: str(each.default) for each in parameters[2:]}
-    return Format(f"{function.name}@{function.content_hash}", options, all_pairs, partial(_render, function),
+    return Format(f"{function.name}@{function.content_hash}", options, _all_pairs, partial(_render, function),
                   shows_test=True)
 
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from rollout.prompts.formats import FORMATS, Shown, find_format, own_messages
-from rollout.prompts.grid_text import COLOR_NAMES, grid_encoder
+from rollout.options import RolloutOptions
+from rollout.prompts.formats import COLOR_NAMES, FORMATS, Shown, find_format, grid_encoder, own_messages
 from rollout.prompts.plan import PlanSettings, draw_augmentation, make_plan
 from rollout.prompts.prompt_encoder import PromptEncoder
 from rollout.settings import format_options
@@ -103,10 +103,11 @@ def test_mistakes_in_a_format_are_one_sentence(tmp_path: Path, name: str, option
 
 def settings_of(**values) -> PlanSettings:
     chat = FORMATS["chat@1"]
-    options = {"iteration": 0, "purpose": "train", "num_tasks": None, "prompts_per_task": 8, "group_size": 2,
-               "format": chat, "format_options": chat.with_options({"encoder": "digits"}),
-               "augmentation": "all", "shuffle_pairs": True, "max_prompt_tokens": 5000, "seed": 1}
-    return PlanSettings(**{**options, **values})
+    options = RolloutOptions(Path("run"), prompts_per_task=8, group_size=2, augmentation="all",
+                             shuffle_pairs=True, seed=values.pop("seed", 1))
+    settings = {"options": options, "iteration": 0, "purpose": "train", "max_prompt_tokens": 5000,
+                "format": chat, "format_options": chat.with_options({"encoder": "digits"})}
+    return PlanSettings(**{**settings, **values})
 
 
 def plan_rows(**values) -> list[dict]:
