@@ -94,7 +94,7 @@ def test_a_device_that_is_not_there_is_named(run, device):
 
 @pytest.mark.parametrize(("table", "change", "message"), [
     ("completions", lambda row: row if row["sample_index"] else None, "5 of its 6 completions"),
-    ("completions", lambda row: None if row["task_id"] == "task-3" else row, "0 of its 6 completions"),
+    ("completions", lambda row: None if row["task_id"] == "task-3" else row, "has 0 completions"),
     ("completions", lambda row: {**row, "behaviour_logprobs": [0.1 for _ in row["behaviour_logprobs"]]},
      "above 0"),
     ("completions", lambda row: {**row, "completion_ids": [-1] * len(row["completion_ids"])}, "token id -1"),

@@ -4,10 +4,9 @@ import hashlib
 import json
 from typing import Any, NamedTuple
 
-from train.inputs.groups import Group
+from train.inputs.groups import Group, load_groups
 from train.inputs.options import TrainOptions
 from train.inputs.own_advantages import OPTION
-from train.inputs.turns import load_turns
 from train.objective.loss_table import find_loss
 from warehouse.ledger.state import LATEST, RunState
 from warehouse.stages.base_model import check_base
@@ -16,6 +15,7 @@ from warehouse.store.commit import ensure_local, file_names, remove_folder
 from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.json_files import read_json
+from warehouse.store.names import turn_of
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
@@ -82,7 +82,7 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Tra
         warehouse.verify_policy(iteration)
     check_base(warehouse)
     _check_parent(warehouse, parent, settings)
-    groups = load_turns(warehouse, iteration, scorer, settings, settings.purpose)
+    groups = _load_turns(warehouse, iteration, scorer, settings, settings.purpose)
     waiting = before.waiting_iterations(iteration)
     groups += _load_earlier(warehouse, iteration, scorer, settings, waiting)
     if settings.turns and not groups:
@@ -157,6 +157,28 @@ def complete_stage(inputs: Inputs, facts: dict[str, Any]) -> None:
     inputs.stage.complete(facts)
 
 
+def _load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions,
+               base: str = "train") -> list[Group]:
+    """Groups of all trained turns of an iteration."""
+    groups = []
+    for purpose in warehouse.state.turns(iteration, base) or [base]:
+        turn = turn_of(purpose)
+        if settings.turns and turn not in settings.turns:
+            continue
+        if scorer not in warehouse.state.scorers(iteration, purpose):
+            what = (f"are not scored by {scorer}: run `score {shell_quote(warehouse.root)} "
+                    f"--iteration {iteration}`"
+                    if warehouse.stage("rollout", iteration=iteration, purpose=purpose).is_complete() else
+                    f"are under way: finish `rollout {shell_quote(warehouse.root)} --turn {turn}` "
+                    f"and score them")
+            raise StageError(f"The turns {turn} of iteration {iteration} {what}, or train on others with "
+                             "--turns.")
+        alone = settings.advantages or settings.teacher or find_loss(settings.loss).correct_only
+        groups += load_groups(warehouse, iteration, scorer, purpose=purpose, alone=bool(alone),
+                              truncated_sampling=settings.truncated_sampling)
+    return groups
+
+
 def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions,
                   waiting: list[int]) -> list[Group]:
     """Groups that wait, and groups at most `--replay` policy versions old.
@@ -168,7 +190,7 @@ def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: T
     for earlier in sorted({*waiting, *replayed - warehouse.state.given_up_iterations(iteration)}):
         if warehouse.parts("completions", iteration=earlier, purpose="train"):
             identity = scorer_to_train(warehouse, earlier, scorer)
-            groups += load_turns(warehouse, earlier, identity, settings)
+            groups += _load_turns(warehouse, earlier, identity, settings)
     return [group for group in groups if group.iteration in waiting
             or iteration - group.policy_version <= settings.replay]
 
