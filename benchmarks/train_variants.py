@@ -54,7 +54,7 @@ def shared_prompt(policy: Policy, groups: list[Group], per_step: int, *, online:
         policy.use_attention(way)
     gradients.backward_pack = backward_packed if way == "flex_attention" else backward_pack
     if alone:
-        gradients.pack_groups = logprob_pass.pack_groups = one_by_one
+        logprob_pass.pack_groups = one_by_one
     budget = budget or choose_tokens(policy, groups)
     chosen = settings("--dtype", "float32", "--tokens-per-batch", str(budget), "--max-mismatch", "9")
     batch, processes = build_batch(groups, 0, chosen), Processes()

@@ -9,10 +9,10 @@ import torch
 
 from train.inputs.inputs import Inputs, complete_stage, finish_committed, stage_settings
 from train.inputs.settings import correction_of
+from train.inputs.signal import WAITING
 from train.model.saving import Whole, save_policy
+from train.steps.logprob_pass import PROBE
 from train.steps.mismatch import group_counts, mismatch_table
-from train.steps.probe import PROBE
-from train.steps.row import RowGroup
 from train.steps.steps import Learner
 from train.steps.tables import sample_table, step_table, token_table
 from warehouse.maintain.prune import prune_policies
@@ -22,8 +22,6 @@ from warehouse.store.checksums import OPTIMIZER, file_hashes, weights_sha256
 from warehouse.store.errors import counted
 from warehouse.store.json_files import json_bytes
 from warehouse.store.run_folder import Warehouse
-
-WAITING = "waiting"         # drop reason of rows that a later iteration trains on
 
 
 def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[dict[str, Any]], whole: Whole,
@@ -38,7 +36,7 @@ def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[d
     facts = {"scorer": inputs.scorer, "policy_version": iteration + 1, "num_steps": len(steps),
              "num_skipped": sum(step["skipped"] for step in steps),
              "num_processes": learner.processes.count, "groups": group_counts(batch),
-             "waiting": is_waiting(batch),
+             "waiting": any(row.drop_reason == WAITING for group in batch for row in group.rows),
              "correction": dict(zip(("name", "low", "high"), correction_of(settings), strict=True)),
              "mismatch": [line._asdict() for line in mismatch_table(batch, settings)]}
     warehouse.write_part("train_samples", 0, sample_table(batch, inputs), iteration=iteration)
@@ -91,8 +89,3 @@ def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch: list[dict[s
     return (f"iteration {inputs.iteration}: {counted(len(steps), 'step')}{without}, loss {loss:.4f}, "
             f"grad norm {norm:.4f}, {far}wrote policy {inputs.iteration + 1} "
             f"({sum(clock.seconds.values()):.1f} s: {phases})")
-
-
-def is_waiting(batch: list[RowGroup]) -> bool:
-    """Whether a later iteration will train on the rows."""
-    return any(row.drop_reason == WAITING for group in batch for row in group.rows)

@@ -5,12 +5,11 @@ from collections.abc import Callable
 
 import torch
 
-from train.finish import WAITING, is_waiting
 from train.inputs.asked import teacher_advantages
 from train.inputs.inputs import Inputs, stage_settings
 from train.inputs.options import TrainOptions
 from train.inputs.own_advantages import own_advantages
-from train.inputs.signal import NoGradient
+from train.inputs.signal import WAITING, NoGradient
 from train.steps.accelerator import Processes
 from train.steps.batch import build_batch, split_into_steps
 from train.steps.checkpoint import Checkpoints
@@ -27,9 +26,7 @@ def plan_batch(inputs: Inputs, settings: TrainOptions, checkpoints: Checkpoints,
     batch = build_batch(inputs.groups, inputs.iteration, settings,
                         advantages_given(inputs, settings, checkpoints, processes))
     wait_for_signal(inputs, batch, settings, say)
-    nothing = has_nothing(batch)
-    if nothing and not (settings.keep_if_nothing or settings.dry_run or is_waiting(batch)):
-        raise no_gradient(inputs, batch, settings.purpose)
+    nothing = has_nothing(inputs, batch, settings)
     plan = [] if nothing else split_into_steps(batch, settings, seed=f"{settings.seed}:{inputs.iteration}")
     if plan and settings.updates_per_batch and settings.updates_per_batch > len(plan):
         say(f"{counted(len(plan), 'optimizer step')} of {counted(len(batch), 'group')}, fewer than "
@@ -82,11 +79,9 @@ def wait_for_signal(inputs: Inputs, batch: list[RowGroup], settings: TrainOption
         f"iteration {inputs.iteration + 1} samples with the same policy")
 
 
-def has_nothing(batch: list[RowGroup]) -> bool:
-    """Whether every completion is known to give no gradient."""
-    return all(row.drop_reason for group in batch for row in group.rows)
-
-
-def no_gradient(inputs: Inputs, batch: list[RowGroup], purpose: str) -> NoGradient:
-    """The error if no completion has a gradient, with what the forward showed."""
-    return NoGradient(inputs, [row.drop_reason for group in batch for row in group.rows], purpose)
+def has_nothing(inputs: Inputs, batch: list[RowGroup], settings: TrainOptions) -> bool:
+    """Whether every completion is known to give no gradient; NoGradient unless the stage may go on so."""
+    reasons = [row.drop_reason for group in batch for row in group.rows]
+    if all(reasons) and not (settings.keep_if_nothing or settings.dry_run or WAITING in reasons):
+        raise NoGradient(inputs, reasons, settings.purpose)
+    return all(reasons)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from train.ask import How, write_logprobs
-from train.finish import finish, is_waiting
+from train.finish import finish
 from train.inputs.asked import Model, rollouts_of
 from train.inputs.inputs import Inputs, begin, mismatch_floor
 from train.inputs.options import TrainOptions
@@ -15,16 +15,15 @@ from train.inputs.telemetry import stage_numbers
 from train.model.loading import load_full
 from train.model.policy import SHARED_PROMPT, Policy
 from train.model.saving import whole_policy
-from train.plan import has_nothing, no_gradient, plan_batch, stored_logprobs
+from train.plan import has_nothing, plan_batch, stored_logprobs
 from train.resident import give_back_memory, keep, kept_or_loaded
 from train.start import check_fits, load_optimizer, open_processes, sharing
 from train.steps.accelerator import Processes, Tracker
 from train.steps.batch import weigh_rows
 from train.steps.budget import choose_tokens
 from train.steps.checkpoint import Checkpoints
-from train.steps.logprob_pass import COLUMNS, collect, fill_logprobs, hand_out
+from train.steps.logprob_pass import COLUMNS, collect, fill_logprobs, hand_out, make_probe
 from train.steps.mismatch import check_mismatch, lines_to_print, mismatch_table
-from train.steps.probe import make_probe
 from train.steps.row import RowGroup, forwardable
 from train.steps.steps import Learner, check_schedule, take_steps
 from warehouse.stages import warm
@@ -71,7 +70,8 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
             check_and_begin(warehouse, inputs, learner, say)
             clock.lap("old logprobs")
         if settings.dry_run:
-            end_dry_run(inputs, learner, say)
+            has_nothing(inputs, learner.batch, settings.replace(dry_run=False))
+            say("dry run: nothing was written")
             processes.close()
             return
         steps = take_steps(learner, stop=stop, say=say, log=tracker.log_step,
@@ -125,13 +125,6 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, policy
     return learner
 
 
-def end_dry_run(inputs: Inputs, learner: Learner, say: Callable[[str], None]) -> None:
-    """Raise what the stage would raise."""
-    if not (learner.plan or learner.settings.keep_if_nothing or is_waiting(learner.batch)):
-        raise no_gradient(inputs, learner.batch, learner.settings.purpose)
-    say("dry run: nothing was written")
-
-
 def compute_logprobs(warehouse: Warehouse, inputs: Inputs, learner: Learner, stop: StopRequest) -> None:
     """Old and reference logprobs of all rows, from the checkpoint if it has them."""
     stored = stored_logprobs(inputs, learner.settings, learner.checkpoints)
@@ -165,10 +158,8 @@ def check_and_begin(warehouse: Warehouse, inputs: Inputs, learner: Learner,
         say(line)
     check_mismatch(table, settings, engine_dtype=inputs.groups[0].dtype,
                    floor=mismatch_floor(warehouse, inputs.iteration), say=say)
-    if learner.plan and has_nothing(learner.batch):     # AdamW would still move by its moments
-        learner.plan.clear()
-        if not (settings.keep_if_nothing or settings.dry_run):
-            raise no_gradient(inputs, learner.batch, settings.purpose)
+    if learner.plan and has_nothing(inputs, learner.batch, settings):
+        learner.plan.clear()        # AdamW would still move by its moments
 
     def open_stage() -> None:
         begin(inputs, settings)
@@ -187,18 +178,7 @@ def name_what_to_lower(tokens_per_batch: Callable[[], int]) -> Iterator[None]:
         short = isinstance(error, (torch.OutOfMemoryError, MemoryError))
         if not short and "can't allocate memory" not in str(error):
             raise
-        raise StageError(f"Out of memory: {first_line(error)}. {_of_others()}Lower --tokens-per-batch, now "
-                         f"{tokens_per_batch() or 'not chosen yet'}, or share the weights over GPUs or with "
-                         "the CPU (docs/many-gpus.md); what was saved so far is kept.") from error
-
-
-def _of_others() -> str:
-    """Advice if other processes hold most of the GPU's memory, else ''."""
-    if not torch.cuda.is_initialized():
-        return ""
-    free, total = torch.cuda.mem_get_info()
-    others = total - free - torch.cuda.memory_reserved()
-    if others < total / 2:
-        return ""
-    return (f"Other processes hold {others >> 30} of the GPU's {total >> 30} GiB; an engine that samples "
-            "meanwhile takes the share that --gpu-memory-utilization of `rollout` sets. ")
+        raise StageError(f"Out of memory: {first_line(error)}. Lower --tokens-per-batch, now "
+                         f"{tokens_per_batch() or 'not chosen yet'}, or --gpu-memory-utilization of an "
+                         "engine that samples meanwhile, or share the weights over GPUs or with the CPU "
+                         "(docs/many-gpus.md); what was saved so far is kept.") from error

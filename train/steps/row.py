@@ -88,6 +88,12 @@ class RowGroup:
     def prompt_ids(self) -> Tensor:
         return torch.tensor(self.stored.prompt_ids, dtype=torch.long)
 
+    def with_rows(self, places: list[int]) -> PromptGroup:
+        """The group to forward, with some of its rows."""
+        rows = [self.rows[place] for place in places]
+        return PromptGroup(self.prompt_ids, [row.completion_ids for row in rows], self.stored.temperature,
+                           [row.support for row in rows])
+
     @property
     def forwardable(self) -> list[Row]:
         """Rows that have a token."""
@@ -97,10 +103,3 @@ class RowGroup:
 def forwardable(batch: list[RowGroup]) -> list[Row]:
     """Rows of all groups that have a token, one group after the other."""
     return [row for group in batch for row in group.forwardable]
-
-
-def prompt_groups(batch: list[RowGroup], chosen: dict[int, list[Row]]) -> list[PromptGroup]:
-    """The groups to forward: the chosen rows of each group number, in this order."""
-    return [PromptGroup(batch[number].prompt_ids, [row.completion_ids for row in rows],
-                        batch[number].stored.temperature, [row.support for row in rows])
-            for number, rows in chosen.items()]
