@@ -108,11 +108,9 @@ class Job:
         return [*([] if self.trained is None else [self.trained]), *(life.begun for life in lives if life)]
 
     def has_rows(self) -> bool:
-        """Whether any of its rows are sampled."""
         return bool(self.warehouse.parts("completions", **self.keys) or self.stage.written())
 
     def missing(self, prompts: list[dict[str, Any]], shard: Shard) -> list[Part]:
-        """Parts of a share that do not exist yet."""
         return missing_parts(self.warehouse, prompts, self.options.part_size, shard, **self.keys)
 
 
@@ -186,5 +184,4 @@ def find_job(warehouse: Warehouse, options: RolloutOptions) -> Job:
 
 
 def read_prompts(job: Job) -> list[dict[str, Any]]:
-    """Rows of the stored plan; empty if there is none."""
     return job.warehouse.read("prompts", **job.keys).to_pylist()

@@ -32,7 +32,6 @@ class CarryOver:
 
 
 def split_addresses(text: str | None) -> tuple[str, ...]:
-    """The addresses in --endpoint."""
     return tuple(url.rstrip("/") for url in (text or "").split(",") if url)
 
 
@@ -134,5 +133,4 @@ class RolloutOptions:
         metavar="SETTING", stored=False)
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with other values."""
         return replace(self, **changes)

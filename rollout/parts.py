@@ -24,7 +24,6 @@ class Part:
     decided: bool = False
 
     def without(self, groups: Collection[str]) -> Self:
-        """The same part without the completions of some groups."""
         return replace(self, members=[member for member in self.members
                                       if member[0]["group_id"] not in groups])
 
@@ -64,7 +63,6 @@ def carried_in_part(warehouse: Warehouse, number: int, **keys: Any) -> set[str]:
 
 
 def num_parts(prompts: list[dict[str, Any]], part_size: int) -> int:
-    """The number of parts of the whole rollout."""
     return math.ceil(len(prompts) / _prompts_per_part(prompts, part_size))
 
 
@@ -73,7 +71,6 @@ def _prompts_per_part(prompts: list[dict[str, Any]], part_size: int) -> int:
 
 
 def rollout_facts(warehouse: Warehouse, **keys: Any) -> dict[str, Any]:
-    """Counts over the whole rollout, parts of earlier runs included."""
     columns = ["task_id", "group_id", "num_completion_tokens", "finish_reason"]
     rows = warehouse.read("completions", columns, **keys)
     tokens, reasons = rows["num_completion_tokens"].to_pylist(), rows["finish_reason"].to_pylist()

@@ -91,10 +91,7 @@ def check_prompts(job: Job) -> None:
 
 def sample_and_finish(job: Job, plan: Plan, engine: Engine | None, clock: Clock,
                       stop: StopRequest) -> list[str]:
-    """Sample what is missing of a rollout, or of this worker's share; return the lines to print.
-
-    Everything happens before a resident engine goes to sleep.
-    """
+    """Sample what is missing of this worker's share, before a resident engine sleeps; the lines to print."""
     writing, sampled = sample(job, plan, engine, stop)
     clock.lap("sampling")
     job.warehouse.check_live("rollout", **job.keys)

@@ -88,7 +88,6 @@ class OpenParts:
                          {groups[index] for index in self.missing if self.members[index][0].decided})
 
     def requests(self) -> Iterator[Request]:
-        """The missing completions, as requests to the engine."""
         for index in self.missing:
             part, member = self.members[index]
             yield _request(index, member, self.spills[part.number].drawn.get(_key(member)))
@@ -107,7 +106,6 @@ class OpenParts:
             self.write_if_whole(part)
 
     def write_if_whole(self, part: Part) -> None:
-        """Write the part if its last completion is there."""
         if self._is_whole(part):
             with self.clock.phase("writing"):
                 self._write(self._decide(part, []) if self.ending and not part.decided else part)
@@ -156,10 +154,7 @@ class OpenParts:
 
 def _and_its_failure(sampled: Iterator[Sampled | Request | None],
                      stop: StopRequest) -> Generator[Sampled | Request | Exception | None, None, None]:
-    """The engine's results, and its failure as the last item, so that earlier results are saved first.
-
-    None comes first if the stop is due already.
-    """
+    """The engine's results, then its failure, so that results are saved first; None if the stop is due."""
     if stop.due():
         yield None
     try:

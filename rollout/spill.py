@@ -49,7 +49,6 @@ class Spill:
         self.fresh = {}
 
     def has(self, member: tuple[dict[str, Any], int]) -> bool:
-        """Whether the completion of (prompt row, sample index) is here."""
         prompt, sample = member
         return (prompt["task_id"], sample) in self.rows
 
@@ -87,7 +86,6 @@ class Spill:
 
 
 def key_of(row: dict[str, Any]) -> Key:
-    """The key of a completion within its rollout."""
     return row["task_id"], row["sample_index"]
 
 

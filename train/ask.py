@@ -42,10 +42,7 @@ class How(NamedTuple):
 
 def write_logprobs(warehouse: Warehouse, models: Iterable[Model], rollouts: list[Life], how: How,
                    processes: Processes, stop: StopRequest, say: Callable[[str], None]) -> None:
-    """Write the logprobs of every model for every rollout; existing parts are kept.
-
-    StageStopped after a request to stop; finished parts are kept.
-    """
+    """Write the logprobs of every model for every rollout; parts that exist are kept, also after a stop."""
     check_base(warehouse)
     for model in models:
         loaded = dict[str, Policy]()
@@ -104,7 +101,6 @@ def dtype_of(part: Path) -> str | None:
 
 
 def _load(warehouse: Warehouse, model: Model, dtype: str, processes: Processes) -> Policy:
-    """The model, loaded as the trainer loads it."""
     version, shared = model.policy_version, dict[str, Any](dtype=dtype, device=processes.device,
                                                            sharding=processes.sharding)
     if version is None:
@@ -121,7 +117,6 @@ def _load(warehouse: Warehouse, model: Model, dtype: str, processes: Processes) 
 
 def _rows(policy: Policy, model: Model, part: Path, prompts: pa.Table, how: How, processes: Processes, *,
           iteration: int, purpose: str) -> pa.Table:
-    """Rows of `policy_logprobs` for one part of completions."""
     groups = groups_of_part(part, prompts, iteration, purpose)
     check_fits(policy, groups)
     batch = [RowGroup(group, [Row(rollout, iteration) for rollout in group.rollouts], 0) for group in groups]

@@ -58,7 +58,6 @@ def export(run: str, policy: int | None, output: Path, dtype: str | None) -> Non
 
 
 def chosen_iterations(_context: click.Context, _option: object, value: str | None) -> set[int] | None:
-    """The iterations that --iterations names."""
     if value is None:
         return None
     ranges = [RANGE.fullmatch(piece.strip()) for piece in value.split(",")]

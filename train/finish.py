@@ -78,7 +78,6 @@ def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts:
 
 def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch: list[dict[str, Any]],
               clock: Clock) -> str:
-    """What the stage did, in one line."""
     count = max(1, len(steps))
     loss, norm = (sum(step[key] for step in steps) / count for key in ("loss", "grad_norm"))
     far = "".join(f"{'off-policy' if line['staleness'] else 'mismatch'} k3 {line['mismatch_kl']:.1e}, "

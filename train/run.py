@@ -111,7 +111,6 @@ def track(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, processe
 def prepare(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, policy: Policy,
             batch: list[RowGroup], plan: list[list[int]], checkpoints: Checkpoints, processes: Processes,
             say: Callable[[str], None]) -> Learner:
-    """Policy, optimizer, rows and their split into steps as one."""
     if policy.attention != SHARED_PROMPT:
         say(sharing(policy, inputs.groups))
     # These need the old logprobs of all rows before the first gradient, and a dry run prints a table of them.

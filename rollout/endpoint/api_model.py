@@ -52,7 +52,6 @@ class ApiEngine:
         self.server = Server(url if urlsplit(url).path else f"{url}/v1", self.session)
 
     def close(self) -> None:
-        """Close the connections."""
         self.loop.run_until_complete(self.session.close())
         self.loop.close()
 
@@ -158,7 +157,6 @@ class ApiEngine:
         return Sampled(request.index, ids, None, text, ended, host=self.server.host, cost=cost)
 
     def _left_out(self, refused: list[Request]) -> StageError:
-        """The error for refused requests, raised after all others are answered."""
         prompts = list(dict.fromkeys(request.messages for request in refused))
         begin = str(json.loads(prompts[0])[-1]["content"])[:SHOWN]
         return StageError(

@@ -51,10 +51,7 @@ class EndpointEngine:
         self.loop.close()
 
     def serving(self, kind: str, asked: str) -> str | None:
-        """How the policy is served, 'adapter' or 'merged'; None for a policy without an adapter.
-
-        A server that takes adapters keeps its base weights; any other server gets whole weights.
-        """
+        """How the policy is served, 'adapter' or 'merged'; None for a policy without an adapter."""
         able = "adapter" if self.takes_adapters else "merged"
         if (kind == "lora" and asked not in ("auto", able)) or (kind == "full" and self.takes_adapters):
             started = ("with --enable-lora: it keeps its base and takes adapters" if self.takes_adapters
@@ -81,10 +78,7 @@ class EndpointEngine:
 
     def sample(self, requests: Iterable[Request], sampling: Sampling,
                over: Callable[[], bool] | None = None) -> Iterator[Sampled | Request | None]:
-        """Spread the requests over the servers; yield each completion once it is whole; None is a heartbeat.
-
-        StageError when no server is left. Nothing is carried over.
-        """
+        """Yield each completion once it is whole; None is a heartbeat. StageError when no server is left."""
         work = Work(requests)
         yield from results(self.loop, work, self._serve(work, sampling))
 
@@ -148,7 +142,6 @@ class EndpointEngine:
                              "command again when a server runs.")
 
     async def _work(self, server: Server, work: Work, sampling: Sampling) -> None:
-        """Serve one request after the other until the server is lost."""
         while request := await work.next(lambda: not server.lost):
             life = server.life
             try:

@@ -161,7 +161,6 @@ class Server:
                              "environment and must see the folder under the same path.") from error
 
     async def token_ids(self, text: str) -> list[int]:
-        """Token ids of a text by its tokenizer, without added tokens."""
         body = {"model": self.base, "prompt": text, "add_special_tokens": False}
         return (await self.ask("/tokenize", body, seconds=PATIENCE))["tokens"]
 
@@ -240,7 +239,6 @@ async def read_text(chunks: AsyncIterator[bytes], packing: str | None, most: int
 
 
 def _unreachable(error: aiohttp.ClientConnectorError) -> str:
-    """Why a server cannot be reached, in words."""
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "no machine has that name"
     if isinstance(error.os_error, ConnectionRefusedError):

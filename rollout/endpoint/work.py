@@ -67,7 +67,6 @@ class Work:
         return None
 
     def finish(self, sampled: Sampled) -> None:
-        """Store a completion."""
         self.answered = True
         self.finished.put_nowait(sampled)
         self._land()
@@ -94,7 +93,6 @@ class Work:
         return FIRST_PAUSE * 2 ** self.attempts[request.index]
 
     def is_done(self) -> bool:
-        """True if nothing waits and nothing is in flight."""
         return self.exhausted and not self.returned and not self.num_in_flight
 
     def _land(self) -> None:

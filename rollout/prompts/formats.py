@@ -104,7 +104,6 @@ def render_pairs(pairs: Sequence[dict[str, Any]]) -> str:
 
 
 def render_pair(pair: dict[str, Any]) -> str:
-    """Text of one pair."""
     digits = grid_encoder("digits")
     return f"In\n{digits(pair['input'])}\nOut\n{digits(pair['output'])}\n"
 

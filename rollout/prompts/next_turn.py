@@ -123,7 +123,6 @@ def label(text: str, places: list[int], contents: list[tuple[str, str]]) -> list
 
 
 def segment(start: int, length: int, kind: str) -> Segment:
-    """`length` tokens of a kind, from position `start` of the prompt's ids."""
     return {"start": start, "length": length, "kind": kind}
 
 
@@ -140,6 +139,5 @@ def join(*several: list[Segment], by: str = "kind") -> list[Segment]:
 
 
 def clip(segments: list[Segment], length: int) -> list[Segment]:
-    """Segments of the first `length` tokens."""
     return [{**each, "length": min(each["length"], length - each["start"])}
             for each in segments if each["start"] < length]

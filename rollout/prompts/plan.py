@@ -61,10 +61,7 @@ def prompt_seed(seed: int, iteration: int, purpose: str, task_id: str, index: in
 
 
 def make_plan(tasks: list[dict[str, Any]], settings: PlanSettings, encode: Encode) -> Plan:
-    """Prompts of the first `num_tasks` tasks with a prompt that fits, in the order drawn.
-
-    Raises StageError when no prompt fits.
-    """
+    """Prompts of the first `num_tasks` tasks with a prompt that fits, as drawn; StageError if none."""
     plan, options = Plan(), settings.options
     size = options.prompts_per_task * options.group_size
     wanted = (min(options.num_tasks or len(tasks), len(tasks)) * size - settings.num_taken) // size

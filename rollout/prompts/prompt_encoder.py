@@ -92,5 +92,4 @@ class PromptEncoder:
         return encoded["input_ids"], [first for first, _ in encoded["offset_mapping"]]
 
     def decode(self, ids: list[int]) -> str:
-        """Text of a completion, without special tokens."""
         return self.tokenizer.decode(ids, skip_special_tokens=True)

@@ -67,9 +67,8 @@ def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_
                 purpose: str = "train", alone: bool = False) -> list[Group]:
     """Groups of one iteration's rows of a purpose, in stored order; StageError for unusable rows.
 
-    `alone` allows groups of one completion, because no advantage is relative to the group.
-
-    Rows of another model have no logprobs, so nothing weighs them and their sampling options do not matter.
+    `alone` allows groups of one completion, because no advantage is relative to the group. Rows of another
+    model have no logprobs, so nothing weighs them and their sampling options do not matter.
     """
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
     prompts = warehouse.read("prompts", columns=PROMPT_COLUMNS, **keys)
@@ -122,7 +121,6 @@ def groups_of_part(part: Path, prompts: pa.Table, iteration: int, purpose: str) 
 
 def _join(prompts: pa.Table, completions: pa.Table, rewards: Rewards | None, scorer: str, *, iteration: int,
           purpose: str) -> list[Group]:
-    """The groups of the completions, each with its prompt."""
     planned = {row["group_id"]: row | {"prompt_ids": ids} for row, ids in zip(
         prompts.drop_columns("prompt_ids").to_pylist(), _lists(prompts, "prompt_ids"), strict=True)}
     members: dict[str, list[tuple[dict[str, Any], Rollout]]] = {}
@@ -218,10 +216,7 @@ def _lists(table: pa.Table, column: str) -> list[np.ndarray]:
 
 
 def _supports(completions: pa.Table) -> list[tuple[np.ndarray, np.ndarray] | None]:
-    """For each completion the ids kept by truncation, concatenated over its tokens; their number per token.
-
-    None if nothing is stored.
-    """
+    """For each completion the ids kept by truncation and their number per token; or None."""
     stored = (row.values for row in completions.column("support_ids"))
     return [None if lists is None else (lists.flatten().to_numpy(), lists.value_lengths().to_numpy())
             for lists in stored]

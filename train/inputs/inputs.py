@@ -133,10 +133,7 @@ def mismatch_floor(warehouse: Warehouse, iteration: int) -> float | None:
 
 
 def finish_committed(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions) -> bool:
-    """Complete a stage that was killed after its policy was written; False if it was not.
-
-    StageError if the stage was begun with other settings.
-    """
+    """Complete a stage that was killed after its policy was written; False if it was not."""
     if inputs.stage.life is None:
         return False
     begin(inputs, settings)
@@ -159,7 +156,6 @@ def complete_stage(inputs: Inputs, facts: dict[str, Any]) -> None:
 
 def _load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions,
                base: str = "train") -> list[Group]:
-    """Groups of all trained turns of an iteration."""
     groups = []
     for purpose in warehouse.state.turns(iteration, base) or [base]:
         turn = turn_of(purpose)
@@ -181,10 +177,7 @@ def _load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: Tra
 
 def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions,
                   waiting: list[int]) -> list[Group]:
-    """Groups that wait, and groups at most `--replay` policy versions old.
-
-    Iterations that a rollback left behind are excluded.
-    """
+    """Groups that wait, and groups at most `--replay` versions old that no rollback left behind."""
     groups = []
     replayed = {*range(max(0, iteration - settings.replay), iteration)}
     for earlier in sorted({*waiting, *replayed - warehouse.state.given_up_iterations(iteration)}):

@@ -74,7 +74,6 @@ class Tracker:
             self._accelerator.log(numbers, step=step)
 
     def log_step(self, metrics: dict[str, Any]) -> None:
-        """Send the metrics of one optimizer step as `train/<name>`."""
         self.log({f"train/{name}": value for name, value in metrics.items()}, metrics["global_step"])
 
 
@@ -117,7 +116,6 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """True in the process that writes and prints."""
         return self.index == 0
 
     def by_first(self, work: Callable[[], T]) -> T:
@@ -229,7 +227,6 @@ def _is_on(variable: str) -> bool:
 
 
 def _check_device(name: str | None) -> None:
-    """StageError for an unknown device, or one that this machine does not have."""
     try:
         device = torch.device(name or "cpu")
         there = device.type == "cpu" or (device.type == "cuda"

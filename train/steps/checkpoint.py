@@ -48,7 +48,6 @@ class Checkpoints:
         return load_file(str(path)) if path.exists() else None
 
     def holds_steps(self) -> bool:
-        """True if the stage got past its first step."""
         return max(self._numbers(), default=0) > 0
 
     def save(self, step: int, policy: Policy, optimizer: torch.optim.Optimizer,
@@ -141,7 +140,6 @@ def fill_moments(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _tensors(trained: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Weights and moments by name."""
     weights = {f"weight.{name}": parameter.detach() for name, parameter in trained.items()}
     return weights | {f"{key}.{name}": value for name, parameter in trained.items()
                       for key, value in optimizer.state[parameter].items()}

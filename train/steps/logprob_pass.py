@@ -24,10 +24,7 @@ Pack = tuple[list[PromptGroup], list[Place]]
 
 def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, tokens_per_batch: int,
                   column: str, stop: StopRequest | None = None) -> None:
-    """Set old_logprobs and entropy, or ref_logprobs, of every row without them; processes share the work.
-
-    StageStopped after a request to stop.
-    """
+    """Set old_logprobs and entropy, or ref_logprobs, of every row without them; processes share the work."""
     missing = {index: [place for place, row in enumerate(group.rows)
                        if row.num_tokens and not len(getattr(row, column))]
                for index, group in enumerate(batch)}

@@ -89,7 +89,6 @@ class RowGroup:
         return torch.tensor(self.stored.prompt_ids, dtype=torch.long)
 
     def with_rows(self, places: list[int]) -> PromptGroup:
-        """The group to forward, with some of its rows."""
         rows = [self.rows[place] for place in places]
         return PromptGroup(self.prompt_ids, [row.completion_ids for row in rows], self.stored.temperature,
                            [row.support for row in rows])

@@ -42,16 +42,12 @@ class Learner:
     online: bool                    # a single step: pi_old comes from its own forward
 
     def num_parameters(self) -> int:
-        """The number of trained parameters."""
         return sum(parameter.numel() for parameter in self.policy.trainable().values())
 
 
 def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[], None],
                say: Callable[[str], None], log: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
-    """Metrics of every step from the latest checkpoint on; StageStopped on a request to stop, all saved.
-
-    `before_update` runs before the first update of an online stage, with the old logprobs at hand.
-    """
+    """Metrics of every step from the latest checkpoint on; StageStopped on a request to stop, all saved."""
     steps, tokens = learner.checkpoints.restore(learner.policy, learner.optimizer)
     hand_out(forwardable(learner.batch), tokens)
     saved, saved_at, first = len(steps), time.monotonic(), learner.processes.first
@@ -81,7 +77,6 @@ def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[
 
 
 def save_steps(learner: Learner, steps: list[dict[str, Any]]) -> None:
-    """Save a checkpoint after the last of `steps`."""
     learner.checkpoints.save(len(steps), learner.policy, learner.optimizer, steps,
                              collect(learner.batch, STEP_COLUMNS))
 
