@@ -68,18 +68,6 @@ def _all_pairs(pairs: list[dict[str, Any]], _options: dict[str, str]) -> list[in
     return list(range(len(pairs)))
 
 
-def _compact_pairs(pairs: list[dict[str, Any]], options: dict[str, str]) -> list[int]:
-    return choose_pairs(pairs, max_pairs=_count(options, "max_pairs"),
-                        max_characters=_count(options, "max_characters"))
-
-
-def _count(options: dict[str, str], name: str) -> int:
-    if not options[name].isdigit() or int(options[name]) < 1:
-        raise StageError(f"--format-option {name}={options[name]} is not a whole number from 1 on. "
-                         "Correct it.")
-    return int(options[name])
-
-
 def choose_pairs(pairs: Sequence[dict[str, Any]], *, max_pairs: int = 3,
                  max_characters: int = 700) -> list[int]:
     """Indices of the pairs to show, in their original order: the smallest first while they fit.
@@ -127,7 +115,7 @@ CHAT_OPTIONS = {
     "prefill": "",
 }
 FORMATS = {format.name: format for format in (
-    Format("compact@1", {"max_pairs": "3", "max_characters": "700"}, _compact_pairs,
+    Format("compact@1", {}, lambda pairs, _options: choose_pairs(pairs),
            lambda shown, _options: [{"role": "user", "content": render_pairs(shown.pairs)}], False),
     Format("chat@1", CHAT_OPTIONS, _all_pairs, _chat, True),
 )}
