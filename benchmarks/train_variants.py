@@ -32,10 +32,10 @@ from train.objective.losses import clipped_surrogate
 from train.start import new_optimizer
 from train.steps import gradients, logprob_pass
 from train.steps.accelerator import Processes
-from train.steps.batch import build_batch, weigh_rows
 from train.steps.budget import choose_tokens
 from train.steps.checkpoint import Checkpoints
 from train.steps.logprob_pass import fill_logprobs
+from train.steps.row import build_batch, weigh_rows
 from train.steps.steps import Learner, take_step
 from warehouse.stages.stop import StopRequest
 from warehouse.store.run_folder import Warehouse

@@ -18,9 +18,8 @@ from rollout.options import CarryOver, RolloutOptions
 from rollout.parts import num_parts, rollout_facts, split_parts
 from rollout.prompts.formats import find_format
 from rollout.prompts.next_turn import plan_turn
-from rollout.prompts.parents import choose_parents
 from rollout.prompts.plan import Plan, PlanSettings, make_plan
-from rollout.prompts.selection import choose_tasks, training_visits
+from rollout.prompts.selection import choose_parents, choose_tasks, training_visits
 from rollout.sample import sample_parts
 from rollout.settings import check_options, format_options, prompt_limit
 from rollout.start import LoadEncoder, StartEngine, engine_to_start, start

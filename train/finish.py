@@ -5,16 +5,18 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
+import pyarrow as pa
 import torch
 
 from train.inputs.inputs import Inputs, complete_stage, finish_committed, stage_settings
 from train.inputs.settings import correction_of
 from train.inputs.signal import WAITING
 from train.model.saving import Whole, save_policy
+from train.objective.correction import k3
 from train.steps.logprob_pass import PROBE
 from train.steps.mismatch import group_counts, mismatch_table
+from train.steps.row import Row, RowGroup
 from train.steps.steps import Learner
-from train.steps.tables import sample_table, step_table, token_table
 from warehouse.maintain.prune import prune_policies
 from warehouse.stages.clock import Clock
 from warehouse.stages.space import check_space, checkpoint_bytes
@@ -22,6 +24,9 @@ from warehouse.store.checksums import OPTIMIZER, file_hashes, weights_sha256
 from warehouse.store.errors import counted
 from warehouse.store.json_files import json_bytes
 from warehouse.store.run_folder import Warehouse
+from warehouse.store.schema import arrow_schema
+
+STEP_EXTRA = ("policy_k2", "policy_ess", "num_forwarded_tokens", "skipped")
 
 
 def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[dict[str, Any]], whole: Whole,
@@ -88,3 +93,59 @@ def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch: list[dict[s
     return (f"iteration {inputs.iteration}: {counted(len(steps), 'step')}{without}, loss {loss:.4f}, "
             f"grad norm {norm:.4f}, {far}wrote policy {inputs.iteration + 1} "
             f"({sum(clock.seconds.values()):.1f} s: {phases})")
+
+
+def sample_table(batch: list[RowGroup], inputs: Inputs) -> pa.Table:
+    """Rows of `train_samples`, in the order the groups were read."""
+    rows = [_sample(group, row, inputs) for group in batch for row in group.rows]
+    return pa.Table.from_pylist(rows, schema=arrow_schema("train_samples"))
+
+
+def token_table(batch: list[RowGroup], inputs: Inputs) -> pa.Table:
+    """Rows of `train_tokens`: the completions that had a gradient in a step."""
+    rows = [{"iteration": group.stored.iteration, "purpose": group.stored.purpose,
+             "task_id": row.rollout.task_id, "sample_index": row.rollout.sample_index,
+             "trained_iteration": inputs.iteration,
+             "optimizer_step": row.step, "log_drift": row.log_drift.numpy(),
+             "clipped": row.clipped.numpy().astype("int8")}
+            for group in batch for row in group.rows
+            if row.step is not None and not row.drop_reason and len(row.log_drift)
+            and not row.log_drift.isnan().any()]
+    return pa.Table.from_pylist(rows, schema=arrow_schema("train_tokens"))
+
+
+def step_table(steps: list[dict[str, Any]], inputs: Inputs) -> pa.Table:
+    """Rows of `train_steps`; metrics without a column go into `extra`."""
+    schema = arrow_schema("train_steps")
+    rows = []
+    for step in steps:
+        extra = json.dumps({key: step.get(key) for key in STEP_EXTRA})
+        rows.append({**{key: value for key, value in step.items() if key in schema.names},
+                     "iteration": inputs.iteration, "policy_version": inputs.iteration, "extra": extra})
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _sample(group: RowGroup, row: Row, inputs: Inputs) -> dict[str, Any]:
+    rollout, n = row.rollout, row.num_tokens
+    compared = n and bool(group.stored.policies) and None not in group.stored.policies.values()
+    gap = row.log_ratio.double()
+    from_base = (row.old_logprobs - row.ref_logprobs).double() if len(row.ref_logprobs) else row.ref_logprobs
+    return {
+        "iteration": group.stored.iteration, "purpose": group.stored.purpose, "task_id": rollout.task_id,
+        "sample_index": rollout.sample_index, "group_id": group.stored.group_id, "scorer": inputs.scorer,
+        "trained_iteration": inputs.iteration,
+        "staleness": int(row.staleness.max()) if n else group.staleness,
+        "optimizer_step": None if row.drop_reason else row.step,
+        "reward": None if rollout.reward != rollout.reward else rollout.reward, "advantage": row.advantage,
+        "num_trainable_tokens": row.num_trainable_tokens, "drop_reason": row.drop_reason,
+        "old_logprobs": row.old_logprobs.numpy(),
+        "log_ratio_mean": gap.mean().item() if compared else None,
+        "log_ratio_abs_mean": gap.abs().mean().item() if compared else None,
+        "log_ratio_abs_max": gap.abs().max().item() if compared else None,
+        "mismatch_kl": k3(gap).mean().item() if compared else None,
+        "importance_weight_mean": row.weights.mean().item() if n else None,
+        "kept_fraction": row.kept.double().mean().item() if n else None,
+        "entropy": row.entropy.mean().item() if n else None,
+        "base_kl": k3(-from_base).mean().item() if len(from_base) else None,
+        "base_log_ratio": from_base.mean().item() if len(from_base) else None,
+    }

@@ -15,16 +15,22 @@ from train.inputs.telemetry import stage_numbers
 from train.model.loading import load_full
 from train.model.policy import SHARED_PROMPT, Policy
 from train.model.saving import whole_policy
-from train.plan import has_nothing, plan_batch, stored_logprobs
 from train.resident import give_back_memory, keep, kept_or_loaded
-from train.start import check_fits, load_optimizer, open_processes, sharing
+from train.start import (
+    check_fits,
+    has_nothing,
+    load_optimizer,
+    open_processes,
+    plan_batch,
+    sharing,
+    stored_logprobs,
+)
 from train.steps.accelerator import Processes, Tracker
-from train.steps.batch import weigh_rows
 from train.steps.budget import choose_tokens
 from train.steps.checkpoint import Checkpoints
 from train.steps.logprob_pass import COLUMNS, collect, fill_logprobs, hand_out, make_probe
 from train.steps.mismatch import check_mismatch, lines_to_print, mismatch_table
-from train.steps.row import RowGroup, forwardable
+from train.steps.row import RowGroup, forwardable, weigh_rows
 from train.steps.steps import Learner, check_schedule, take_steps
 from warehouse.stages import warm
 from warehouse.stages.clock import Clock

@@ -16,9 +16,8 @@ from train.objective.correction import clamp_log_ratio, k3, off_policy_mask
 from train.objective.loss_table import find_loss
 from train.objective.losses import importance_ratio, kl_to_reference, token_losses
 from train.steps.accelerator import Processes
-from train.steps.batch import has_gradient, weigh_rows
 from train.steps.logprob_pass import Place, exchange, in_step, packs_to_forward
-from train.steps.row import Row, RowGroup
+from train.steps.row import Row, RowGroup, has_gradient, weigh_rows
 
 SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "weight", "weight_squared", "base_kl",
         "base_log_ratio")

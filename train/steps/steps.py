@@ -14,11 +14,10 @@ from train.model.policy import Policy
 from train.model.sharding import local
 from train.objective.correction import effective_sample_size
 from train.steps.accelerator import Processes
-from train.steps.batch import plan_step
 from train.steps.checkpoint import Checkpoints
 from train.steps.gradients import accumulate
 from train.steps.logprob_pass import STEP_COLUMNS, collect, hand_out
-from train.steps.row import Row, RowGroup, forwardable
+from train.steps.row import Row, RowGroup, forwardable, plan_step
 from warehouse.stages.clock import bar_interval
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError, first_line
