@@ -107,9 +107,6 @@ class Job:
         lives = [state.life("rollout", *key) for key in before]
         return [*([] if self.trained is None else [self.trained]), *(life.begun for life in lives if life)]
 
-    def has_rows(self) -> bool:
-        return bool(self.warehouse.parts("completions", **self.keys) or self.stage.written())
-
     def missing(self, prompts: list[dict[str, Any]], shard: Shard) -> list[Part]:
         return missing_parts(self.warehouse, prompts, self.options.part_size, shard, **self.keys)
 

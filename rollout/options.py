@@ -32,7 +32,7 @@ class CarryOver:
 
 
 def split_addresses(text: str | None) -> tuple[str, ...]:
-    return tuple(url.rstrip("/") for url in (text or "").split(",") if url)
+    return tuple(dict.fromkeys(url.rstrip("/") for url in (text or "").split(",") if url))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Parts of a rollout: the completions of each, which are missing, and counts over all."""
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -48,7 +47,7 @@ def split_parts(prompts: list[dict[str, Any]], part_size: int, shard: Shard) -> 
     The plan alone decides which part a completion belongs to, never the order of arrival, so a kill does not
     keep only the short ones.
     """
-    per_part = _prompts_per_part(prompts, part_size)
+    per_part = max(1, part_size // prompts[0]["group_size"])
     return [Part(number, [(prompt, prompt["group_index"] * prompt["group_size"] + sample)
                           for prompt in prompts[first:first + per_part]
                           for sample in range(prompt["group_size"])])
@@ -62,30 +61,14 @@ def carried_in_part(warehouse: Warehouse, number: int, **keys: Any) -> set[str]:
     return set(read_parts(paths, "carried", ["group_id"])["group_id"].to_pylist())
 
 
-def num_parts(prompts: list[dict[str, Any]], part_size: int) -> int:
-    return math.ceil(len(prompts) / _prompts_per_part(prompts, part_size))
-
-
-def _prompts_per_part(prompts: list[dict[str, Any]], part_size: int) -> int:
-    return max(1, part_size // prompts[0]["group_size"])
-
-
 def rollout_facts(warehouse: Warehouse, **keys: Any) -> dict[str, Any]:
     columns = ["task_id", "group_id", "num_completion_tokens", "finish_reason"]
     rows = warehouse.read("completions", columns, **keys)
-    tokens, reasons = rows["num_completion_tokens"].to_pylist(), rows["finish_reason"].to_pylist()
-    return {"num_completions": len(tokens), "num_tokens": sum(tokens),
-            "num_groups": len(set(rows["group_id"].to_pylist())),
-            "num_tasks": len(set(rows["task_id"].to_pylist())),
-            "num_truncated": sum(reason in CUT_OFF for reason in reasons),
-            **_carried_facts(warehouse, **keys)}
-
-
-def _carried_facts(warehouse: Warehouse, **keys: Any) -> dict[str, Any]:
-    """What is left to the next iteration: groups, their unfinished completions and all their tokens."""
-    rows = warehouse.read("carried", ["group_id", "finish_reason", "num_completion_tokens"], **keys)
-    if not rows.num_rows:
-        return {}
-    return {"num_carried_groups": len(rows["group_id"].unique()),
-            "num_carried_unfinished": rows["finish_reason"].null_count,
-            "num_carried_tokens": sum(rows["num_completion_tokens"].to_pylist())}
+    left = warehouse.read("carried", columns[1:], **keys)
+    facts = {"num_completions": rows.num_rows, "num_tokens": sum(rows["num_completion_tokens"].to_pylist()),
+             "num_groups": len(rows["group_id"].unique()), "num_tasks": len(rows["task_id"].unique()),
+             "num_truncated": sum(reason in CUT_OFF for reason in rows["finish_reason"].to_pylist())}
+    return facts if not left.num_rows else facts | {
+        "num_carried_groups": len(left["group_id"].unique()),
+        "num_carried_unfinished": left["finish_reason"].null_count,
+        "num_carried_tokens": sum(left["num_completion_tokens"].to_pylist())}

@@ -15,7 +15,7 @@ from rollout.endpoint.tokenizer import load_encoder as load_tokenizer
 from rollout.engines.engine import Engine
 from rollout.job import Job, find_jobs, read_prompts
 from rollout.options import CarryOver, RolloutOptions
-from rollout.parts import num_parts, rollout_facts, split_parts
+from rollout.parts import rollout_facts, split_parts
 from rollout.prompts.formats import find_format
 from rollout.prompts.next_turn import plan_turn
 from rollout.prompts.plan import Plan, PlanSettings, make_plan
@@ -157,7 +157,8 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
         return sample_parts(job.warehouse, engine, parts, options.sampling, job.policy, stop, serve=job.serve,
                             spill_seconds=options.spill_seconds, begun=plan.begun, ending=ending, **keys)
     except Refused as refusal:          # an unknown --api-model must not be recorded
-        if options.model and refusal.status not in OF_THE_KEY and not job.has_rows():
+        if options.model and refusal.status not in OF_THE_KEY and not (
+                job.warehouse.parts("completions", **keys) or job.stage.written()):
             discard(job.warehouse, **keys)
         raise
 
@@ -168,7 +169,8 @@ def finish(job: Job, plan: Plan, seconds: dict[str, float], sampled: int) -> lis
     facts = {**rollout_facts(job.warehouse, **job.keys), **(read_json(job.plan_file) or {}),
              "num_tokens_sampled_last": sampled,
              "seconds": {name: round(value, 3) for name, value in seconds.items()}}
-    job.stage.complete(facts, range(num_parts(plan.rows, job.options.part_size)))
+    parts = split_parts(plan.rows, job.options.part_size, Shard())
+    job.stage.complete(facts, [part.number for part in parts])
     too_long = facts["prompts_too_long"]
     left_out = f"; {counted(too_long, 'task')} left out because the prompt is too long" if too_long else ""
     left = facts.get("num_carried_groups", 0)

@@ -4,7 +4,7 @@ import platform
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -177,12 +177,9 @@ def _reason_to_end(failure: Exception | None, stop: StopRequest, kept: str) -> E
 def _request(index: int, member: Member, drawn: Row | None) -> Request:
     """The engine's request for a completion, from its first token or from where it was left."""
     prompt, sample = member
-    request = Request(index, prompt["prompt_ids"], _completion_seed(prompt, sample),
-                      prompt.get("messages") or "", sample)
-    if drawn is None:
-        return request
-    return replace(request, seed=drawn["seed"], drawn_ids=drawn["completion_ids"],
-                   drawn_logprobs=drawn["behaviour_logprobs"])
+    so_far = (drawn["completion_ids"], drawn["behaviour_logprobs"]) if drawn else ()
+    return Request(index, prompt["prompt_ids"], drawn["seed"] if drawn else _completion_seed(prompt, sample),
+                   prompt.get("messages") or "", sample, *so_far)
 
 
 def _key(member: Member) -> Key:

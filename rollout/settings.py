@@ -45,9 +45,6 @@ def check_options(options: RolloutOptions) -> None:
         if not url.startswith(("http://", "https://")):
             raise StageError(f"--endpoint {url} is not the address of a server. Write http://HOST:PORT, "
                              "without a path behind it.")
-    if len(set(options.endpoint)) < len(options.endpoint):
-        twice = max(options.endpoint, key=options.endpoint.count)
-        raise StageError(f"--endpoint names {twice} twice. Name every server once.")
     if options.tensor_parallel_size > 1 and not options.endpoint and on_cpu():
         raise StageError(f"--tensor-parallel-size {options.tensor_parallel_size} spans GPUs, but the "
                          "installed vLLM is the CPU build. Leave it out.")

@@ -98,12 +98,12 @@ class ApiEngine:
     async def _ask(self, request: Request, sampling: Sampling) -> Sampled:
         """The service's answer; wait first if the service asked for a pause."""
         await asyncio.sleep(self.resting_until - time.monotonic())
-        body = {"model": self.model, "messages": json.loads(request.messages), **_parameters(sampling)}
         limit_name = self.limit_name            # other workers may change it meanwhile
-        body[limit_name] = body.pop("max_tokens")
+        body = {"model": self.model, "messages": json.loads(request.messages), "seed": request.seed % 2**31,
+                limit_name: sampling.max_tokens, "temperature": sampling.temperature, "top_p": sampling.top_p,
+                **{name: getattr(sampling, name) for name in sampling.departures()}}    # known to vLLM alone
         try:
-            response = await self.server.ask("/chat/completions", {**body, "seed": request.seed % 2**31},
-                                             seconds=ANSWERING)
+            response = await self.server.ask("/chat/completions", body, seconds=ANSWERING)
         except Refused as error:
             if "max_completion_tokens" in str(error) and limit_name == "max_tokens":
                 self.limit_name = "max_completion_tokens"
@@ -177,9 +177,3 @@ class ApiEngine:
                        "--api-model.")
         place = "" if isinstance(refusal, Refused) else f"{self.url}: "
         return Refused(f"{place}{said.rstrip('.')}. {way_out}", refusal.status or 0)
-
-
-def _parameters(sampling: Sampling) -> dict[str, Any]:
-    """Parameters that every service knows, and those of vLLM that are set."""
-    return {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature, "top_p": sampling.top_p,
-            **{name: getattr(sampling, name) for name in sampling.departures()}}

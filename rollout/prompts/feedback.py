@@ -6,6 +6,7 @@ Never edit a feedback format once rows were sampled with it: new wording needs a
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ def find_feedback(name: str) -> Feedback:
     """The format of this name, with or without its version, or `def NAME(sample, shown)` in FILE.py:NAME."""
     if ".py:" in name:
         user = load_function(name, "--feedback")
-        return Feedback(f"{user.name}@{user.content_hash}", lambda sample, shown: _users(user, sample, shown))
+        return Feedback(f"{user.name}@{user.content_hash}", partial(_users, user))
     for known in FORMATS:
         if name in (known.name, known.name.partition("@")[0]):
             return known

@@ -133,12 +133,9 @@ def _of_tasks(keys: list[tuple[Any, ...]], warehouse: Warehouse,
 
 
 def _why_none(warehouse: Warehouse, iteration: int, before: str) -> str:
-    if not warehouse.stage("rollout", iteration=iteration, purpose=before).is_complete():
-        return (f"Iteration {iteration} has no complete rollout of purpose {before} to answer. Run `rollout` "
-                "and `score` for it first, or name other rows with --from.")
     if not warehouse.state.scorers(iteration, before):
-        return (f"Iteration {iteration} ({before}) is not scored. Run `score {shell_quote(warehouse.root)} "
-                f"--iteration {iteration}` first.")
+        return (f"Iteration {iteration} has no scored rollout of purpose {before} to answer. Run `rollout` and "
+                "`score` for it first, or name other rows with --from.")
     others = ", or other splits with --split" if before.startswith("eval-") else ""
     return (f"Iteration {iteration} ({before}) has no wrong completion to answer. Name rows with --from if "
             f"right ones are to be answered, too{others}.")
