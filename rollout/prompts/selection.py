@@ -134,8 +134,8 @@ def _of_tasks(keys: list[tuple[Any, ...]], warehouse: Warehouse,
 
 def _why_none(warehouse: Warehouse, iteration: int, before: str) -> str:
     if not warehouse.state.scorers(iteration, before):
-        return (f"Iteration {iteration} has no scored rollout of purpose {before} to answer. Run `rollout` and "
-                "`score` for it first, or name other rows with --from.")
+        return (f"Iteration {iteration} has no scored rollout of purpose {before} to answer. Run `rollout` "
+                "and `score` for it first, or name other rows with --from.")
     others = ", or other splits with --split" if before.startswith("eval-") else ""
     return (f"Iteration {iteration} ({before}) has no wrong completion to answer. Name rows with --from if "
             f"right ones are to be answered, too{others}.")
