@@ -35,7 +35,7 @@ from train.steps.accelerator import Processes
 from train.steps.budget import choose_tokens
 from train.steps.checkpoint import Checkpoints
 from train.steps.logprob_pass import fill_logprobs
-from train.steps.row import build_batch, weigh_rows
+from train.steps.row import build_batch, forwardable, weigh_rows
 from train.steps.steps import Learner, take_step
 from warehouse.stages.stop import StopRequest
 from warehouse.store.run_folder import Warehouse
@@ -71,7 +71,7 @@ def shared_prompt(policy: Policy, groups: list[Group], per_step: int, *, online:
             members = [batch[number] for number in plan[index]]
             fill_logprobs(policy, members, processes, chosen.tokens_per_batch, "old_logprobs")
             for group in members:
-                weigh_rows(group.forwardable, chosen)
+                weigh_rows(forwardable([group]), chosen)
         passed = time.perf_counter() - started
         take_step(learner, index, StopRequest(), lambda: None)
         return 0.0 if online else passed

@@ -80,7 +80,7 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
             say("dry run: nothing was written")
             processes.close()
             return
-        steps = take_steps(learner, stop=stop, say=say, log=lambda step: tracker.log(
+        steps = take_steps(learner, stop=stop, log=lambda step: tracker.log(
             {f"train/{name}": value for name, value in step.items()}, step["global_step"]),
                            before_update=lambda: check_and_begin(warehouse, inputs, learner, say))
         for line in mismatch_table(learner.batch, settings)[:1]:
@@ -133,20 +133,17 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, policy
 
 def compute_logprobs(warehouse: Warehouse, inputs: Inputs, learner: Learner, stop: StopRequest) -> None:
     """Old and reference logprobs of all rows, from the checkpoint if it has them."""
-    stored = stored_logprobs(inputs, learner.settings, learner.checkpoints)
-    if stored is not None:
-        hand_out(forwardable(learner.batch), stored)
-        return
-    policy, settings = learner.policy, learner.settings
-    rows = learner.batch, learner.processes, settings.tokens_per_batch
+    policy, settings, processes = learner.policy, learner.settings, learner.processes
+    if (stored := stored_logprobs(inputs, settings, learner.checkpoints)) is not None:
+        return hand_out(forwardable(learner.batch), stored)
+    rows = learner.batch, processes, settings.tokens_per_batch
     fill_logprobs(policy, *rows, "old_logprobs", stop)
-    if asks_base(settings) and policy.is_adapter:
-        with policy.without_adapter():
-            fill_logprobs(policy, *rows, "ref_logprobs", stop)
-    elif asks_base(settings):
-        base = load_full(warehouse.model, dtype=settings.dtype, device=policy.device,
-                         revision=warehouse.facts.get("model_revision"), sharding=learner.processes.sharding)
-        fill_logprobs(base, *rows, "ref_logprobs", stop)
+    if asks_base(settings):
+        base = policy if policy.is_adapter else load_full(
+            warehouse.model, dtype=settings.dtype, device=policy.device, sharding=processes.sharding,
+            revision=warehouse.facts.get("model_revision"))
+        with policy.without_adapter() if policy.is_adapter else contextlib.nullcontext():
+            fill_logprobs(base, *rows, "ref_logprobs", stop)
 
 
 def check_and_begin(warehouse: Warehouse, inputs: Inputs, learner: Learner,
@@ -158,7 +155,7 @@ def check_and_begin(warehouse: Warehouse, inputs: Inputs, learner: Learner,
     settings = learner.settings
     fill_logprobs(learner.policy, learner.batch, learner.processes, settings.tokens_per_batch, "old_logprobs")
     for group in learner.batch:
-        weigh_rows(group.forwardable, settings)
+        weigh_rows(forwardable([group]), settings)
     table = mismatch_table(learner.batch, settings)
     for line in lines_to_print(table, learner.batch):
         say(line)

@@ -84,7 +84,7 @@ class Checkpoints:
 
     def restore(self, policy: Policy, optimizer: torch.optim.Optimizer) -> Restored:
         """Load the latest checkpoint: metrics of its steps, and values per token; none if there is none."""
-        while latest := self._processes.by_first(self._bring_latest):
+        while latest := self._processes.by_first(lambda: max(self._numbers(), default=0)):
             try:
                 return self._restore(latest, policy, optimizer)
             except FileNotFoundError:
@@ -92,13 +92,8 @@ class Checkpoints:
                     raise       # else another process has just replaced it
         return [], {}
 
-    def _bring_latest(self) -> int:
-        """Download the latest checkpoint if it is remote; return its number, 0 if there is none."""
-        latest = max(self._numbers(), default=0)
-        ensure_local([self._path(latest)])
-        return latest
-
     def _restore(self, latest: int, policy: Policy, optimizer: torch.optim.Optimizer) -> Restored:
+        self._processes.by_first(lambda: ensure_local([self._path(latest)]))
         trained = policy.trainable()
         fill_moments(optimizer)
         tensors = _tensors(trained, optimizer)

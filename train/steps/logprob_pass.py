@@ -120,13 +120,15 @@ def make_probe(policy: Policy, batch: list[RowGroup], token_budget: int) -> dict
 
     The row is the longest completion that fits PROBE_LENGTH with its prompt; None without rows.
     """
-    rows = [(group, row) for group in batch for row in group.forwardable if len(row.old_logprobs)]
+    rows = [(group, row) for group in batch for row in group.rows if len(row.old_logprobs)]
     if not rows:
         return None
+
 
     def cost(chosen: tuple[RowGroup, Row]) -> tuple[int, int]:
         length = chosen[1].num_tokens
         return max(PROBE_LENGTH, len(chosen[0].stored.prompt_ids) + length), -length
+
     group, row = min(rows, key=cost)
     [logprobs], _ = pack_logprobs(policy, [PromptGroup(group.prompt_ids, [row.completion_ids], 1.0)],
                                   token_budget=token_budget)

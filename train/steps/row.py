@@ -103,15 +103,10 @@ class RowGroup:
         return PromptGroup(self.prompt_ids, [row.completion_ids for row in rows], self.stored.temperature,
                            [row.support for row in rows])
 
-    @property
-    def forwardable(self) -> list[Row]:
-        """Rows that have a token."""
-        return [row for row in self.rows if row.num_tokens]
-
 
 def forwardable(batch: list[RowGroup]) -> list[Row]:
     """Rows of all groups that have a token, one group after the other."""
-    return [row for group in batch for row in group.forwardable]
+    return [row for group in batch for row in group.rows if row.num_tokens]
 
 
 def build_batch(groups: list[Group], policy_version: int, settings: TrainOptions,
@@ -155,9 +150,7 @@ def weigh_rows(rows: list[Row], settings: TrainOptions) -> None:
     log_ratio = pad_sequence([row.log_ratio for row in rows], batch_first=True)
     mask = pad_sequence([torch.ones(row.num_tokens) for row in rows], batch_first=True)
     weights, kept = importance_weights(log_ratio, mask, correction=correction, low=low, high=high)
-    veto = torch.zeros(len(rows), dtype=torch.bool)
-    if settings.veto:
-        veto = veto_mask(log_ratio, mask, threshold=settings.veto)
+    veto = veto_mask(log_ratio, mask, threshold=settings.veto or 0.0)
     weights, kept = weights * ~veto[:, None], kept & ~veto[:, None]
     for row, row_weights, row_kept, is_vetoed in zip(rows, weights, kept, veto.tolist(), strict=True):
         row.weights, row.kept = row_weights[:row.num_tokens].clone(), row_kept[:row.num_tokens].clone()
@@ -175,13 +168,13 @@ def plan_step(batch: list[RowGroup], groups: list[int], step: int, settings: Tra
                          max_completion_length=longest)
     for row, scale in zip(rows, scales.tolist(), strict=True):
         row.scale, row.step, row.mask = scale, step, torch.ones(()).expand(row.num_tokens)
-    trainable = [row for row in rows if row.trainable]
+    trainable, num_unmasked = [row for row in rows if row.trainable], total
     if trainable and settings.entropy_quantile < 1:
         entropy = torch.cat([row.entropy for row in trainable])
         mask = entropy_mask(entropy, quantile=settings.entropy_quantile)
+        num_unmasked = int(mask.sum())
         for row, row_mask in zip(trainable, mask.split([row.num_tokens for row in trainable]), strict=True):
             row.mask = row_mask
-    num_unmasked = sum(float(row.mask.sum()) for row in trainable)
     for row in trainable:
         row.bonus_scale = 1 / max(num_unmasked, 1)
     return total

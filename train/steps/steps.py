@@ -45,7 +45,7 @@ class Learner:
 
 
 def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[], None],
-               say: Callable[[str], None], log: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
+               log: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
     """Metrics of every step from the latest checkpoint on; StageStopped on a request to stop, all saved."""
     steps, tokens = learner.checkpoints.restore(learner.policy, learner.optimizer)
     hand_out(forwardable(learner.batch), tokens)
