@@ -11,13 +11,13 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
 from rollout.engines.engine import EngineSettings, Sampling
 from rollout.engines.environment import prepare_environment
-from rollout.parts import missing_parts
+from rollout.job import find_job
+from rollout.options import RolloutOptions
 from rollout.sample import sample_parts
 from warehouse.init import init_run
 from warehouse.stages.shard import Shard
@@ -54,7 +54,6 @@ def main(rounds: int, num_tasks: int, group_size: int) -> None:
 
 def plan_prompts(num_tasks: int, group_size: int, encoder) -> list[dict]:
     """Rows of the prompts table for synthetic tasks in the compact format."""
-    from rollout.options import RolloutOptions
     from rollout.prompts.formats import find_format
     from rollout.prompts.plan import PlanSettings, make_plan
     from warehouse.sources.named import parse_source, read_source
@@ -71,12 +70,10 @@ def stage_rate(engine, prompts: list[dict], sampling: Sampling) -> tuple[float, 
     with tempfile.TemporaryDirectory() as folder:
         init_run(Path(folder) / "run", str(MODEL), ("synthetic:2:1",))
         warehouse = open_warehouse(Path(folder) / "run")
-        keys: dict[str, Any] = {"iteration": 0, "purpose": "train"}
-        warehouse.stage("rollout", **keys).settle({})
-        began = clocks()
-        parts = missing_parts(warehouse, prompts, 2048, Shard(), **keys)
-        sample_parts(warehouse, engine, parts, sampling, warehouse.policy(0), StopRequest(),
-                     spill_seconds=60.0, begun={}, **keys)
+        job = find_job(warehouse, RolloutOptions(warehouse.root, sampling=sampling))
+        job.stage.settle({})
+        began, keys = clocks(), job.keys
+        sample_parts(job, engine, job.missing(prompts, Shard()), StopRequest(), begun={})
         ended = clocks()
         tokens = sum(warehouse.read("completions", ["num_completion_tokens"], **keys)[0].to_pylist())
     return per_second(tokens, began, ended)

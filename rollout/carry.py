@@ -9,13 +9,12 @@ from typing import Any
 
 from rollout.engines.engine import Engine, Sampling
 from rollout.options import CarryOver, RolloutOptions
+from rollout.parts import Key, Row, key_of
 from rollout.prompts.next_turn import clip, join
-from rollout.spill import Key, key_of
 from warehouse.ledger.state import TRAIN
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
-Row = dict[str, Any]
 SAME = (*(field.name for field in fields(Sampling)), "quantization")     # constant within a group
 
 

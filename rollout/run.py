@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from rollout.carry import Ending, begun_rows, check_engine, find_waiting, place_behind
 from rollout.endpoint.failures import OF_THE_KEY, Refused
-from rollout.endpoint.tokenizer import load_encoder as load_tokenizer
 from rollout.engines.engine import Engine
 from rollout.job import Job, find_jobs, read_prompts
 from rollout.options import CarryOver, RolloutOptions
@@ -19,6 +18,7 @@ from rollout.parts import rollout_facts, split_parts
 from rollout.prompts.formats import find_format
 from rollout.prompts.next_turn import plan_turn
 from rollout.prompts.plan import Plan, PlanSettings, make_plan
+from rollout.prompts.prompt_encoder import load_encoder as load_tokenizer
 from rollout.prompts.selection import choose_parents, choose_tasks, training_visits
 from rollout.sample import sample_parts
 from rollout.settings import check_options, format_options, prompt_limit
@@ -154,8 +154,7 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
                   if part.number not in open_parts for prompt, _ in part.without(carried).members]
         ending = Ending(rule, closed, options.shard.count)
     try:
-        return sample_parts(job.warehouse, engine, parts, options.sampling, job.policy, stop, serve=job.serve,
-                            spill_seconds=options.spill_seconds, begun=plan.begun, ending=ending, **keys)
+        return sample_parts(job, engine, parts, stop, begun=plan.begun, ending=ending)
     except Refused as refusal:          # an unknown --api-model must not be recorded
         if options.model and refusal.status not in OF_THE_KEY and not (
                 job.warehouse.parts("completions", **keys) or job.stage.written()):

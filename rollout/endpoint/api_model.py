@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 from rollout.endpoint.failures import OF_THE_KEY, Refused, Unavailable
 from rollout.endpoint.server import Server, open_session
-from rollout.endpoint.tokenizer import load_encoder
 from rollout.endpoint.work import Work, finish_workers, results
 from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
+from rollout.prompts.prompt_encoder import load_encoder
 from warehouse.store.errors import StageError, counted
 from warehouse.tasks.task_files import HALF_LETTER
 

@@ -13,10 +13,10 @@ from typing import TypeVar
 from rollout.endpoint.checks import TRIED, check_alike, check_facts, check_probe, check_tokenizer
 from rollout.endpoint.failures import Unavailable
 from rollout.endpoint.server import PATIENCE, Server, open_session
-from rollout.endpoint.tokenizer import load_encoder
 from rollout.endpoint.work import Work, finish_workers, results
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling
 from rollout.engines.stopping import after_draw
+from rollout.prompts.prompt_encoder import load_encoder
 from warehouse.store.errors import StageError
 
 CONNECTING, RECOVERY = 5.0, 30.0     # seconds to wait for a server: at first, after a failure

@@ -8,8 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
-from rollout.endpoint.tokenizer import load_encoder
 from rollout.engines.engine import Request, Sampling
+from rollout.prompts.prompt_encoder import load_encoder
 from tests.building.scripted import ScriptedEngine
 
 

@@ -19,8 +19,8 @@ from tqdm import tqdm
 from rollout.cli import default_options, rollout
 from rollout.engines.engine import Request, Sampled, Sampling
 from rollout.options import RolloutOptions
+from rollout.parts import Spill
 from rollout.run import run_rollout
-from rollout.spill import Spill
 from score.cli import score
 from tests.building import scripted
 from tests.building.runs import STARTER, add_policy, arc_file, fake_model, new_run, small_run
