@@ -54,12 +54,9 @@ def missing_parts(warehouse: Warehouse, prompts: list[Row], part_size: int, shar
     present = {part_number(path) for path in warehouse.parts("completions", **keys)}
     later = warehouse.state.taken_groups(keys["iteration"]) if keys["purpose"] == TRAIN else {}
     decided = {part_number(path) for path in warehouse.parts("carried", **keys)}
-    parts = []
-    for part in split_parts(prompts, part_size, shard):
-        if part.number not in present:
-            parts.append(replace(part.without(later.keys() | carried_in_part(warehouse, part.number, **keys)),
-                                 decided=part.number in decided))
-    return parts
+    return [replace(part.without(later.keys() | carried_in_part(warehouse, part.number, **keys)),
+                    decided=part.number in decided)
+            for part in split_parts(prompts, part_size, shard) if part.number not in present]
 
 
 def split_parts(prompts: list[Row], part_size: int, shard: Shard) -> list[Part]:

@@ -43,7 +43,7 @@ def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[d
              "num_processes": learner.processes.count, "groups": group_counts(batch),
              "waiting": any(row.drop_reason == WAITING for group in batch for row in group.rows),
              "correction": dict(zip(("name", "low", "high"), correction_of(settings), strict=True)),
-             "mismatch": [line._asdict() for line in mismatch_table(batch, settings)]}
+             "mismatch": mismatch_table(batch, settings)}
     warehouse.write_part("train_samples", 0, sample_table(batch, inputs), iteration=iteration)
     warehouse.write_part("train_tokens", 0, token_table(batch, inputs), iteration=iteration)
     warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=iteration)

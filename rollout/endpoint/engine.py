@@ -20,7 +20,6 @@ from rollout.prompts.prompt_encoder import load_encoder
 from warehouse.store.errors import StageError
 
 CONNECTING, RECOVERY = 5.0, 30.0     # seconds to wait for a server: at first, after a failure
-LONG_WAKING = 2.0                    # seconds; report longer ones
 BATCHES_AHEAD = 2                    # batches per server: the one being sampled, and the next
 WATCH_SECONDS, MOST_SILENCES = 5.0, 3
 Answer = TypeVar("Answer")
@@ -101,15 +100,12 @@ class EndpointEngine:
                 await _until(CONNECTING, server.wake)
             except Unavailable as error:
                 silent[server] = f"{server.url} does not answer ({error})"
-        began = time.monotonic()
+
         await asyncio.gather(*map(reach, servers))
-        seconds = time.monotonic() - began
         answering = [server for server in servers if server not in silent]
         if not answering:
             raise StageError(f"{'; '.join(silent.values())}. Start a server as docs/endpoint.md says, or "
                              "leave --endpoint out.")
-        if seconds > LONG_WAKING:
-            self.say(f"waking the servers took {seconds:.1f} s")
         for sentence in silent.values():
             self.say(f"{sentence}: it is left out")
         await asyncio.gather(*[server.introduce() for server in answering])
