@@ -40,9 +40,9 @@ class EndpointEngine:
         """Wake the servers and learn what they are; StageError if none answers, or if they differ."""
         self.encoder = load_encoder(self.base, self.revision)
         self.servers = self._now(self._connect(self.servers))
-        facts = self.servers[0].facts
-        self.engine, self.dtype, self.device = f"vllm {facts.version} server", facts.dtype, facts.device
-        self.logprobs_mode, self.takes_adapters = LOGPROBS_MODE, facts.max_lora_rank > 0
+        first = self.servers[0]
+        self.engine, self.dtype, self.device = f"vllm {first.version} server", first.dtype, first.device
+        self.logprobs_mode, self.takes_adapters = LOGPROBS_MODE, first.max_lora_rank > 0
 
     def close(self) -> None:
         """Close the connections; put servers that can sleep to sleep, so that `train` gets their GPU."""

@@ -5,7 +5,6 @@ import json
 import platform
 import zlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,22 +25,6 @@ SHORTEST_KEY = 8                 # characters; a shorter key may be an ordinary 
 PATIENCE = 20.0                  # seconds to wait for a small answer
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a server reports about itself."""
-
-    version: str
-    model: str
-    revision: str | None
-    dtype: str
-    device: str
-    quantization: str | None
-    logprobs_mode: str
-    own_defaults: str            # its own sampling defaults, as text; "" if it has none
-    max_model_len: int
-    max_lora_rank: int           # 0 if it takes no adapters
-
-
 class Server:
     """A server at `url`; any request may be repeated."""
 
@@ -49,8 +32,7 @@ class Server:
         self.url, self.session = url, session
         host = urlsplit(url).hostname or url
         self.host = platform.node() if host in LOCAL else host
-        self.facts: Facts
-        self.version, self.sleeps = "", False       # whether it can give up its GPU for a while
+        self.sleeps = False              # whether it can give up its GPU for a while
         self.base = self.serving = ""    # model names of the base, and of the policy to sample
         self.life, self.lost = 0, ""     # number of restarts; why the server is given up
         self.recovering = asyncio.Lock()
@@ -104,13 +86,13 @@ class Server:
                if model.get(name) not in (None, [], "vllm")} | (model.get("override_generation_config") or {})
         gpus = (info.get("system_env") or {}).get("nvidia_gpu_models") or ""
         device = config["device_config"]["device"]
-        self.facts = Facts(
-            version=self.version, model=model["model"], revision=model.get("revision"),
-            dtype=model["dtype"].removeprefix("torch."),
-            device=gpus.splitlines()[0].partition(": ")[2] if gpus and device != "cpu" else device,
-            quantization=model.get("quantization"), logprobs_mode=model["logprobs_mode"],
-            own_defaults=", ".join(f"{name}={value}" for name, value in own.items()),
-            max_model_len=model["max_model_len"], max_lora_rank=lora.get("max_lora_rank", 0))
+        self.model, self.revision = str(model["model"]), model.get("revision")
+        self.dtype: str = model["dtype"].removeprefix("torch.")
+        self.device = gpus.splitlines()[0].partition(": ")[2] if gpus and device != "cpu" else device
+        self.quantization, self.logprobs_mode = model.get("quantization"), model["logprobs_mode"]
+        self.own_defaults = ", ".join(f"{name}={value}" for name, value in own.items())    # of sampling
+        self.max_model_len: int = model["max_model_len"]
+        self.max_lora_rank: int = lora.get("max_lora_rank", 0)      # 0 if it takes no adapters
         self.sleeps = bool(model.get("enable_sleep_mode"))
 
     async def wake(self) -> None:
@@ -147,7 +129,7 @@ class Server:
                                    {"lora_name": self.serving, "lora_path": settings.adapter,
                                     "load_inplace": self.serving in loaded},
                                    "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True", settings.adapter)
-        elif not self.facts.max_lora_rank:
+        elif not self.max_lora_rank:
             await self._change("/collective_rpc", {
                 "method": "reload_weights", "kwargs": {"weights_path": settings.model}},
                 "VLLM_SERVER_DEV_MODE=1", settings.model)
@@ -159,10 +141,6 @@ class Server:
         except Unavailable as error:
             raise StageError(f"{self.url} could not load {folder}: {error}. It needs {variable} in its "
                              "environment and must see the folder under the same path.") from error
-
-    async def token_ids(self, text: str) -> list[int]:
-        body = {"model": self.base, "prompt": text, "add_special_tokens": False}
-        return (await self.ask("/tokenize", body, seconds=PATIENCE))["tokens"]
 
     async def prompt_logprobs(self, name: str, prompt_ids: list[int]) -> list[float]:
         """Logprobs of a prompt's tokens after the first, under the model `name`."""
