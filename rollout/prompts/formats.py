@@ -38,21 +38,16 @@ def grid_encoder(name: str) -> Callable[[Grid], str]:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What a grid prompt may show: train pairs in the drawn order, and one test input; already augmented."""
-
-    pairs: list[dict[str, Any]]
-    test_input: Grid
-
-
-@dataclass(frozen=True)
 class Format:
-    """`render(shown, options)` gives the messages; `choose(pairs, options)` the indices of pairs to show."""
+    """`choose(pairs)` gives the indices of the pairs to show, `render(pairs, test_input, options)` messages.
+
+    Grids are augmented already, pairs in the drawn order.
+    """
 
     name: str
     options: dict[str, str]
-    choose: Callable[[list[dict[str, Any]], dict[str, str]], list[int]]
-    render: Callable[[Shown, dict[str, str]], Messages]
+    choose: Callable[[list[dict[str, Any]]], Sequence[int]]
+    render: Callable[[list[dict[str, Any]], Grid, dict[str, str]], Messages]
     shows_test: bool
 
     def with_options(self, given: dict[str, str]) -> dict[str, str]:
@@ -64,8 +59,8 @@ class Format:
         return {**self.options, **given}
 
 
-def _all_pairs(pairs: list[dict[str, Any]], _options: dict[str, str]) -> list[int]:
-    return list(range(len(pairs)))
+def _all_pairs(pairs: list[dict[str, Any]]) -> Sequence[int]:
+    return range(len(pairs))
 
 
 def choose_pairs(pairs: Sequence[dict[str, Any]], *, max_pairs: int = 3,
@@ -96,11 +91,11 @@ def render_pair(pair: dict[str, Any]) -> str:
     return f"In\n{digits(pair['input'])}\nOut\n{digits(pair['output'])}\n"
 
 
-def _chat(shown: Shown, options: dict[str, str]) -> Messages:
+def _chat(pairs: list[dict[str, Any]], test_input: Grid, options: dict[str, str]) -> Messages:
     encode = grid_encoder(options["encoder"])
     blocks = [f"Example {number}\nInput:\n{encode(pair['input'])}\n\nOutput:\n{encode(pair['output'])}\n"
-              for number, pair in enumerate(shown.pairs, start=1)]
-    test = ["Test input:", encode(shown.test_input), ""]
+              for number, pair in enumerate(pairs, start=1)]
+    test = ["Test input:", encode(test_input), ""]
     intro = options["intro"].replace("{cells}", EXPLAINED[options["encoder"]])
     user = {"role": "user", "content": "\n".join([intro, *blocks, *test, options["request"]])}
     return [{"role": "system", "content": options["system"]}, user] if options["system"] else [user]
@@ -115,8 +110,8 @@ CHAT_OPTIONS = {
     "prefill": "",
 }
 FORMATS = {format.name: format for format in (
-    Format("compact@1", {}, lambda pairs, _options: choose_pairs(pairs),
-           lambda shown, _options: [{"role": "user", "content": render_pairs(shown.pairs)}], False),
+    Format("compact@1", {}, choose_pairs,
+           lambda pairs, *_: [{"role": "user", "content": render_pairs(pairs)}], False),
     Format("chat@1", CHAT_OPTIONS, _all_pairs, _chat, True),
 )}
 OWN_MESSAGES = "messages@1"  # tasks with their own messages are sent unchanged
@@ -152,10 +147,11 @@ def _user_format(text: str) -> Format:
                   shows_test=True)
 
 
-def _render(user: UserFunction, shown: Shown, options: dict[str, str]) -> Messages:
+def _render(user: UserFunction, pairs: list[dict[str, Any]], test_input: Grid,
+            options: dict[str, str]) -> Messages:
     """The function's result: a text, the user's turn, or messages; StageError for anything else."""
     where = f"The prompt format {user.name} in {user.path}"
-    given = user.call(where, "Nothing was sampled; correct it.", shown.pairs, shown.test_input, **options)
+    given = user.call(where, "Nothing was sampled; correct it.", pairs, test_input, **options)
     messages = [{"role": "user", "content": given}] if isinstance(given, str) else given
     if not isinstance(messages, list) or not messages or not all(map(is_turn, messages)):
         raise StageError(f"{where} returned {str(given)[:60]!r}, neither a text nor a list of messages with "

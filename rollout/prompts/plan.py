@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rollout.options import RolloutOptions
-from rollout.prompts.formats import OWN_MESSAGES, Format, Messages, Shown, own_messages
+from rollout.prompts.formats import OWN_MESSAGES, Format, Messages, own_messages
 from warehouse.store.errors import StageError, counted
 from warehouse.store.names import group_id_of, prompt_id_of
 from warehouse.tasks.augmentation import augment
@@ -135,9 +135,9 @@ def _grid_messages(task: dict[str, Any], seed: int,
 
     pairs = [{side: shown(payload["train"][position][side]) for side in ("input", "output")}
              for position in order]
-    chosen = settings.format.choose(pairs, settings.format_options)
+    chosen = settings.format.choose(pairs)
     messages = settings.format.render(
-        Shown([pairs[position] for position in chosen], shown(payload["test"][shown_test]["input"])),
+        [pairs[position] for position in chosen], shown(payload["test"][shown_test]["input"]),
         settings.format_options)
     columns = {"prompt_format": settings.format.name,
                "format_options": json.dumps(settings.format_options, sort_keys=True),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from rollout.options import RolloutOptions
-from rollout.prompts.formats import COLOR_NAMES, FORMATS, Shown, find_format, grid_encoder, own_messages
+from rollout.prompts.formats import COLOR_NAMES, FORMATS, find_format, grid_encoder, own_messages
 from rollout.prompts.plan import PlanSettings, draw_augmentation, make_plan
 from rollout.prompts.prompt_encoder import PromptEncoder
 from rollout.settings import format_options
@@ -48,13 +48,14 @@ def test_unknown_encoders_are_refused() -> None:
 
 
 def test_compact_prompt_text() -> None:
-    shown = Shown([{"input": [[1, 2]], "output": [[2], [1]]}], [[0]])
-    assert FORMATS["compact@1"].render(shown, {}) == [{"role": "user", "content": "In\n12\nOut\n2\n1\n"}]
+    pairs = [{"input": [[1, 2]], "output": [[2], [1]]}]
+    messages = FORMATS["compact@1"].render(pairs, [[0]], {})
+    assert messages == [{"role": "user", "content": "In\n12\nOut\n2\n1\n"}]
 
 
 def test_chat_prompt_text() -> None:
     options = find_format("chat").with_options({"encoder": "names", "intro": "Look.", "request": "Go."})
-    messages = FORMATS["chat@1"].render(Shown([{"input": [[1, 2]], "output": [[2], [1]]}], [[0]]), options)
+    messages = FORMATS["chat@1"].render([{"input": [[1, 2]], "output": [[2], [1]]}], [[0]], options)
     assert [turn["role"] for turn in messages] == ["system", "user"]
     assert messages[1]["content"] == (
         "Look.\nExample 1\nInput:\nBlue Red\n\nOutput:\nRed\nBlue\n\nTest input:\nBlack\n\nGo.")
