@@ -76,8 +76,8 @@ def save_files(warehouse: Warehouse, learner: Learner, iteration: int, whole: Wh
     return scratch, file_hashes(scratch)
 
 
-def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts: dict[str, Any], scratch: Path,
-                  hashes: dict[str, str]) -> str | None:
+def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts: dict[str, Any],
+                  scratch: Path, hashes: dict[str, str]) -> str | None:
     """Rename policy I + 1 into place. Return its hash; None if another process was first."""
     policy, settings = learner.policy, learner.settings
     versions = {name: metadata.version(name) for name in ("torch", "transformers", "peft", "accelerate")}
