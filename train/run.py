@@ -11,7 +11,6 @@ from train.inputs.asked import Model, rollouts_of
 from train.inputs.inputs import Inputs, begin, mismatch_floor
 from train.inputs.options import TrainOptions
 from train.inputs.settings import asks_base
-from train.inputs.telemetry import stage_numbers
 from train.model.loading import load_full
 from train.model.policy import SHARED_PROMPT, Policy
 from train.model.saving import whole_policy
@@ -53,7 +52,8 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
     clock.lap("import")
     with (StopRequest(settings.time_limit) as stop, processes.missing_none(stop),
           name_what_to_lower(lambda: settings.tokens_per_batch),
-          track(warehouse, inputs, settings, processes) as tracker):
+          Tracker(settings.track if processes.first and not settings.dry_run else None, warehouse,
+                  inputs.iteration, inputs.parent.get("global_step", 0) + 1) as tracker):
         if inputs.stage.settings() and not settings.dry_run:
             processes.by_first(lambda: begin(inputs, settings))
         if teacher:
@@ -103,16 +103,6 @@ def ask_teacher(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, te
     give_back_memory()      # that of the teacher
     said = [warehouse.state.life("logprobs", **rollout.identity, scorer=teacher.name) for rollout in rollouts]
     return inputs._replace(reads=[*inputs.reads, *(life.begun for life in said if life)])
-
-
-def track(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, processes: Processes) -> Tracker:
-    """The tracker, if requested, after it was sent the numbers of the earlier stages."""
-    name = settings.track if processes.first and not settings.dry_run else None
-    first_step = inputs.parent.get("global_step", 0) + 1
-    tracker = Tracker(name, warehouse, warehouse.state.num_rollbacks(inputs.iteration), first_step)
-    if name:
-        tracker.log(stage_numbers(warehouse, inputs.iteration), first_step)
-    return tracker
 
 
 def prepare(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, policy: Policy,

@@ -16,6 +16,7 @@ from accelerate import FullyShardedDataParallelPlugin, PartialState
 from accelerate.utils import gather_object
 from torch.distributed.fsdp import CPUOffloadPolicy
 
+from train.inputs.telemetry import stage_numbers
 from train.model.sharding import Sharding
 from warehouse.stages import warm
 from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped, StopRequest
@@ -33,11 +34,12 @@ class Tracker:
     because sent numbers cannot be taken back.
     """
 
-    def __init__(self, name: str | None, warehouse: Warehouse, rollbacks: int, first_step: int):
+    def __init__(self, name: str | None, warehouse: Warehouse, iteration: int, first_step: int):
         self._accelerator: Any = None
         if name is None:
             return
         from accelerate import Accelerator
+        rollbacks = warehouse.state.num_rollbacks(iteration)
         folder, after = warehouse.root / "tracking", f"-{rollbacks}" if rollbacks else ""
         title, known = f"{warehouse.root.name}{after}", folder / f"mlflow{after}"
         continued = {
@@ -57,6 +59,7 @@ class Tracker:
         except (ValueError, ImportError, RuntimeError) as error:
             raise StageError(f"--track {name} cannot be used: {error}. Run `pip install {name}`, or leave "
                              "--track out.") from error
+        self.log(stage_numbers(warehouse, iteration), first_step)
 
     def __enter__(self) -> Tracker:
         return self
