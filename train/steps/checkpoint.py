@@ -110,8 +110,8 @@ class Checkpoints:
     def _numbers(self) -> list[int]:
         folder = self._stage.folder
         names = {name.partition("/")[0] for name in file_names(folder, "checkpoint-*")}
-        return sorted(int(name.removeprefix("checkpoint-")) for name in names       # version 0.2.0 had others
-                      if name.removeprefix("checkpoint-").isdigit() and (folder / name / STATE).exists())
+        return sorted(int(name.removeprefix("checkpoint-")) for name in names
+                      if (folder / name / STATE).exists())
 
 
 @contextlib.contextmanager

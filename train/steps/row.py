@@ -72,11 +72,6 @@ class Row:
         return stored and Support(*(torch.tensor(part, dtype=torch.long) for part in stored))
 
     @property
-    def advantage(self) -> float:
-        """Mean advantage of the tokens: they are equal unless --advantages says otherwise."""
-        return float(self.advantages.double().mean()) if len(self.advantages) else 0.0
-
-    @property
     def num_trainable_tokens(self) -> int:
         return self.num_tokens if self.trainable else 0
 
