@@ -176,7 +176,6 @@ def _reason_to_end(failure: Exception | None, stop: StopRequest, kept: str) -> E
 
 
 def _request(index: int, member: Member, drawn: Row | None) -> Request:
-    """The engine's request for a completion, from its first token or from where it was left."""
     prompt, sample = member
     so_far = (drawn["completion_ids"], drawn["behaviour_logprobs"]) if drawn else ()
     return Request(index, prompt["prompt_ids"], drawn["seed"] if drawn else _completion_seed(prompt, sample),
@@ -185,7 +184,6 @@ def _request(index: int, member: Member, drawn: Row | None) -> Request:
 
 def _completion_row(member: Member, sampled: Sampled | Request, constants: dict[str, Any],
                     drawn: Row | None) -> Row:
-    """The row of a finished completion, or of the tokens sampled so far."""
     prompt, sample = member
     row = {**constants, "task_id": prompt["task_id"], "sample_index": sample, "group_id": prompt["group_id"],
            "num_prompt_tokens": prompt["num_prompt_tokens"],

@@ -54,7 +54,6 @@ def check_options(options: RolloutOptions) -> None:
 
 
 def _check_api_model(options: RolloutOptions) -> None:
-    """Refuse options that an API cannot serve, and API options without --api-model."""
     if not options.model:
         if options.distil:
             raise StageError("--distil is about a model behind an API. Name that with --api-model and "
@@ -72,7 +71,6 @@ def _check_api_model(options: RolloutOptions) -> None:
 
 
 def _check_honest(options: RolloutOptions) -> None:
-    """Refuse training rollouts that do not sample from the policy itself, unless explicitly allowed."""
     departures = options.sampling.departures()
     if options.sampling.num_likely():
         departures = [name for name in departures if name.endswith("penalty")]
@@ -88,7 +86,6 @@ def _check_honest(options: RolloutOptions) -> None:
 
 
 def _check_carried(options: RolloutOptions) -> None:
-    """Refuse to carry over completions that no iteration would continue, or would continue differently."""
     if options.carry_over is None:
         return
     carry_rule(options.carry_over)
@@ -110,11 +107,8 @@ def prompt_limit(options: RolloutOptions, model_length: int) -> int:
     room = model_length - options.sampling.max_tokens
     limit = options.max_prompt_tokens or room
     if limit > room or limit < 1:
-        wanted = f"--max-tokens {options.sampling.max_tokens}" + (
-            f" and --max-prompt-tokens {limit} together are more" if options.max_prompt_tokens
-            else " leaves no room for a prompt")
-        raise StageError(f"The model holds {model_length} tokens: {wanted}. Lower "
-                         f"{'them' if options.max_prompt_tokens else 'it'}.")
+        raise StageError(f"The model holds {model_length} tokens: --max-tokens {options.sampling.max_tokens} "
+                         f"leaves room for a prompt of {max(room, 0)}. Lower it, or --max-prompt-tokens.")
     return limit
 
 

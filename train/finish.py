@@ -105,7 +105,6 @@ def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch: list[dict[s
 
 
 def sample_table(batch: list[RowGroup], inputs: Inputs) -> pa.Table:
-    """Rows of `train_samples`, in the order the groups were read."""
     rows = [_sample(group, row, inputs) for group in batch for row in group.rows]
     return pa.Table.from_pylist(rows, schema=arrow_schema("train_samples"))
 

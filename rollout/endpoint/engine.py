@@ -126,7 +126,6 @@ class EndpointEngine:
         return plain != adapted
 
     async def _serve(self, work: Work, sampling: Sampling) -> None:
-        """Run until all requests are finished, or no server is left."""
         places = BATCHES_AHEAD * self.settings.max_num_seqs
         workers = [asyncio.create_task(self._work(server, work, sampling))
                  for _ in range(places) for server in self.servers if not server.lost]

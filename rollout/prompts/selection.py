@@ -142,7 +142,6 @@ def _why_none(warehouse: Warehouse, iteration: int, before: str) -> str:
 
 
 def _check(warehouse: Warehouse, parent: dict[str, Any], purpose: str) -> None:
-    """StageError if a row cannot be the parent of a turn of this purpose."""
     name = "/".join(str(parent[key]) for key in KEYS)
     if parent["group_id"] is None:
         raise StageError(f"There is no completion {name} in the complete rollouts: it was never sampled, or "

@@ -178,7 +178,6 @@ class Processes:
 
 
 def _check_launch() -> None:
-    """StageError for settings of `accelerate launch` or `torchrun` that are not supported."""
     rank, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
     if gpus and rank >= gpus and os.environ.get("ACCELERATE_USE_CPU", "false").lower() != "true":
         raise StageError(f"{os.environ.get('LOCAL_WORLD_SIZE', rank + 1)} processes were started here, and "

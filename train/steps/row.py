@@ -118,7 +118,6 @@ def build_batch(groups: list[Group], policy_version: int, settings: TrainOptions
 
 
 def advantages_of(batch: list[RowGroup], settings: TrainOptions) -> list[Tensor]:
-    """The advantage of every completion, from its reward."""
     rows = [row for group in batch for row in group.rows]
     if find_loss(settings.loss).correct_only:
         return [torch.tensor(float(row.rollout.correct)) for row in rows]
