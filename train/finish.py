@@ -48,9 +48,12 @@ def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[d
              "mismatch": mismatch_table(batch, settings)}
     with ThreadPoolExecutor(1) as beside:
         saved = beside.submit(save_files, warehouse, learner, iteration, whole, probe)
-        warehouse.write_part("train_samples", 0, sample_table(batch, inputs), iteration=iteration)
-        warehouse.write_part("train_tokens", 0, token_table(batch, inputs), iteration=iteration)
-        warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=iteration)
+        for table, rows in (("train_samples", [_sample(group, row, inputs) for group in batch
+                                               for row in group.rows]),
+                            ("train_tokens", token_rows(batch, inputs)),
+                            ("train_steps", step_rows(steps, inputs))):
+            columns = pa.Table.from_pylist(rows, schema=arrow_schema(table))
+            warehouse.write_part(table, 0, columns, iteration=iteration)
     written = commit_policy(warehouse, learner, inputs, facts, *saved.result())
     clock.lap("writing")
     if written:
@@ -104,14 +107,9 @@ def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch: list[dict[s
             f"({sum(clock.seconds.values()):.1f} s: {phases})")
 
 
-def sample_table(batch: list[RowGroup], inputs: Inputs) -> pa.Table:
-    rows = [_sample(group, row, inputs) for group in batch for row in group.rows]
-    return pa.Table.from_pylist(rows, schema=arrow_schema("train_samples"))
-
-
-def token_table(batch: list[RowGroup], inputs: Inputs) -> pa.Table:
+def token_rows(batch: list[RowGroup], inputs: Inputs) -> list[dict[str, Any]]:
     """Rows of `train_tokens`: the completions that had a gradient in a step."""
-    rows = [{"iteration": group.stored.iteration, "purpose": group.stored.purpose,
+    return [{"iteration": group.stored.iteration, "purpose": group.stored.purpose,
              "task_id": row.rollout.task_id, "sample_index": row.rollout.sample_index,
              "trained_iteration": inputs.iteration,
              "optimizer_step": row.step, "log_drift": row.log_drift.numpy(),
@@ -119,18 +117,13 @@ def token_table(batch: list[RowGroup], inputs: Inputs) -> pa.Table:
             for group in batch for row in group.rows
             if row.step is not None and not row.drop_reason and len(row.log_drift)
             and not row.log_drift.isnan().any()]
-    return pa.Table.from_pylist(rows, schema=arrow_schema("train_tokens"))
 
 
-def step_table(steps: list[dict[str, Any]], inputs: Inputs) -> pa.Table:
+def step_rows(steps: list[dict[str, Any]], inputs: Inputs) -> list[dict[str, Any]]:
     """Rows of `train_steps`; metrics without a column go into `extra`."""
-    schema = arrow_schema("train_steps")
-    rows = []
-    for step in steps:
-        extra = json.dumps({key: step.get(key) for key in STEP_EXTRA})
-        rows.append({**{key: value for key, value in step.items() if key in schema.names},
-                     "iteration": inputs.iteration, "policy_version": inputs.iteration, "extra": extra})
-    return pa.Table.from_pylist(rows, schema=schema)
+    own = {"iteration": inputs.iteration, "policy_version": inputs.iteration}
+    return [{**step, **own, "extra": json.dumps({key: step.get(key) for key in STEP_EXTRA})}
+            for step in steps]
 
 
 def _sample(group: RowGroup, row: Row, inputs: Inputs) -> dict[str, Any]:

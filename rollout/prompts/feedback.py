@@ -89,11 +89,9 @@ def _failed_call(entry_point: str, call: Row, result: Any) -> dict[str, str] | N
     arguments += [f"{name}={value!r}" for name, value in call.get("kwargs", {}).items()]
     test = f"{entry_point}({', '.join(arguments)}) == {call['expected']!r}"
     kind, value = (*result, None, None)[:2] if isinstance(result, list) else (None, None)
-    if kind == "error":
-        return {"test": test, "error": str(value)}
-    if kind == "value" and _plain(value) and value != call["expected"]:
-        return {"test": test, "error": f"it gave {value!r}"}
-    return None
+    wrong = kind == "value" and _plain(value) and value != call["expected"]
+    said = str(value) if kind == "error" else f"it gave {value!r}" if wrong else None
+    return None if said is None else {"test": test, "error": said}
 
 
 def _plain(value: Any) -> bool:

@@ -90,14 +90,9 @@ def group_counts(batch: list[RowGroup]) -> dict[str, int]:
     counts = Counter(groups=len(batch), mixed=0, all_right=0, all_wrong=0, equal=0, unmeasured=0)
     for group in batch:
         right = [row.rollout.correct for row in group.rows if not math.isnan(row.rollout.reward)]
-        if any(row.advantages.any() for row in group.rows):
-            counts["mixed"] += 1
-        elif not right:
-            counts["unmeasured"] += 1
-        elif all(right):
-            counts["all_right"] += 1
-        else:
-            counts["equal" if any(right) else "all_wrong"] += 1
+        mixed = any(row.advantages.any() for row in group.rows)
+        counts["mixed" if mixed else "unmeasured" if not right else "all_right" if all(right) else
+               "equal" if any(right) else "all_wrong"] += 1
     return dict(counts)
 
 
