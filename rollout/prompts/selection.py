@@ -101,35 +101,22 @@ def choose_parents(warehouse: Warehouse, options: RolloutOptions, iteration: int
     if not given:
         raise StageError("--from gives no row. Try the query with `warehouse sql`." if options.parents_sql
                          else _why_none(warehouse, iteration, before))
-    keys = [tuple(row[name] for name in KEYS) for row in given]
-    keys = _per_task(keys, options) if options.parents_sql is None or options.parents_per_task else keys
-    keys = _of_tasks(keys, warehouse, options)
+    of_task: dict[str, list[tuple[Any, ...]]] = {}
+    for row in given:
+        of_task.setdefault(str(row["task_id"]), []).append(tuple(row[name] for name in KEYS))
+    if options.splits or options.tasks_sql is not None:
+        chosen = [task["task_id"] for task in choose_tasks(warehouse, options)]
+        of_task = {task: keys for task, keys in of_task.items() if task in chosen}
+        if not of_task:
+            raise StageError("No completion to answer is of these splits and tasks. Name splits that have "
+                             "some with --split, or other tasks.")
+    count = options.parents_per_task or (1 if options.parents_sql is None else None)
+    keys = [key for several in list(of_task.values())[:options.num_tasks]
+            for key in (islice(cycle(several), count) if count else several)]
     parents = rows_of(connection, ROWS, [list(range(len(keys))), *map(list, zip(*keys, strict=True))])
     for parent in parents:
         _check(warehouse, parent, purpose)
     return parents
-
-
-def _per_task(keys: list[tuple[Any, ...]], options: RolloutOptions) -> list[tuple[Any, ...]]:
-    of_task: dict[str, list[tuple[Any, ...]]] = {}
-    for key in keys:
-        of_task.setdefault(key[2], []).append(key)
-    count = options.parents_per_task or 1
-    return [key for several in of_task.values() for key in islice(cycle(several), count)]
-
-
-def _of_tasks(keys: list[tuple[Any, ...]], warehouse: Warehouse,
-              options: RolloutOptions) -> list[tuple[Any, ...]]:
-    """Parents of the tasks in --split and --tasks-sql, limited to the first --num-tasks of them."""
-    if options.splits or options.tasks_sql is not None:
-        allowed = {task["task_id"] for task in choose_tasks(warehouse, options)}
-        keys = [key for key in keys if key[2] in allowed]
-        if not keys:
-            where = f"split {', '.join(options.splits)}" if options.splits else "the tasks of --tasks-sql"
-            raise StageError(f"No completion to answer is in {where}. Name splits that have some with "
-                             "--split, or other tasks.")
-    tasks = list(dict.fromkeys(key[2] for key in keys))[:options.num_tasks]
-    return [key for key in keys if key[2] in tasks]
 
 
 def _why_none(warehouse: Warehouse, iteration: int, before: str) -> str:
