@@ -157,10 +157,9 @@ def _load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: Tra
         if settings.turns and turn not in settings.turns:
             continue
         if scorer not in warehouse.state.scorers(iteration, purpose):
-            run = shell_quote(warehouse.root)
             raise StageError(f"The turns {turn} of iteration {iteration} are not scored by {scorer}: run "
-                             f"`rollout {run} --turn {turn}` to its end and `score {run} --iteration "
-                             f"{iteration}`, or train on others with --turns.")
+                             f"`rollout {shell_quote(warehouse.root)} --turn {turn}` to its end and `score "
+                             f"{shell_quote(warehouse.root)}`, or train on others with --turns.")
         alone = settings.advantages or settings.teacher or find_loss(settings.loss).correct_only
         groups += load_groups(warehouse, iteration, scorer, purpose=purpose, alone=bool(alone),
                               truncated_sampling=settings.truncated_sampling)
@@ -181,13 +180,13 @@ def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: T
 
 
 def _unscored(warehouse: Warehouse, iteration: int, purpose: str) -> StageError:
-    run = shell_quote(warehouse.root)
     if not warehouse.stage("rollout", iteration=iteration, purpose=purpose).is_complete():
         of = "training rollout" if purpose == "train" else f"rollout of purpose {purpose}"
-        return StageError(f"Iteration {iteration} has no complete {of}. Run `rollout {run}"
-                          f"{_by_api_model(purpose)} --iteration {iteration}` and then `score` first.")
+        return StageError(f"Iteration {iteration} has no complete {of}. Run `rollout "
+                          f"{shell_quote(warehouse.root)}{_by_api_model(purpose)} --iteration {iteration}` "
+                          "and then `score` first.")
     return StageError(f"The rows of purpose {purpose} of iteration {iteration} are not scored. "
-                      f"Run `score {run} --iteration {iteration}` first.")
+                      f"Run `score {shell_quote(warehouse.root)} --iteration {iteration}` first.")
 
 
 def _by_api_model(purpose: str) -> str:
