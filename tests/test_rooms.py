@@ -22,7 +22,7 @@ DOORS = {"vllm": ("rollout/engines/vllm_engine.py",), "duckdb": ("warehouse/sql/
          "obstore": ("warehouse/objects/bucket.py",),
          "transformers": ("train/model/loading.py", "train/model/policy.py", "train/model/prompt_cache.py",
                           "train/model/saving.py", "train/model/tiny_copy.py",
-                          "rollout/endpoint/tokenizer.py"),
+                          "rollout/prompts/prompt_encoder.py"),
          "starlette": ("reports/viewer/app.py",), "uvicorn": ("reports/viewer/serve.py",),
          "aiohttp": ("rollout/endpoint/server.py",),
          "accelerate": ("train/steps/accelerator.py",)}
