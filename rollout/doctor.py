@@ -56,7 +56,8 @@ def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
         return found.refuse(f"vLLM cannot serve it: {reason}. {ENDPOINT}.")
     if not (copy / SAID).exists():
         return found
-    tried = found.facts["dtypes"] = {dtype: _gap(copy, dtype) for dtype in FURTHEST}
+    dtypes = FURTHEST if found.facts["device"] == "cpu" else ("bfloat16",)      # a GPU's engine starts slowly
+    tried = found.facts["dtypes"] = {dtype: _gap(copy, dtype) for dtype in dtypes}
     served = [dtype for dtype, gap in tried.items() if isinstance(gap, float)]
     if not served:
         line = f"vLLM does not serve a tiny random copy of it: {next(iter(tried.values()))}"
@@ -66,7 +67,7 @@ def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
         return found
     found.lines.append("a tiny random copy of it is sampled; mean nats from `train`: " + ", ".join(
         f"{dtype} {tried[dtype]:.1g}" for dtype in served))
-    for reason in dict.fromkeys(str(tried[dtype]) for dtype in FURTHEST if dtype not in served):
+    for reason in dict.fromkeys(str(tried[dtype]) for dtype in tried if dtype not in served):
         refused = " or ".join(dtype for dtype in tried if tried[dtype] == reason)
         found.lines.append(f"vLLM does not serve it with --dtype {refused}: {reason}. Give --dtype "
                            + " or ".join(served))

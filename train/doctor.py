@@ -67,14 +67,16 @@ def examine_model(model: str, revision: str | None, copy: Path, targets: str = "
     for name, way in (("adapter", "an adapter"), ("full", "all weights (--full)")):
         try:
             policy = _load(copy, name, targets)
+            _backward(policy)
             facts = found.facts[name] = _facts(policy)
             if policy.is_adapter:
                 (copy / ADAPTER).mkdir()
                 save_policy(policy, copy / ADAPTER, base=str(copy))
             (copy / SAID).write_text(json.dumps(_logprobs(policy)), encoding="utf-8")
             text = words[facts["prompts"]] + (f" ({facts['because']})" if facts["because"] else "")
-        except StageError as error:
-            text = str(error).replace(str(copy), model)
+        except Exception as error:      # an architecture may raise anything
+            text = (str(error) if isinstance(error, StageError) else first_line(error)).replace(
+                str(copy), model)
             found.facts[name] = {"refused": text}
         found.lines.append(f"{way}: {text}")
     if chosen := found.facts["adapter"].get("targets"):
@@ -101,6 +103,17 @@ def _load(folder: Path, name: str, targets: str) -> Any:
         return load_full(str(folder), dtype="float32", device=cpu)
     return load_lora(str(folder), None, dtype="float32", device=cpu, seed=0, rank=1, alpha=1, rslora=False,
                      targets=targets)
+
+
+def _backward(policy: Any) -> None:
+    """Gradients of two completions of one prompt, as a training computes them."""
+    import torch
+
+    from train.model.packs import PromptGroup
+    from train.model.shared_prompt import backward_pack
+    ids = torch.arange(24)
+    backward_pack(policy, [PromptGroup(ids[:8], [ids[8:16], ids[16:]], 1.0)],
+                  lambda _rows, logprobs, _entropy: logprobs.sum(), token_budget=len(ids))
 
 
 def _logprobs(policy: Any) -> list[list[Any]]:
