@@ -83,12 +83,10 @@ class SqlCommand(click.Command):
               help="Maximum number of rows; 0 for all. [default: 200 on the terminal, else all]")
 @click.option("--full", is_flag=True, help="Do not shorten lists and long text.")
 @click.option("--partial", is_flag=True, help="Include parts of unfinished stages.")
-@click.option("--in-place", is_flag=True,
-              help="Read columns from the object store without fetching and verifying parts.")
 @strict_option
 @at_option
 @shows_errors
-def sql(runs: tuple[str, ...], query: str | None, file: Path | None, partial: bool, in_place: bool,
+def sql(runs: tuple[str, ...], query: str | None, file: Path | None, partial: bool,
         strict: bool, at: int | None, **options: Any) -> None:
     """Run QUERY over the tables and views of one run, or of several.
 
@@ -107,7 +105,7 @@ def sql(runs: tuple[str, ...], query: str | None, file: Path | None, partial: bo
     warehouses = open_runs(runs) if at is None else [open_run(runs[0], at)]
     terminal = sys.stdout.isatty() and options["output"] is None
     script = query if query not in (None, "-") else read_script(file)
-    connection = connect_runs(warehouses, partial=partial, strict=strict, in_place=in_place)
+    connection = connect_runs(warehouses, partial=partial, strict=strict)
     write_answers(warehouses[0], connection, script, **options,
                   width=shutil.get_terminal_size().columns if terminal else None)
 

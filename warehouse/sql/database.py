@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from warehouse.sql.catalog import quoted
 from warehouse.sql.inventory import TABLES, Inventory, take_inventory
 from warehouse.sql.script import keep_script, script_of
-from warehouse.store.commit import by_address, readable, twin_of
+from warehouse.store.commit import by_address, readable
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -39,32 +39,29 @@ def refresh_sql(warehouse: Warehouse) -> Path:
     return warehouse.root / "warehouse.sql"
 
 
-def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False, in_place: bool = False,
-            inventory: Inventory | None = None) -> Connection:
+def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False,
+            iteration: int | None = None, inventory: Inventory | None = None) -> Connection:
     """An in-memory connection with every table, view and macro of the run, or of an `inventory` of it.
 
     With `partial`, parts of unfinished stages are included, to watch a rollout. Damaged stages are left out
-    and named on stderr; with `strict` they are a StageError. With `in_place` parts are read in the object
-    store and not verified.
+    and named on stderr; with `strict` they are a StageError. With `iteration` only the stages of one
+    iteration are fetched and read.
     """
-    inventory = inventory or take_inventory(warehouse, partial=partial, in_place=in_place)
-    connection = new_connection([warehouse], in_place=in_place)
+    inventory = inventory or take_inventory(warehouse, partial=partial, iteration=iteration)
+    connection = new_connection()
     tell_left_out(inventory.left_out, strict)
     text = script_of(warehouse.root, inventory)
-    if not (partial or in_place):
+    if not partial and iteration is None:
         keep_script(warehouse, text)
     with explain_errors():
         connection.execute(text)
     return connection
 
 
-def new_connection(warehouses: Sequence[Warehouse], *, in_place: bool = False) -> Connection:
-    """An empty connection in memory; with `in_place` it can read the runs' object stores."""
+def new_connection() -> Connection:
+    """An empty connection in memory."""
     import duckdb
     connection = duckdb.connect()
-    for twin in [twin_of(warehouse.root) for warehouse in warehouses if in_place]:
-        if twin:
-            connection.register_filesystem(twin.filesystem())
     connection.execute("SET enable_progress_bar = false")  # it would be printed among the rows
     return connection
 
