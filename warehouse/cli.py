@@ -1,7 +1,6 @@
 """The `warehouse` command: make a run, ask it questions, look after it."""
 
 import os
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -61,15 +60,7 @@ def init(run: Path, model: str, adapter: Path | None, tasks: tuple[str, ...], he
         click.echo(by_address(line))
 
 
-class SqlCommand(click.Command):
-    """A query may begin with a comment, which click would take for an option."""
-
-    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """`-- note`, and any word with a blank before the first =, is SQL: no option looks like this."""
-        return super().parse_args(context, [re.sub(r"^(?=--[^\s=]*\s)", " ", each) for each in args])
-
-
-@cli.command(cls=SqlCommand)
+@cli.command()
 @runs_argument
 @click.option("--command", "-c", "query", default=None, metavar="QUERY",
               help="The query, if it is not the last argument.")
@@ -91,8 +82,7 @@ def sql(runs: tuple[str, ...], query: str | None, file: Path | None, partial: bo
     """Run QUERY over the tables and views of one run, or of several.
 
     With several runs every table and view has a first column `run`: warehouse sql A B -c "FROM
-    iteration_stats". QUERY may be `-` for standard input or `@name` for a query in the first run's
-    config.toml, and may hold several statements.
+    iteration_stats". QUERY may be `-` for standard input, and may hold several statements.
     """
     from warehouse.inspect.queries import read_script, write_answers
     from warehouse.sql.many import connect_runs, open_runs
@@ -106,7 +96,7 @@ def sql(runs: tuple[str, ...], query: str | None, file: Path | None, partial: bo
     terminal = sys.stdout.isatty() and options["output"] is None
     script = query if query not in (None, "-") else read_script(file)
     connection = connect_runs(warehouses, partial=partial, strict=strict)
-    write_answers(warehouses[0], connection, script, **options,
+    write_answers(connection, script, **options,
                   width=shutil.get_terminal_size().columns if terminal else None)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from warehouse.store.errors import StageError
 
 # Tables: the stages, commands of `warehouse` and `reports` by name, and for all of them [warehouse] (which
-# scorer to show, what an hour costs), [queries] (saved queries) and [links] (saved pages of the viewer).
-TABLES = ("rollout", "score", "train", "warehouse", "queries", "summary", "sql", "watch", "check", "loop",
+# scorer to show, what an hour costs) and [links] (saved pages of the viewer).
+TABLES = ("rollout", "score", "train", "warehouse", "summary", "sql", "watch", "check", "loop",
           "arms", "build", "compare", "prices", "links")
-GONE = ("results",)         # commands of earlier versions
+GONE = ("results", "queries")         # commands of earlier versions
 PRICE = "price-per-hour"
 HEADING = re.compile(r"\s*\[([^\[\]]+)\]")
 
@@ -57,7 +57,7 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
             where = place_in(path, "prices", model)
             raise StageError(f"{where}: [prices] {model} = {price} is not a price. Write "
                              "{ input = 2.5, output = 10.0 }, what a million tokens cost.")
-    for name in ("warehouse", "queries", "links"):
+    for name in ("warehouse", "links"):
         for key, value in tables.get(name, {}).items():
             if not isinstance(value, str) and (name, key) != ("warehouse", PRICE):
                 where = place_in(path, name, key)
