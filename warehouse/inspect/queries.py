@@ -6,11 +6,17 @@ from typing import Any
 
 from warehouse.inspect.render import WRITERS
 from warehouse.sql.catalog import quoted_name
-from warehouse.sql.database import Connection, explain_errors, interruptible, unwritable
+from warehouse.sql.database import (
+    Connection,
+    changes,
+    explain_errors,
+    interruptible,
+    split_statements,
+    unwritable,
+)
 from warehouse.store.errors import StageError, UnusableFile, counted, printable
 
 SHOWN_ROWS = 200
-CHANGES = ("CREATE", "INSERT", "UPDATE", "DELETE", "ALTER", "DROP")      # statements, of tables in memory
 ZONED = "TIMESTAMP WITH TIME ZONE"
 SUFFIXES = {"": "table", ".txt": "table", ".csv": "csv", ".json": "json", ".jsonl": "json", ".md": "markdown",
             ".parquet": "parquet"}
@@ -21,10 +27,9 @@ def write_answers(connection: Connection, script: str, **options: Any) -> None:
 
     Options as for `write_answer`. StageError for a table that no later statement could read.
     """
-    with explain_errors():
-        statements = connection.extract_statements(script)
+    statements = split_statements(script)
     for number, statement in enumerate(statements, start=1):
-        if number == len(statements) and statement.type.name in CHANGES:
+        if number == len(statements) and changes(connection, statement):
             raise StageError("SQL cannot change the run, and this table is gone when the command ends. "
                              "Select from it in the same script.")
         if text := write_answer(connection, statement, **options):
@@ -39,7 +44,7 @@ def read_script(path: Path | None) -> str:
         raise StageError(f"The input is not UTF-8 text ({error}). Save it as UTF-8.") from error
 
 
-def write_answer(connection: Connection, statement: Any, *, style: str | None = None,
+def write_answer(connection: Connection, statement: str, *, style: str | None = None,
                  output: Path | None = None, limit: int | None = None, full: bool = False,
                  width: int | None = None) -> str:
     """Run one statement; return the text, empty if it went to `output`.
@@ -54,8 +59,8 @@ def write_answer(connection: Connection, statement: Any, *, style: str | None = 
     if style == "parquet" and output is None:
         raise StageError("Parquet cannot be printed. Name a file: --output rows.parquet")
     with explain_errors():
-        relation = connection.sql(statement.query)
-        if relation is None or statement.type.name in CHANGES:
+        relation = connection.sql(statement)
+        if relation is None or changes(connection, statement):
             return ""
         relation = _without_time_zones(relation)
         if style == "parquet":

@@ -125,6 +125,26 @@ def unwritable(path: Path) -> Iterator[None]:
         raise StageError(f"Cannot write {path} ({error}). Name another file with --output.") from error
 
 
+def split_statements(script: str) -> list[str]:
+    """The statements of a text, without semicolons and blank ones."""
+    import duckdb
+    text, statements, begin, empty = script.encode(), [], 0, True
+    for offset, kind in duckdb.tokenize(script):
+        if text[offset:offset + 1] == b";":
+            statements += [] if empty else [text[begin:offset].decode().strip()]
+            begin, empty = offset + 1, True
+        elif kind != duckdb.token_type.comment:
+            empty = False
+    return statements if empty else [*statements, text[begin:].decode()]
+
+
+def changes(connection: Connection, statement: str) -> bool:
+    """Whether a statement makes or changes an in-memory table, rather than selecting."""
+    with explain_errors():
+        kinds = [part.type.name for part in connection.extract_statements(statement)]
+    return kinds[-1:] != [] and kinds[-1] in ("CREATE", "INSERT", "UPDATE", "DELETE", "ALTER", "DROP")
+
+
 def lock(connection: Connection, folder: Path, *, memory_mib: int) -> None:
     """From now on the connection reads only files in `folder`, and its settings cannot be changed.
 

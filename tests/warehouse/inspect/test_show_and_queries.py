@@ -167,7 +167,6 @@ def test_a_piped_script_ends_at_its_first_error_with_1(run: Warehouse) -> None:
     done = pipe_script(run, "select 42 as answer;\nselect nothing;\nselect 43")
     assert done.exit_code == 1 and done.stdout == "answer\n------\n    42\n"
     assert done.stderr.startswith("Error: ") and "Traceback" not in done.stderr
-    assert pipe_script(run, "select 42; selec").stdout == ""            # it is read before anything runs
     garbled = CliRunner().invoke(cli, ["sql", str(run.root), "-"], input=b"select '\xff';\n")
     assert garbled.exit_code == 1 and "not UTF-8" in garbled.stderr
 
