@@ -82,9 +82,13 @@ def stretch_of(ask: Asking, key: Key, trained: int | None, first: int) -> Stretc
         return None
     row = rows[0]
     ids = row["ids"]
+    return Stretch(first, row["num"], words_of(ask, ids), ids, quantities_of(row))
+
+
+def words_of(ask: Asking, ids: list[int], kept: str = "\n") -> list[str]:
+    """The text of each token; control characters, except `kept`, are spelled out."""
     words = {each["token_id"]: each["token"] for each in ask.rows(WORDS_SQL, [ids])}
-    shown = [printable(words.get(token, f"<{token}>"), kept="\n") for token in ids]
-    return Stretch(first, row["num"], shown, ids, quantities_of(row))
+    return [printable(words.get(token, f"<{token}>"), kept=kept) for token in ids]
 
 
 def farthest(ask: Asking, key: Key, trained: int, stretch: Stretch) -> list[dict[str, Any]]:
