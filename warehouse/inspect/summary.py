@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from warehouse.inspect.advice import advice_lines
+from warehouse.inspect.advice import advise
 from warehouse.inspect.alarms import alarm_count_lines, last_rollback, raised_alarms
 from warehouse.inspect.render import mean, short_share, stretches
 from warehouse.inspect.story import cost_lines, story_lines
@@ -42,7 +42,7 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     evaluations = [row for row in rows if row["purpose"] != "train"]
     alarms = raised_alarms(connection, since=last_rollback(warehouse), examples=False)
     lines = [_title(warehouse, connection, inventory), *went_back(warehouse.state),
-             *story_lines(warehouse, connection, alarms), *advice_lines(warehouse, connection, alarms)]
+             *story_lines(warehouse, connection, alarms), *advise(warehouse, connection, alarms).lines]
     if train:
         lines += ["", *_trends(train, rows_of(connection, REACH)), ""] if len(train) > 1 else [""]
         lines += _table(train[-last:], "iteration")
