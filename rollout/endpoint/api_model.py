@@ -28,26 +28,22 @@ SHOWN = 60                       # characters of a rejected prompt in the error
 
 
 class Answer(NamedTuple):
-    """A model's text, why it ended, and the number of tokens by the service's count (None if unknown)."""
+    """A model's text, and why it ended."""
 
     text: str
     finish_reason: str
-    prompt_tokens: int | None
-    completion_tokens: int | None
 
 
 class ApiEngine:
     """Requests one completion at a time; implements rollout.engines.engine.Engine without logprobs.
 
     Token ids come from the run's own tokenizer, with its end token appended if the model ended by itself.
-    The cost of an answer follows from `price`, (input, output) per million tokens.
     """
 
     dtype = device = logprobs_mode = ""
 
-    def __init__(self, url: str, model: str, *, base: str, revision: str | None, key_variable: str,
-                 price: tuple[float, float] | None) -> None:
-        self.url, self.model, self.key_variable, self.price = url, model, key_variable, price
+    def __init__(self, url: str, model: str, *, base: str, revision: str | None, key_variable: str) -> None:
+        self.url, self.model, self.key_variable = url, model, key_variable
         self.engine = f"{model} (openai)"
         self.encoder = load_encoder(base, revision)
         self.limit_name, self.refusal = "max_tokens", ""
@@ -148,12 +144,7 @@ class ApiEngine:
         if answer.finish_reason == "stop" and self.encoder.end_id is not None:
             ids.append(self.encoder.end_id)
         return Sampled(request.index, ids, None, answer.text, answer.finish_reason,
-                       host=self.server.host, cost=self._cost(answer))
-
-    def _cost(self, answer: Answer) -> float | None:
-        if self.price is None or answer.prompt_tokens is None or answer.completion_tokens is None:
-            return None
-        return (answer.prompt_tokens * self.price[0] + answer.completion_tokens * self.price[1]) / 1e6
+                       host=self.server.host)
 
     def _left_out(self, refused: list[Request]) -> StageError:
         """The error for refused requests, raised after all others are answered."""
@@ -188,17 +179,15 @@ def _parameters(sampling: Sampling) -> dict[str, Any]:
 def _read(response: Any) -> Answer:
     """The single choice of an answer; Unavailable if it is malformed or incomplete."""
     try:
-        choice, usage = response["choices"][0], response.get("usage") or {}
+        choice = response["choices"][0]
         message = choice["message"]
         text, reason = message["content"] or "", choice["finish_reason"]
         thoughts = message.get("reasoning_content") or message.get("reasoning")
         if thoughts and isinstance(thoughts, str) and isinstance(text, str):
             text = f"<think>\n{thoughts.strip()}\n</think>\n\n{text}"      # as models write them
-        counts = [count if isinstance(count := usage.get(name), int) and count >= 0 else None
-                  for name in ("prompt_tokens", "completion_tokens")]
     except (TypeError, KeyError, IndexError, AttributeError) as error:
         raise Unavailable(f"its answer is not a chat completion: {str(response)[:100]}") from error
     if not isinstance(text, str) or not isinstance(reason, str):
         raise Unavailable(f"its answer is not text, or has no end: {str(choice)[:100]}")
     ended = "length" if reason in ("length", "content_filter") else "stop"
-    return Answer(HALF_LETTER.sub("\N{REPLACEMENT CHARACTER}", text), ended, *counts)
+    return Answer(HALF_LETTER.sub("\N{REPLACEMENT CHARACTER}", text), ended)

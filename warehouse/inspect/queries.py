@@ -23,10 +23,7 @@ SUFFIXES = {"": "table", ".txt": "table", ".csv": "csv", ".json": "json", ".json
 
 
 def write_answers(connection: Connection, script: str, **options: Any) -> None:
-    """Print the result of every statement of a script, up to the first error.
-
-    Options as for `write_answer`. StageError for a table that no later statement could read.
-    """
+    """Print the result of every statement of a script, up to the first error."""
     statements = split_statements(script)
     for number, statement in enumerate(statements, start=1):
         if number == len(statements) and changes(connection, statement):
@@ -47,11 +44,7 @@ def read_script(path: Path | None) -> str:
 def write_answer(connection: Connection, statement: str, *, style: str | None = None,
                  output: Path | None = None, limit: int | None = None, full: bool = False,
                  width: int | None = None) -> str:
-    """Run one statement; return the text, empty if it went to `output`.
-
-    The suffix of a file decides its format unless `style` names another. The file holds every
-    row unless there is a `limit`.
-    """
+    """Run one statement; return the text, empty if it went to `output`."""
     if output and not style and output.suffix.lower() not in SUFFIXES:
         raise UnusableFile(output, "form", f"{output} has a suffix of none of the formats: "
                                            f"{', '.join(filter(None, SUFFIXES))}. Use one, or say --format.")

@@ -51,7 +51,7 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     if evaluations:
         lines += ["", *_table(evaluations[-last:], "evaluation")]
     spent = cost_lines(warehouse, connection)
-    lines += [*_costs(connection, inventory), *(["", *spent] if spent else []), *_remarks(rows, inventory)]
+    lines += [*(["", *spent] if spent else []), *_remarks(rows, inventory)]
     due = f"Next: {warehouse.state.next_stage()} {shell_quote(warehouse.root)}"
     lines += ["", due if rows else f"Nothing is scored yet. {due}"]
     return [*lines, *alarm_count_lines(warehouse, alarms)]
@@ -166,17 +166,6 @@ def went_back(state: RunState) -> list[str]:
             line += f"; {', '.join(changed)} from iteration {later.iteration} on" if changed else ""
         lines.append(line)
     return lines
-
-
-def _costs(connection: Connection, inventory: Inventory) -> list[str]:
-    """The cost of models behind an API, at the config.toml prices when they were sampled."""
-    if not any(((held.manifest or {}).get("settings") or {}).get("model") for held in inventory.stages):
-        return []                        # only policies were sampled
-    rows = rows_of(connection, "SELECT engine, count(*) AS asked, sum(cost) AS cost FROM completions "
-                               "WHERE cost IS NOT NULL GROUP BY engine ORDER BY engine")
-    lines = [f"{row['engine']}: {counted(row['asked'], 'completion', ',')} for {row['cost']:.4f}"
-             for row in rows]
-    return ["", *lines] if lines else []
 
 
 def _trends(rows: list[dict[str, Any]], reached: list[dict[str, Any]]) -> list[str]:

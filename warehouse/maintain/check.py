@@ -32,10 +32,7 @@ class Report(NamedTuple):
 
 
 def check_run(warehouse: Warehouse, iteration: int | None = None, *, quick: bool = False) -> Report:
-    """Check tasks, policies, manifests and footers, and unless `quick` checksums.
-
-    With `iteration`, only its stages and the policy that it wrote.
-    """
+    """Check tasks, policies, manifests and footers, and unless `quick` checksums."""
     seen: Seen = {}
     warehouse.state.check_begun(iteration)
     found = list(find_damage(warehouse, iteration, seen, quick=quick))

@@ -146,10 +146,7 @@ def changes(connection: Connection, statement: str) -> bool:
 
 
 def lock(connection: Connection, folder: Path, *, memory_mib: int) -> None:
-    """From now on the connection reads only files in `folder`, and its settings cannot be changed.
-
-    A query that needs more than `memory_mib` fails.
-    """
+    """From now on the connection reads only files in `folder`, and its settings cannot be changed."""
     connection.execute(f"SET memory_limit = '{memory_mib}MiB'; SET temp_directory = ''; "
                        f"SET allowed_directories = [{quoted(f'{folder}/')}]; "
                        "SET enable_external_access = false; SET lock_configuration = true")
@@ -227,10 +224,7 @@ def rows_of(connection: Connection, query: str,
 def keys_of(connection: Connection, option: str, query: str, texts: Sequence[str],
             numbers: Sequence[str] = (), *, may_lack: Sequence[str] = (),
             hint: str = "Select it.") -> list[dict[str, Any]]:
-    """Rows of an option's query that name something, with the given columns of texts and of whole numbers.
-
-    StageError if a required column is missing, and for a value of another type or NULL.
-    """
+    """Rows of an option's query that name something, with the given columns of texts and of whole numbers."""
     with explain_errors():
         answer = connection.execute(query)              # None if the query returns nothing
         names = [column[0] for column in answer.description or []] if answer else []

@@ -51,10 +51,7 @@ class Inventory(NamedTuple):
 
 def take_inventory(warehouse: Warehouse, *, partial: bool = False,
                    iteration: int | None = None) -> Inventory:
-    """Everything complete and sound; with `partial` also parts of unfinished stages, and no rollup.
-
-    With `iteration`, only its stages.
-    """
+    """Everything complete and sound; with `partial` also parts of unfinished stages, and no rollup."""
     check_addresses(ADDRESSES, "DuckDB")
     left_out: list[str] = []
     tasks, stages = _sound_stages(warehouse, left_out, partial, iteration)

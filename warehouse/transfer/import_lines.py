@@ -32,10 +32,7 @@ EXPORTED = {"finished_at", "scorer", "reward", "correct", "error_class", "advant
 
 def read_lines(content: bytes, source: Path, tasks: dict[str, str], plain_sampling: bool,
                purpose: str) -> list[dict[str, Any]]:
-    """All lines of a file, as rows of completions with prompt columns.
-
-    StageError for the first invalid line.
-    """
+    """All lines of a file, as rows of completions with prompt columns."""
     if source.suffix == ".zst":
         content = _decompress(content, source)
     rows = [_read_line(line, number, tasks, plain_sampling, purpose)
