@@ -6,8 +6,9 @@
 
 Each is `warehouse loop` on a run of its own, one after the other on the same machine. An iteration counts
 from one policy to the next, so that the first, in which the warm loop imports and starts its engines, is told
-apart. Stages overlap: `else` is the time in which nothing was sampled, run or trained, `idle` that in which
-no GPU had anything to do, neither sampling nor logprobs and gradients. `each GPU idle` is what nvidia-smi
+apart. The last iterations of `ahead` are not counted: nothing is left to sample during them. Stages overlap:
+`else` is the time in which nothing was sampled, run or trained, `idle` that in which no GPU had anything to
+do, neither sampling nor logprobs and gradients. `each GPU idle` is what nvidia-smi
 says: percent of the time without any kernel, after the first iteration.
 """
 
@@ -34,6 +35,7 @@ from warehouse.store.run_folder import Warehouse, open_warehouse
 
 ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "examples" / "demo"
+DEPTHS = {"ahead": 1, "ahead-by-2": 2}       # iterations that are sampled before one is trained
 HEADS = ("iteration", "sampling", "running", "gradients", "else", "share", "idle", "first", "per minute")
 MARK = "BENCHMARKS_LOOP"         # variable by which the processes of a run are found
 WIDTHS = (10, 10, 9, 11, 8, 8, 8, 8, 12)
@@ -51,7 +53,7 @@ class Span(NamedTuple):
 @click.option("--tasks", multiple=True, default=(f"arc-agi-1:training@{DEMO / 'pool.txt'}",),
               show_default=True)
 @click.option("--config", default=str(DEMO / "config.toml"), show_default=True)
-@click.option("--iterations", type=click.IntRange(min=2), default=4, show_default=True)
+@click.option("--iterations", type=click.IntRange(min=4), default=4, show_default=True)
 @click.option("--folder", type=click.Path(path_type=Path), default=None,
               help="Where the runs are made. [default: a folder that is removed]")
 @click.option("--way", "ways", type=click.Choice(["cold", "warm", "ahead", "ahead-by-2"]), multiple=True,
@@ -73,15 +75,15 @@ def main(model: str, tasks: tuple[str, ...], config: str, iterations: int, folde
             settings = grown(Path(config).read_text(), len(chosen.split(",")) if grow else 1)
             log.with_suffix(".toml").write_text(settings)
             more = ["--gpus", chosen, *(["--devices", str(devices)] if devices else []),
-                    *{"ahead": ["--ahead"], "ahead-by-2": ["--ahead-by", "2"]}.get(way, [])]
+                    *(["--ahead-by", str(DEPTHS[way])] if way in DEPTHS else [])]
             with Utilization() as utilization, killing(run, log) if kill else contextlib.nullcontext():
                 loop(run, way == "cold", model, tasks, iterations, log, more)
             warehouse = open_warehouse(run)
-            lines.append(f"{way + ' ' + chosen:<16}" + row(warehouse, began) + "  "
+            lines.append(f"{way + ' ' + chosen:<16}" + row(warehouse, began, DEPTHS.get(way, 0)) + "  "
                          + utilization.idle(ends_of(warehouse)[0], time.time()))
             click.echo(f"{way} {chosen}: {time.time() - began:.0f} s for {iterations} iterations", err=True)
     click.echo("\n".join(lines))
-    click.echo(f"seconds of wall time, mean of iterations 1 to {iterations - 1}; share and idle: in "
+    click.echo(f"seconds of wall time, means after the first iteration; share and idle: in "
                f"percent of it; first: iteration 0; per minute: completions; {os.cpu_count()} cores, load "
                f"{os.getloadavg()[1]:.1f}")
 
@@ -169,9 +171,10 @@ def ends_of(warehouse: Warehouse) -> list[float]:
     return sorted(manifest["finished_at"] for manifest in stage_manifests(warehouse, "train"))
 
 
-def row(warehouse: Warehouse, began: float) -> str:
-    """Mean seconds of the iterations after the first: whole, by phase, and what no phase explains."""
+def row(warehouse: Warehouse, began: float, depth: int) -> str:
+    """Mean seconds of the counted iterations: whole, by phase, and what no phase explains."""
     ends = ends_of(warehouse)
+    ends = ends[:len(ends) - depth]
     whole, wall = Span(ends[0], ends[-1]), mean(end - start for start, end in pairwise(ends))
     phases = [mean(sum(manifest["facts"]["seconds"].get(phase, 0.0) for phase in WORK[stage])
                    for manifest in stage_manifests(warehouse, stage) if 0 < manifest["iteration"] < len(ends))

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,10 +43,12 @@ def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[d
              "waiting": is_waiting(batch),
              "correction": dict(zip(("name", "low", "high"), correction_of(settings), strict=True)),
              "mismatch": [line._asdict() for line in mismatch_table(batch, settings)]}
-    warehouse.write_part("train_samples", 0, sample_table(batch, inputs), iteration=iteration)
-    warehouse.write_part("train_tokens", 0, token_table(batch, inputs), iteration=iteration)
-    warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=iteration)
-    written = commit_policy(warehouse, learner, inputs, facts, whole, probe)
+    with ThreadPoolExecutor(1) as beside:
+        saved = beside.submit(save_files, warehouse, learner, iteration, whole, probe)
+        warehouse.write_part("train_samples", 0, sample_table(batch, inputs), iteration=iteration)
+        warehouse.write_part("train_tokens", 0, token_table(batch, inputs), iteration=iteration)
+        warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=iteration)
+    written = commit_policy(warehouse, learner, inputs, facts, *saved.result())
     clock.lap("writing")
     if written:
         complete_stage(inputs, {**facts, "seconds": clock.seconds})
@@ -57,18 +61,23 @@ def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[d
     return written
 
 
-def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts: dict[str, Any], whole: Whole,
-                  probe: dict[str, Any] | None) -> str | None:
-    """Write policy I + 1 and rename it into place. Return its hash; None if another process was first."""
-    policy, settings = learner.policy, learner.settings
-    scratch = warehouse.scratch(f"policy-{inputs.iteration + 1}")
-    save_policy(policy, scratch, base=warehouse.model, weights=whole.weights)
+def save_files(warehouse: Warehouse, learner: Learner, iteration: int, whole: Whole,
+               probe: dict[str, Any] | None) -> tuple[Path, dict[str, str]]:
+    """Write weights, probe and optimizer; return their scratch folder and the hash of each file."""
+    scratch = warehouse.scratch(f"policy-{iteration + 1}")
+    save_policy(learner.policy, scratch, base=warehouse.model, weights=whole.weights)
     if probe:
         (scratch / PROBE).write_text(json.dumps(probe) + "\n")
     torch.serialization.set_crc32_options(False)        # policy.json has a hash of the file
     torch.save(whole.optimizer, scratch / OPTIMIZER)
+    return scratch, file_hashes(scratch)
+
+
+def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts: dict[str, Any],
+                  scratch: Path, hashes: dict[str, str]) -> str | None:
+    """Rename policy I + 1 into place. Return its hash; None if another process was first."""
+    policy, settings = learner.policy, learner.settings
     versions = {name: metadata.version(name) for name in ("torch", "transformers", "peft", "accelerate")}
-    hashes = file_hashes(scratch)
     lineage = {"policy_version": inputs.iteration + 1, "sha256": weights_sha256(scratch, hashes),
                "files": hashes, "kind": "lora" if policy.is_adapter else "full",
                "parent": inputs.iteration, "base": warehouse.facts["model"], "iteration": inputs.iteration,

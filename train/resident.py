@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 from typing import Any, NamedTuple
 
 import torch
@@ -44,13 +45,13 @@ def kept_or_loaded(warehouse: Warehouse, parent: dict[str, Any], settings: Train
 
 
 def keep(policy: Policy, warehouse: Warehouse, settings: TrainOptions, sha256: str | None) -> None:
-    """Keep the policy written with this hash in CPU memory, if this process stays.
+    """Keep the policy written with this hash if this process stays, in CPU memory unless it may keep its GPU.
 
     A sharded or 4-bit policy cannot be moved to the CPU and is loaded each time.
     """
     global _kept
     if warm.stays and sha256 and not (policy.shards or settings.load_in_4bit):
-        policy.rest()
+        policy.rest(stays=bool(os.environ.get(warm.AWAKE)))
         _kept = Kept(policy, how_loaded(warehouse, settings, policy.device), sha256)
     give_back_memory()
 

@@ -242,9 +242,10 @@ def test_an_alarm_ends_what_is_ahead_and_a_rescue_discards_it(world: World) -> N
 
 def test_engines_keep_their_gpus_where_trainings_have_room_beside_them() -> None:
     for awake in (True, False):
-        crew = Crew(chosen_devices("all", 2), awake=awake)
-        assert {AWAKE in worker.place for worker in crew.engines()} == {awake}
-        assert not any(AWAKE in worker.place for worker in crew.trainers())
+        for split in (True, False):
+            crew = Crew(chosen_devices("all", 2), awake=awake, split=split)
+            workers = [*crew.engines(), *crew.trainers()]
+            assert {AWAKE in worker.place for worker in workers} == {awake and not split}
 
 
 def test_what_fails_ends_the_loop_with_its_words(world: World) -> None:

@@ -64,19 +64,19 @@ class Policy:
             self.shards = Shards(inner, self._decoder, self._head, sharding, device, gathered)
             self._trunk = self.shards.trunk
 
-    def rest(self) -> None:
-        """Free the GPU, gradients included, until `wake`; frozen weights are copied only once."""
+    def rest(self, *, stays: bool = False) -> None:
+        """Free the gradients and, unless it `stays`, the GPU until `wake`; frozen weights are copied once."""
         self.loss_scale = self._first_loss_scale
         for parameter in self.model.parameters():
             parameter.grad = None
-            if self.device.type == "cpu":
+            if stays or self.device.type == "cpu":
                 continue
             if is_first := parameter not in self._aside:
                 self._aside[parameter] = torch.empty_like(parameter.data, device="cpu", pin_memory=True)
             if is_first or parameter.requires_grad:
                 self._aside[parameter].copy_(parameter.data)
             parameter.data = self._aside[parameter]
-        if self.device.type != "cpu":
+        if not stays and self.device.type != "cpu":
             self.model.to("cpu")        # the buffers
 
     def wake(self) -> None:

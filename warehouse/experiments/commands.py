@@ -120,7 +120,7 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
         _check_alone(log, place)
 
         def start(words: list[str]) -> Job:
-            job = Job(words, Path(aside))
+            job = Job(words, Path(aside), {warm.AWAKE: "1"} if jobs > 1 else None)
             started.append(job)
             return job
 

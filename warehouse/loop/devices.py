@@ -67,7 +67,7 @@ class Crew:
     """Which devices sample and which train: all do both; with `split` the first sample and the others train.
 
     `span` devices make an engine (`--tensor-parallel-size`); `sharing` holds variables to shard the weights.
-    Engines that stay `awake` keep their memory while others train.
+    If all are `awake`, engines and trainers have room next to each other and keep their memory.
     """
 
     def __init__(self, devices: Sequence[Device], *, span: int = 1, split: bool = False,
@@ -76,8 +76,8 @@ class Crew:
             raise StageError(f"An engine spans {span} GPUs (tensor-parallel-size), and {len(devices)} are "
                              "there. Lower it, or name more by --gpus.")
         self.devices, self.span, self.sharing = [*devices], span, sharing or {}
-        self.awake = {warm.AWAKE: "1"} if awake else {}
-        self.is_split = split and len(devices) > span
+        self.is_split = split and len(devices) > span       # then a device may change sides
+        self.awake = {warm.AWAKE: "1"} if awake and not self.is_split else {}
         self.num_engines = max(1, len(devices) // (2 * span) if self.is_split else len(devices) // span)
         self.failures = Counter[tuple[str, Device]]()       # by stage, since its last success there
         self.together: list[Device] = []        # the devices that train together over `port`
@@ -96,10 +96,10 @@ class Crew:
         devices = self._left(self.devices[self.num_engines * self.span:] if self.is_split else self.devices)
         devices = devices or self.devices[-1:]
         if len(devices) == 1 and not self.sharing:
-            return [Worker((devices[0],), _visible(devices))]
+            return [Worker((devices[0],), _visible(devices) | self.awake)]
         if devices != self.together:
             self.together, self.port = devices, _free_port()
-        common = {**_visible(devices), **self.sharing, "WORLD_SIZE": str(len(devices)),
+        common = {**_visible(devices), **self.sharing, **self.awake, "WORLD_SIZE": str(len(devices)),
                   "LOCAL_WORLD_SIZE": str(len(devices)), "MASTER_ADDR": "127.0.0.1",
                   "MASTER_PORT": str(self.port)}
         return [Worker((device,), {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})

@@ -16,7 +16,7 @@ from warehouse.store.errors import StageError
 
 VARIABLE = "ROLLHOUSE_WARM"          # where `warehouse warm` listens; any other value disables it
 BESIDE = "ROLLHOUSE_BESIDE"          # set: a command's input is still being written, so it waits
-AWAKE = "ROLLHOUSE_AWAKE"            # set: an engine keeps its GPU between rollouts; trainings have room
+AWAKE = "ROLLHOUSE_AWAKE"            # set: a process keeps its GPU between commands; others have room
 # Variables that assign a command its GPUs and its rank in a training by several processes.
 PLACE = {"CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
          "MASTER_PORT", "ACCELERATE_USE_FSDP", "FSDP_VERSION", "FSDP_RESHARD_AFTER_FORWARD",
