@@ -119,7 +119,7 @@ def completion_page(view: View, ask: Asking, query: Query) -> Page:
     return Page("completion.html", f"Completion {query.text('name')}", {
         "row": row, "name": query.text("name"), "prompt": prompt, "trainings": trainings, "trained": trained,
         "stretch": stretch, "colour": colour, "at": at, "window": WINDOW,
-        "far": farthest(ask, key, trained, stretch) if stretch and trained is not None else [],
+        "far": farthest(ask, key, trained) if stretch and trained is not None else [],
         "pairs": drawn(sheet, payload, outputs, longest=112), "units": units(payload, outputs),
         "parts": parsed(row["reward_parts"]), "extra": parsed(row["extra"]),
         "turns": conversation(ask, row, prompt), "answers": ask.rows(ANSWERS_SQL, list(key)),

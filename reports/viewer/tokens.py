@@ -91,14 +91,9 @@ def words_of(ask: Asking, ids: list[int], kept: str = "\n") -> list[str]:
     return [printable(words.get(token, f"<{token}>"), kept=kept) for token in ids]
 
 
-def farthest(ask: Asking, key: Key, trained: int, stretch: Stretch) -> list[dict[str, Any]]:
+def farthest(ask: Asking, key: Key, trained: int) -> list[dict[str, Any]]:
     """The tokens on which engine and trainer disagree most: their positions and gaps."""
-    if len(stretch.words) < stretch.total:
-        return ask.rows(FARTHEST_SQL, [*key, trained])
-    gap = next((each.values for each in stretch.quantities if each.key == "gap"), [])
-    known = [(value, position) for position, value in enumerate(gap) if value is not None]
-    known.sort(key=lambda each: (-abs(each[0]), each[1]))
-    return [{"position": position, "gap": value} for value, position in known[:MOST_FAR]]
+    return ask.rows(FARTHEST_SQL, [*key, trained])
 
 
 def quantities_of(row: dict[str, Any]) -> list[Quantity]:
