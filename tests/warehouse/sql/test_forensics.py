@@ -8,8 +8,8 @@ import duckdb
 import numpy as np
 import pytest
 
-from reports.viewer.gaps import worst_gaps
 from reports.viewer.session import Asking
+from reports.viewer.tokens import worst_gaps
 from tests.building.weather import SCORER, build_run
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
