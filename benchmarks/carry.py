@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 from rollout.carry import Ending
-from rollout.options import CarryOver
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import open_warehouse
 
@@ -65,7 +64,7 @@ def main() -> None:
           "tokens by staleness 0, 1, 2, more")
     ordinary = 0.0
     for rule in RULES:
-        totals = simulate(lengths, CarryOver.parse(rule), given.slots)
+        totals = simulate(lengths, rule, given.slots)
         assert totals.tokens == lengths.sum(), "the same completions"
         rate = totals.tokens / totals.seconds
         ordinary = ordinary or rate
@@ -83,7 +82,7 @@ def draw_lengths(num_groups: int, within: float) -> np.ndarray:
     return np.clip(np.exp(logs), 1, LIMIT).astype(int)
 
 
-def simulate(lengths: np.ndarray, rule: CarryOver, slots: int) -> Totals:
+def simulate(lengths: np.ndarray, rule: str, slots: int) -> Totals:
     """All groups, iteration after iteration; the last ones wait for everything."""
     totals, begun, open_groups = Totals(), 0, dict[int, list[Completion]]()
     while begun < len(lengths) or open_groups:
@@ -93,7 +92,7 @@ def simulate(lengths: np.ndarray, rule: CarryOver, slots: int) -> Totals:
             open_groups[number] = [Completion(number, length) for length in lengths[number].tolist()]
         begun = min(begun + fresh, len(lengths))
         last = begun == len(lengths)
-        now = CarryOver.parse("1") if last else rule
+        now = "1" if last else rule
         totals.seconds += sample(open_groups, now, totals.iterations, slots)
         for number, group in list(open_groups.items()):
             if all(each.drawn == each.length for each in group):
@@ -103,7 +102,7 @@ def simulate(lengths: np.ndarray, rule: CarryOver, slots: int) -> Totals:
     return totals
 
 
-def sample(groups: dict[int, list[Completion]], rule: CarryOver, version: int, slots: int) -> float:
+def sample(groups: dict[int, list[Completion]], rule: str, version: int, slots: int) -> float:
     """One iteration of the engine; its seconds."""
     members = [each for group in groups.values() for each in group]
     waiting = [each for each in members if each.drawn < each.length]

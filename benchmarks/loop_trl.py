@@ -28,6 +28,7 @@ from transformers import AutoConfig, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from vllm import SamplingParams
 
+from rollout.options import RolloutOptions
 from rollout.prompts.formats import find_format
 from rollout.prompts.plan import PlanSettings, make_plan
 from rollout.prompts.prompt_encoder import PromptEncoder
@@ -127,9 +128,9 @@ def with_messages(warehouse: Warehouse, sampling: dict[str, Any]) -> list[dict]:
     chosen = find_format(sampling.get("prompt-format", "chat"))
     tasks = {row["task_id"]: row for row in warehouse.read("tasks").to_pylist()}
     plan = make_plan(list(tasks.values()), PlanSettings(
-        iteration=0, purpose="trl", num_tasks=None, prompts_per_task=1, group_size=1, format=chosen,
-        format_options=chosen.options, augmentation="none", shuffle_pairs=False,
-        max_prompt_tokens=sampling["max-prompt-tokens"], seed=0, keeps_messages=True), encoder)
+        RolloutOptions(warehouse.root, group_size=1, model="trl"), iteration=0, purpose="trl",
+        max_prompt_tokens=sampling["max-prompt-tokens"], format=chosen, format_options=chosen.options),
+        encoder)
     return [{**tasks[row["task_id"]], "messages": row["messages"]} for row in plan.rows]
 
 

@@ -11,13 +11,13 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
 from rollout.engines.engine import EngineSettings, Sampling
 from rollout.engines.environment import prepare_environment
-from rollout.parts import missing_parts
+from rollout.job import find_job
+from rollout.options import RolloutOptions
 from rollout.sample import sample_parts
 from warehouse.init import init_run
 from warehouse.stages.shard import Shard
@@ -60,9 +60,8 @@ def plan_prompts(num_tasks: int, group_size: int, encoder) -> list[dict]:
     tasks = [{"task_id": task.task_id, "split": "train", "messages": None, "payload": task.payload}
              for task in read_source(parse_source(f"synthetic:{num_tasks}:1", heldout=False))]
     compact = find_format("compact")
-    settings = PlanSettings(iteration=0, purpose="train", num_tasks=None, prompts_per_task=1,
-                            group_size=group_size, format=compact, format_options=compact.with_options({}),
-                            augmentation="none", shuffle_pairs=False, max_prompt_tokens=700, seed=0)
+    settings = PlanSettings(RolloutOptions(Path(), group_size=group_size), iteration=0, purpose="train",
+                            max_prompt_tokens=700, format=compact, format_options=compact.options)
     return make_plan(tasks, settings, encoder).rows
 
 
@@ -71,12 +70,10 @@ def stage_rate(engine, prompts: list[dict], sampling: Sampling) -> tuple[float, 
     with tempfile.TemporaryDirectory() as folder:
         init_run(Path(folder) / "run", str(MODEL), ("synthetic:2:1",))
         warehouse = open_warehouse(Path(folder) / "run")
-        keys: dict[str, Any] = {"iteration": 0, "purpose": "train"}
-        warehouse.stage("rollout", **keys).settle({})
-        began = clocks()
-        parts = missing_parts(warehouse, prompts, 2048, Shard(), **keys)
-        sample_parts(warehouse, engine, parts, sampling, warehouse.policy(0), StopRequest(),
-                     spill_seconds=60.0, begun={}, **keys)
+        job = find_job(warehouse, RolloutOptions(warehouse.root, sampling=sampling))
+        job.stage.settle({})
+        began, keys = clocks(), job.keys
+        sample_parts(job, engine, job.missing(prompts, Shard()), StopRequest(), begun={})
         ended = clocks()
         tokens = sum(warehouse.read("completions", ["num_completion_tokens"], **keys)[0].to_pylist())
     return per_second(tokens, began, ended)

@@ -23,9 +23,9 @@ from benchmarks.train_rows import settings as settings_of
 from train.model import loading
 from train.start import new_optimizer
 from train.steps.accelerator import Processes
-from train.steps.batch import build_batch
 from train.steps.budget import choose_tokens
 from train.steps.checkpoint import Checkpoints
+from train.steps.row import build_batch
 from train.steps.steps import Learner, take_step
 from warehouse.stages.stop import StopRequest
 from warehouse.store.run_folder import Warehouse

@@ -16,8 +16,7 @@ import pyarrow as pa
 from benchmarks.train_rows import settings
 from benchmarks.warehouse import BODY_ITERATIONS, SCORER, build
 from train.inputs.groups import load_groups
-from train.steps.batch import build_batch
-from train.steps.row import RowGroup
+from train.steps.row import RowGroup, build_batch
 from warehouse.store.run_folder import Warehouse
 
 

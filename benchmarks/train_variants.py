@@ -32,10 +32,10 @@ from train.objective.losses import clipped_surrogate
 from train.start import new_optimizer
 from train.steps import gradients, logprob_pass
 from train.steps.accelerator import Processes
-from train.steps.batch import build_batch, weigh_rows
 from train.steps.budget import choose_tokens
 from train.steps.checkpoint import Checkpoints
 from train.steps.logprob_pass import fill_logprobs
+from train.steps.row import build_batch, forwardable, weigh_rows
 from train.steps.steps import Learner, take_step
 from warehouse.stages.stop import StopRequest
 from warehouse.store.run_folder import Warehouse
@@ -54,7 +54,7 @@ def shared_prompt(policy: Policy, groups: list[Group], per_step: int, *, online:
         policy.use_attention(way)
     gradients.backward_pack = backward_packed if way == "flex_attention" else backward_pack
     if alone:
-        gradients.pack_groups = logprob_pass.pack_groups = one_by_one
+        logprob_pass.pack_groups = one_by_one
     budget = budget or choose_tokens(policy, groups)
     chosen = settings("--dtype", "float32", "--tokens-per-batch", str(budget), "--max-mismatch", "9")
     batch, processes = build_batch(groups, 0, chosen), Processes()
@@ -71,7 +71,7 @@ def shared_prompt(policy: Policy, groups: list[Group], per_step: int, *, online:
             members = [batch[number] for number in plan[index]]
             fill_logprobs(policy, members, processes, chosen.tokens_per_batch, "old_logprobs")
             for group in members:
-                weigh_rows(group.forwardable, chosen)
+                weigh_rows(forwardable([group]), chosen)
         passed = time.perf_counter() - started
         take_step(learner, index, StopRequest(), lambda: None)
         return 0.0 if online else passed

@@ -16,7 +16,7 @@ from warehouse.inspect.advice import advise, judged_lines
 from warehouse.inspect.alarms import last_rollback, raised_alarms
 from warehouse.inspect.story import cost_lines, story_lines
 from warehouse.inspect.summary import REACH, went_back
-from warehouse.sql.database import Connection, connect, explain_errors, rows_of
+from warehouse.sql.database import Connection, compute_once, connect, rows_of
 from warehouse.sql.rollup import keep_rolled_up
 from warehouse.store.commit import replace_bytes
 from warehouse.store.run_folder import open_warehouse
@@ -52,9 +52,7 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     from tqdm import tqdm
     warehouse = open_warehouse(run)
     path = output or warehouse.root / "report.html"
-    connection = connect(warehouse, inventory=keep_rolled_up(warehouse))
-    with explain_errors():
-        connection.execute("CREATE TEMP TABLE signals AS FROM signals")  # many figures read it; it is slow
+    connection = compute_once(connect(warehouse, inventory=keep_rolled_up(warehouse)))
     events = rows_of(connection, EVENTS_SQL)
     charts = {figure.name: draw_figure(connection, figure, events)
               for figure in tqdm(FIGURES, desc="figures", unit="figure", leave=False, disable=None)}

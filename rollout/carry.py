@@ -8,14 +8,13 @@ from dataclasses import fields
 from typing import Any
 
 from rollout.engines.engine import Engine, Sampling
-from rollout.options import CarryOver, RolloutOptions
+from rollout.options import RolloutOptions, carry_rule
+from rollout.parts import Key, Row, key_of
 from rollout.prompts.next_turn import clip, join
-from rollout.spill import Key, key_of
 from warehouse.ledger.state import TRAIN
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
-Row = dict[str, Any]
 SAME = (*(field.name for field in fields(Sampling)), "quantization")     # constant within a group
 
 
@@ -26,8 +25,8 @@ class Ending:
     group ids of the parts from earlier calls, repeated for each completion.
     """
 
-    def __init__(self, rule: CarryOver, closed: Sequence[str], num_workers: int) -> None:
-        self.rule, self.num_workers, self.began = rule, num_workers, 0.0
+    def __init__(self, rule: str, closed: Sequence[str], num_workers: int) -> None:
+        (self.amount, self.unit), self.num_workers, self.began = carry_rule(rule), num_workers, 0.0
         self.num_all, self.num_whole, self.left = len(closed), len(set(closed)), Counter[str]()
         self.settled: Collection[str] = ()
 
@@ -50,14 +49,14 @@ class Ending:
 
     def is_due(self) -> bool:
         """True once the rollout should end."""
-        rule, num_left = self.rule, self.left.total()
+        num_left = self.left.total()
         if not self.num_whole or not num_left or any(self.left[group] for group in self.settled):
             return False
-        if rule.unit == "s":
-            return time.perf_counter() - self.began >= rule.amount
-        if rule.unit == "groups":
-            return self.num_whole >= math.ceil(rule.amount / self.num_workers)
-        return self.num_all - num_left >= rule.amount * self.num_all
+        if self.unit == "s":
+            return time.perf_counter() - self.began >= self.amount
+        if self.unit == "groups":
+            return self.num_whole >= math.ceil(self.amount / self.num_workers)
+        return self.num_all - num_left >= self.amount * self.num_all
 
 
 def find_waiting(warehouse: Warehouse, options: RolloutOptions, iteration: int,

@@ -107,49 +107,32 @@ class Job:
         lives = [state.life("rollout", *key) for key in before]
         return [*([] if self.trained is None else [self.trained]), *(life.begun for life in lives if life)]
 
-    def has_rows(self) -> bool:
-        """Whether any of its rows are sampled."""
-        return bool(self.warehouse.parts("completions", **self.keys) or self.stage.written())
-
     def missing(self, prompts: list[dict[str, Any]], shard: Shard) -> list[Part]:
-        """Parts of a share that do not exist yet."""
         return missing_parts(self.warehouse, prompts, self.options.part_size, shard, **self.keys)
 
 
 def find_jobs(warehouse: Warehouse, options: RolloutOptions) -> list[Job]:
     """The rollouts that the options select: one, or one per split for an evaluation without a label.
 
-    The purpose is `eval` for the run's first held-out split, unless it was evaluated under another, and
-    `eval-SPLIT` for the others. A begun evaluation continues as it is: an `eval` of several splits from an
-    earlier version, or one whose --tasks-sql now returns other tasks.
+    The purpose is `eval` for the run's first held-out split, or for its only one, and `eval-SPLIT` for the
+    others. A begun evaluation continues although its --tasks-sql now returns other tasks.
     """
-    if not options.evaluate or options.label:
-        return [find_job(warehouse, options)]
     known = warehouse.read("tasks", ["task_id", "split", "heldout"]).to_pylist()
     heldout = dict.fromkeys(task["split"] for task in known if task["heldout"])
-    tasks = choose_tasks(warehouse, options.replace(tasks_sql=None, splits=options.splits or tuple(heldout)))
-    splits = dict.fromkeys(task["split"] for task in tasks)
-    first = warehouse.state.split_of_eval(known)
-    usual = heldout.keys() or {task["split"] for task in known}
-    if not first and ((splits.keys() == usual and len(usual) == 1) or _is_begun(warehouse, options)):
+    if not options.evaluate or options.label or len({task["split"] for task in known}) == 1 > len(heldout):
         return [find_job(warehouse, options)]
+    tasks = choose_tasks(warehouse, options.replace(tasks_sql=None, splits=options.splits or tuple(heldout)))
     each = {split: options.replace(splits=(split,), label=split.replace("-turn", "_turn"))
-            for split in splits}        # `eval-x-turn2` would be the second turns of `eval-x`
-    if first in each:
-        named = options.replace(splits=(first,))
-        each[first] = named if _is_begun(warehouse, named) else options.replace(splits=())
-    if options.tasks_sql is not None and len(each) > 1:
-        begun = [split for split, chosen in each.items() if _is_begun(warehouse, chosen)]
+            for split in dict.fromkeys(task["split"] for task in tasks)}    # `eval-x-turn2` are second turns
+    if (first := warehouse.state.split_of_eval(known)) in each:
+        each[first] = options.replace(splits=())
+    if (query := options.tasks_sql) is not None and len(each) > 1:
+        begun = [split for split, chosen in each.items() if options.turn == 1
+                 and (find_job(warehouse, chosen).stage.settings() or {}).get("tasks_sql") == query]
         if len(begun) < len(each):
-            begun += [task["split"] for task in named_by_query(warehouse, options.tasks_sql, tasks)]
+            begun += [task["split"] for task in named_by_query(warehouse, query, tasks)]
         each = {split: chosen for split, chosen in each.items() if split in begun} or each
     return [find_job(warehouse, chosen) for chosen in each.values()]
-
-
-def _is_begun(warehouse: Warehouse, options: RolloutOptions) -> bool:
-    """Whether an evaluation of exactly these splits and this query was begun; never for later turns."""
-    settings = (None if options.turn > 1 else find_job(warehouse, options).stage.settings()) or {}
-    return (settings.get("splits"), settings.get("tasks_sql")) == (list(options.splits), options.tasks_sql)
 
 
 def find_job(warehouse: Warehouse, options: RolloutOptions) -> Job:
@@ -186,5 +169,4 @@ def find_job(warehouse: Warehouse, options: RolloutOptions) -> Job:
 
 
 def read_prompts(job: Job) -> list[dict[str, Any]]:
-    """Rows of the stored plan; empty if there is none."""
     return job.warehouse.read("prompts", **job.keys).to_pylist()

@@ -13,27 +13,18 @@ from warehouse.store.errors import StageError
 FORMS = re.compile(r"(\d*\.?\d+)(groups|s)?")  # of --carry-over
 
 
-@dataclass(frozen=True)
-class CarryOver:
-    """When a rollout ends: at a share of its completions, a number of complete groups, or after seconds."""
-
-    amount: float
-    unit: str       # '', 'groups' or 's'
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """From '0.9', '24groups' or '600s'; StageError if it is none of these."""
-        form = FORMS.fullmatch(text)
-        amount, unit = (float(form[1]), form[2] or "") if form else (0.0, "")
-        if amount <= 0 or (not unit and amount > 1) or (unit == "groups" and amount % 1):
-            raise StageError(f"--carry-over {text} is not possible. Write a share of the completions above "
-                             "0 and up to 1 (0.9), a number of groups (24groups) or seconds (600s).")
-        return cls(amount, unit)
+def carry_rule(text: str) -> tuple[float, str]:
+    """Amount and unit ('', 'groups' or 's') of '0.9', '24groups' or '600s'; StageError for another text."""
+    form = FORMS.fullmatch(text)
+    amount, unit = (float(form[1]), form[2] or "") if form else (0.0, "")
+    if amount <= 0 or (not unit and amount > 1) or (unit == "groups" and amount % 1):
+        raise StageError(f"--carry-over {text} is not possible. Write a share of the completions above "
+                         "0 and up to 1 (0.9), a number of groups (24groups) or seconds (600s).")
+    return amount, unit
 
 
 def split_addresses(text: str | None) -> tuple[str, ...]:
-    """The addresses in --endpoint."""
-    return tuple(url.rstrip("/") for url in (text or "").split(",") if url)
+    return tuple(dict.fromkeys(url.rstrip("/") for url in (text or "").split(",") if url))
 
 
 @dataclass(frozen=True)
@@ -134,5 +125,4 @@ class RolloutOptions:
         metavar="SETTING", stored=False)
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with other values."""
         return replace(self, **changes)

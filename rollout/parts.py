@@ -1,18 +1,38 @@
-"""Parts of a rollout: the completions of each, which are missing, and counts over all."""
+"""Parts of a rollout: the completions of each, which are missing, and what an open part has saved."""
 
-import math
-from collections.abc import Collection
+import sys
+import uuid
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tqdm import tqdm
 
 from warehouse.ledger.state import TRAIN
 from warehouse.stages.shard import Shard
-from warehouse.store.commit import ensure_local
-from warehouse.store.parts import part_number, read_parts
+from warehouse.store.commit import commit_file, ensure_local
+from warehouse.store.errors import first_line
+from warehouse.store.parts import part_number, read_parts, spills_of
 from warehouse.store.run_folder import Warehouse
-from warehouse.store.schema import CUT_OFF
+from warehouse.store.schema import CUT_OFF, arrow_schema
 
-Member = tuple[dict[str, Any], int]  # (row of prompts, sample_index)
+Row = dict[str, Any]
+Key = tuple[str, int]  # (task_id, sample_index)
+MOST_FILES = 32        # spills of a part; then all its rows are saved in one file
+
+
+class Member(NamedTuple):
+    """One completion of a part: its row of prompts, and its number within the task."""
+
+    prompt: Row
+    sample: int
+
+    @property
+    def key(self) -> Key:
+        return self.prompt["task_id"], self.sample
 
 
 @dataclass(frozen=True)
@@ -24,33 +44,29 @@ class Part:
     decided: bool = False
 
     def without(self, groups: Collection[str]) -> Self:
-        """The same part without the completions of some groups."""
         return replace(self, members=[member for member in self.members
-                                      if member[0]["group_id"] not in groups])
+                                      if member.prompt["group_id"] not in groups])
 
 
-def missing_parts(warehouse: Warehouse, prompts: list[dict[str, Any]], part_size: int, shard: Shard,
+def missing_parts(warehouse: Warehouse, prompts: list[Row], part_size: int, shard: Shard,
                   **keys: Any) -> list[Part]:
     """Parts of this worker's share that do not exist yet, without groups already carried over."""
     present = {part_number(path) for path in warehouse.parts("completions", **keys)}
     later = warehouse.state.taken_groups(keys["iteration"]) if keys["purpose"] == TRAIN else {}
     decided = {part_number(path) for path in warehouse.parts("carried", **keys)}
-    parts = []
-    for part in split_parts(prompts, part_size, shard):
-        if part.number not in present:
-            parts.append(replace(part.without(later.keys() | carried_in_part(warehouse, part.number, **keys)),
-                                 decided=part.number in decided))
-    return parts
+    return [replace(part.without(later.keys() | carried_in_part(warehouse, part.number, **keys)),
+                    decided=part.number in decided)
+            for part in split_parts(prompts, part_size, shard) if part.number not in present]
 
 
-def split_parts(prompts: list[dict[str, Any]], part_size: int, shard: Shard) -> list[Part]:
+def split_parts(prompts: list[Row], part_size: int, shard: Shard) -> list[Part]:
     """All parts of a worker's share.
 
     The plan alone decides which part a completion belongs to, never the order of arrival, so a kill does not
     keep only the short ones.
     """
-    per_part = _prompts_per_part(prompts, part_size)
-    return [Part(number, [(prompt, prompt["group_index"] * prompt["group_size"] + sample)
+    per_part = max(1, part_size // prompts[0]["group_size"])
+    return [Part(number, [Member(prompt, prompt["group_index"] * prompt["group_size"] + sample)
                           for prompt in prompts[first:first + per_part]
                           for sample in range(prompt["group_size"])])
             for number, first in enumerate(range(0, len(prompts), per_part)) if shard.holds(number)]
@@ -63,32 +79,88 @@ def carried_in_part(warehouse: Warehouse, number: int, **keys: Any) -> set[str]:
     return set(read_parts(paths, "carried", ["group_id"])["group_id"].to_pylist())
 
 
-def num_parts(prompts: list[dict[str, Any]], part_size: int) -> int:
-    """The number of parts of the whole rollout."""
-    return math.ceil(len(prompts) / _prompts_per_part(prompts, part_size))
-
-
-def _prompts_per_part(prompts: list[dict[str, Any]], part_size: int) -> int:
-    return max(1, part_size // prompts[0]["group_size"])
-
-
-def rollout_facts(warehouse: Warehouse, **keys: Any) -> dict[str, Any]:
-    """Counts over the whole rollout, parts of earlier runs included."""
+def rollout_facts(warehouse: Warehouse, **keys: Any) -> Row:
     columns = ["task_id", "group_id", "num_completion_tokens", "finish_reason"]
     rows = warehouse.read("completions", columns, **keys)
-    tokens, reasons = rows["num_completion_tokens"].to_pylist(), rows["finish_reason"].to_pylist()
-    return {"num_completions": len(tokens), "num_tokens": sum(tokens),
-            "num_groups": len(set(rows["group_id"].to_pylist())),
-            "num_tasks": len(set(rows["task_id"].to_pylist())),
-            "num_truncated": sum(reason in CUT_OFF for reason in reasons),
-            **_carried_facts(warehouse, **keys)}
+    left = warehouse.read("carried", columns[1:], **keys)
+    facts = {"num_completions": rows.num_rows, "num_tokens": sum(rows["num_completion_tokens"].to_pylist()),
+             "num_groups": len(rows["group_id"].unique()), "num_tasks": len(rows["task_id"].unique()),
+             "num_truncated": sum(reason in CUT_OFF for reason in rows["finish_reason"].to_pylist())}
+    return facts if not left.num_rows else facts | {
+        "num_carried_groups": len(left["group_id"].unique()),
+        "num_carried_unfinished": left["finish_reason"].null_count,
+        "num_carried_tokens": sum(left["num_completion_tokens"].to_pylist())}
 
 
-def _carried_facts(warehouse: Warehouse, **keys: Any) -> dict[str, Any]:
-    """What is left to the next iteration: groups, their unfinished completions and all their tokens."""
-    rows = warehouse.read("carried", ["group_id", "finish_reason", "num_completion_tokens"], **keys)
-    if not rows.num_rows:
-        return {}
-    return {"num_carried_groups": len(rows["group_id"].unique()),
-            "num_carried_unfinished": rows["finish_reason"].null_count,
-            "num_carried_tokens": sum(rows["num_completion_tokens"].to_pylist())}
+class Spill:
+    """The completions of an open part by key, saved now and then: `rows` are finished, `drawn` are not.
+
+    A file of it stands next to the part under a name that no reader of parts matches: short completions
+    finish first. It holds the rows since the one before, and the loop's `score` runs their programs. Of
+    earlier runs, only rows with `wanted` keys and the values `same` are used: one policy and one engine
+    sample a rollout. `begun` come from earlier iterations.
+    """
+
+    def __init__(self, part: Path, wanted: Iterable[Key], same: dict[str, Any],
+                 begun: dict[Key, Row]) -> None:
+        self.part = part
+        self.rows, self.drawn = dict[Key, Row](), dict[Key, Row]()
+        self.fresh = dict[Key, Row]()       # since the last save
+        self.files = spills_of(part)  # files with these rows; another worker's later ones are not touched
+        known = set(wanted)
+        for path in self.files:
+            for row in _rows_of(path):
+                if all(row[name] == value for name, value in same.items()) and key_of(row) in known:
+                    self.add(row)
+        for key in known & begun.keys():
+            if key not in self.drawn:
+                self.add(begun[key])
+        self.fresh = {}
+
+    def add(self, row: Row) -> None:
+        """Add a completion or its beginning: the first whole one stays, else the longest beginning."""
+        key = key_of(row)
+        if key in self.rows:
+            return
+        if row["finish_reason"] is not None:
+            self.rows[key] = row
+            self.drawn.pop(key, None)
+        elif row["num_completion_tokens"] >= self.drawn.get(key, row)["num_completion_tokens"]:
+            self.drawn[key] = row
+        self.fresh[key] = row
+
+    def save(self) -> None:
+        """Commit the new rows in a file, or all rows in one file that replaces many."""
+        if not self.fresh or self.part.exists():
+            return
+        merged = self.files if len(self.files) >= MOST_FILES else []
+        rows = [*self.rows.values(), *self.drawn.values()] if merged else list(self.fresh.values())
+        table = pa.Table.from_pylist(rows, arrow_schema("completions"))
+        path = self.part.with_name(f"{self.part.name}.spill-{uuid.uuid4().hex[:12]}")
+        commit_file(path, lambda temporary: pq.write_table(
+            table, temporary, compression="zstd", use_dictionary=False, write_page_checksum=True))
+        for file in merged:
+            file.unlink(missing_ok=True)
+        self.files, self.fresh = [*(() if merged else self.files), path], {}
+
+    def remove(self) -> None:
+        """Remove the files and free the rows, because the part is written."""
+        self.rows, self.drawn, self.fresh = {}, {}, {}
+        for file in spills_of(self.part):
+            file.unlink(missing_ok=True)
+
+
+def key_of(row: Row) -> Key:
+    return row["task_id"], row["sample_index"]
+
+
+def _rows_of(path: Path) -> list[Row]:
+    """Rows of a spill; none, and a line on stderr, if it is damaged: they are sampled again, as before."""
+    try:
+        return pq.read_table(path, page_checksum_verification=True).to_pylist()
+    except FileNotFoundError:
+        return []  # its part, or a newer spill, has replaced it
+    except (pa.ArrowInvalid, OSError) as error:
+        tqdm.write(f"{path.name} is damaged ({first_line(error)}); its completions are sampled again",
+                   file=sys.stderr)
+        return []

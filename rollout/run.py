@@ -11,16 +11,15 @@ import pyarrow as pa
 
 from rollout.carry import Ending, begun_rows, check_engine, find_waiting, place_behind
 from rollout.endpoint.failures import OF_THE_KEY, Refused
-from rollout.endpoint.tokenizer import load_encoder as load_tokenizer
 from rollout.engines.engine import Engine
 from rollout.job import Job, find_jobs, read_prompts
-from rollout.options import CarryOver, RolloutOptions
-from rollout.parts import num_parts, rollout_facts, split_parts
-from rollout.prompts.formats import find_format, user_format
+from rollout.options import RolloutOptions, carry_rule
+from rollout.parts import rollout_facts, split_parts
+from rollout.prompts.formats import find_format
 from rollout.prompts.next_turn import plan_turn
-from rollout.prompts.parents import choose_parents
 from rollout.prompts.plan import Plan, PlanSettings, make_plan
-from rollout.prompts.selection import choose_tasks, training_visits
+from rollout.prompts.prompt_encoder import load_encoder as load_tokenizer
+from rollout.prompts.selection import choose_parents, choose_tasks, training_visits
 from rollout.sample import sample_parts
 from rollout.settings import check_options, format_options, prompt_limit
 from rollout.start import LoadEncoder, StartEngine, engine_to_start, start
@@ -47,7 +46,6 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
     to count.
     """
     clock = Clock()
-    user_format.cache_clear()           # a previous rollout in this process may have filled it
     check_options(options)
     jobs = []
     for job in find_jobs(open_warehouse(options.run), options):
@@ -92,10 +90,7 @@ def check_prompts(job: Job) -> None:
 
 def sample_and_finish(job: Job, plan: Plan, engine: Engine | None, clock: Clock,
                       stop: StopRequest) -> list[str]:
-    """Sample what is missing of a rollout, or of this worker's share; return the lines to print.
-
-    Everything happens before a resident engine goes to sleep.
-    """
+    """Sample what is missing of this worker's share, before a resident engine sleeps; the lines to print."""
     writing, sampled = sample(job, plan, engine, stop)
     clock.lap("sampling")
     job.warehouse.check_live("rollout", **job.keys)
@@ -127,12 +122,9 @@ def plan_prompts(job: Job, encoder: Any) -> Plan:
     if unknown := [name for name in switches if options.model or not encoder.reads(name)]:
         raise StageError(f"Prompt format {options.prompt_format} has no option '{unknown[0]}', and no chat "
                          f"template here reads it. The format has: {', '.join(own) or 'none'}.")
-    settings = PlanSettings(
-        **job.keys, visits=visits, num_tasks=options.num_tasks, num_taken=num_unfinished,
-        group_size=options.group_size, prompts_per_task=options.prompts_per_task,
-        format=find_format(options.prompt_format), format_options=own, chat_options=switches,
-        augmentation=options.augmentation, shuffle_pairs=options.shuffle_pairs,
-        max_prompt_tokens=max_prompt_tokens, seed=options.seed, keeps_messages=bool(options.model))
+    settings = PlanSettings(options, **job.keys, max_prompt_tokens=max_prompt_tokens,
+                            format=find_format(options.prompt_format), format_options=own,
+                            visits=visits, chat_options=switches, num_taken=num_unfinished)
     plan = make_plan(choose_tasks(job.warehouse, options), settings,
                      encoder.switched(switches) if switches else encoder)
     placed = place_behind(plan.rows, waiting, job.iteration)
@@ -155,17 +147,17 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
     if not engine or not parts:
         return 0.0, 0
     ending = None
-    if options.carry_over and (rule := CarryOver.parse(options.carry_over)) != CarryOver(1.0, ""):
+    if options.carry_over and carry_rule(options.carry_over) != (1.0, ""):
         open_parts = {part.number for part in parts}
         carried = set(job.warehouse.read("carried", ["group_id"], **keys)["group_id"].to_pylist())
         closed = [prompt["group_id"] for part in split_parts(prompts, options.part_size, options.shard)
                   if part.number not in open_parts for prompt, _ in part.without(carried).members]
-        ending = Ending(rule, closed, options.shard.count)
+        ending = Ending(options.carry_over, closed, options.shard.count)
     try:
-        return sample_parts(job.warehouse, engine, parts, options.sampling, job.policy, stop, serve=job.serve,
-                            spill_seconds=options.spill_seconds, begun=plan.begun, ending=ending, **keys)
+        return sample_parts(job, engine, parts, stop, begun=plan.begun, ending=ending)
     except Refused as refusal:          # an unknown --api-model must not be recorded
-        if options.model and refusal.status not in OF_THE_KEY and not job.has_rows():
+        if options.model and refusal.status not in OF_THE_KEY and not (
+                job.warehouse.parts("completions", **keys) or job.stage.written()):
             discard(job.warehouse, **keys)
         raise
 
@@ -176,7 +168,8 @@ def finish(job: Job, plan: Plan, seconds: dict[str, float], sampled: int) -> lis
     facts = {**rollout_facts(job.warehouse, **job.keys), **(read_json(job.plan_file) or {}),
              "num_tokens_sampled_last": sampled,
              "seconds": {name: round(value, 3) for name, value in seconds.items()}}
-    job.stage.complete(facts, range(num_parts(plan.rows, job.options.part_size)))
+    parts = split_parts(plan.rows, job.options.part_size, Shard())
+    job.stage.complete(facts, [part.number for part in parts])
     too_long = facts["prompts_too_long"]
     left_out = f"; {counted(too_long, 'task')} left out because the prompt is too long" if too_long else ""
     left = facts.get("num_carried_groups", 0)

@@ -4,18 +4,18 @@ import platform
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 from tqdm import tqdm
 
-from rollout.carry import Ending, Row, segments_by_version
-from rollout.engines.engine import Engine, Request, Sampled, Sampling
-from rollout.parts import Member, Part, carried_in_part
+from rollout.carry import Ending, segments_by_version
+from rollout.engines.engine import Engine, Request, Sampled
+from rollout.job import Job
+from rollout.parts import Key, Member, Part, Row, Spill, carried_in_part
 from rollout.prompts.plan import seed_of
-from rollout.spill import Key, Spill
 from warehouse.stages.clock import Clock, bar_interval
 from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest
@@ -24,25 +24,25 @@ from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import arrow_schema
 
 
-def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampling: Sampling,
-                 policy: dict[str, Any], stop: StopRequest, *, spill_seconds: float, begun: dict[Key, Row],
-                 serve: str | None = None, ending: Ending | None = None, **keys: Any) -> tuple[float, int]:
+def sample_parts(job: Job, engine: Engine, parts: list[Part], stop: StopRequest, *, begun: dict[Key, Row],
+                 ending: Ending | None = None) -> tuple[float, int]:
     """Sample all parts in one engine run and write each as soon as it is complete.
 
     Returns the seconds spent writing and the tokens sampled by this call. Finished completions of open parts
-    are spilled every `spill_seconds`, when the engine fails, and when `stop` is due: then StageStopped is
+    are spilled every --spill-seconds, when the engine fails, and when `stop` is due: then StageStopped is
     raised. Completions in `begun` are continued; once `ending` is due, unfinished ones are carried over.
     """
-    constants = {**keys, **asdict(sampling), "policy_version": policy["policy_version"],
-                 "policy_sha256": policy["sha256"], "logprobs_mode": engine.logprobs_mode or None,
-                 "engine": f"{engine.engine} ({serve})" if serve else engine.engine,
+    sampling, keys = job.options.sampling, job.keys
+    constants = {**keys, **asdict(sampling), "policy_version": job.policy["policy_version"],
+                 "policy_sha256": job.policy["sha256"], "logprobs_mode": engine.logprobs_mode or None,
+                 "engine": f"{engine.engine} ({job.serve})" if job.serve else engine.engine,
                  "dtype": engine.dtype or None, "device": engine.device or None}
-    under_way = OpenParts(warehouse, parts, keys, constants, begun, ending)
+    under_way = OpenParts(job.warehouse, parts, keys, constants, begun, ending)
     over = [ending.is_due] if ending else []
     results = _and_its_failure(engine.sample(under_way.requests(), sampling, *over), stop)
     saved, num_all = time.perf_counter(), len(under_way.members)
     with closing(results), tqdm(total=num_all, initial=under_way.num_kept, unit="completion",
-                                desc=f"rollout {keys['iteration']} {keys['purpose']}",
+                                desc=f"rollout {job.iteration} {job.purpose}",
                                 mininterval=bar_interval()) as progress:
         for part in parts:
             under_way.write_if_whole(part)
@@ -53,10 +53,10 @@ def sample_parts(warehouse: Warehouse, engine: Engine, parts: list[Part], sampli
                 continue
             progress.update(isinstance(sampled, Sampled))
             failure = sampled if isinstance(sampled, Exception) else None
-            if failure or stop.due() or time.perf_counter() - saved > spill_seconds:
-                warehouse.check_live("rollout", **keys)
+            if failure or stop.due() or time.perf_counter() - saved > job.options.spill_seconds:
+                job.warehouse.check_live("rollout", **keys)
                 under_way.save()
-                check_space(warehouse.root, 0, f"rollout of iteration {keys['iteration']}")
+                check_space(job.warehouse.root, 0, f"rollout of iteration {job.iteration}")
                 saved = time.perf_counter()
             if (failure or stop.due()) and under_way.num_kept < num_all:
                 raise _reason_to_end(failure, stop, f"{under_way.num_kept} of {num_all} completions")
@@ -74,40 +74,39 @@ class OpenParts:
         self.warehouse, self.parts, self.keys, self.constants = warehouse, parts, keys, constants
         same = {name: constants[name] for name in ("policy_sha256", "dtype", "engine")}
         self.spills = {part.number: Spill(warehouse.part_path("completions", part.number, **keys),
-                                          map(_key, part.members), same, begun) for part in parts}
+                                          [member.key for member in part.members], same, begun)
+                       for part in parts}
         self.members = [(part, member) for part in parts for member in part.members]
         self.missing = [index for index, (part, member) in enumerate(self.members)
-                        if not self.spills[part.number].has(member)]
+                        if member.key not in self.spills[part.number].rows]
         self.num_kept = len(self.members) - len(self.missing)  # not the bar's count: TQDM_DISABLE stops it
         self.ending, self.num_tokens, self.clock = ending, 0, Clock()
         if ending:
-            groups = [prompt["group_id"] for _, (prompt, _) in self.members]
-            before = sum(begun[key]["finish_reason"] is not None for _, member in self.members
-                         if (key := _key(member)) in begun)
+            groups = [member.prompt["group_id"] for _, member in self.members]
+            before = sum(begun[member.key]["finish_reason"] is not None for _, member in self.members
+                         if member.key in begun)
             ending.begin(groups, [groups[index] for index in self.missing], before,
                          {groups[index] for index in self.missing if self.members[index][0].decided})
 
     def requests(self) -> Iterator[Request]:
-        """The missing completions, as requests to the engine."""
         for index in self.missing:
             part, member = self.members[index]
-            yield _request(index, member, self.spills[part.number].drawn.get(_key(member)))
+            yield _request(index, member, self.spills[part.number].drawn.get(member.key))
 
     def add(self, sampled: Sampled | Request) -> None:
         """Add a finished completion, which may complete its part, or an unfinished one with its tokens."""
         part, member = self.members[sampled.index]
-        drawn = self.spills[part.number].drawn.get(_key(member))
+        drawn = self.spills[part.number].drawn.get(member.key)
         row = _completion_row(member, sampled, self.constants, drawn)
         self.spills[part.number].add(row)
         self.num_tokens += row["num_completion_tokens"] - (drawn["num_completion_tokens"] if drawn else 0)
         if isinstance(sampled, Sampled):
             if self.ending:
-                self.ending.note(member[0]["group_id"])
+                self.ending.note(member.prompt["group_id"])
             self.num_kept += 1
             self.write_if_whole(part)
 
     def write_if_whole(self, part: Part) -> None:
-        """Write the part if its last completion is there."""
         if self._is_whole(part):
             with self.clock.phase("writing"):
                 self._write(self._decide(part, []) if self.ending and not part.decided else part)
@@ -125,18 +124,18 @@ class OpenParts:
             spill = self.spills[part.number]
             if part.decided or spill.part.exists():
                 continue
-            left = {prompt["group_id"] for prompt, sample in part.members if not spill.has((prompt, sample))}
-            rows = [spill.rows.get(_key(member)) or spill.drawn.get(_key(member))
+            left = {member.prompt["group_id"] for member in part.members if member.key not in spill.rows}
+            rows = [spill.rows.get(member.key) or spill.drawn.get(member.key)
                     or _completion_row(member, _request(0, member, None), self.constants, None)
-                    for member in part.members if member[0]["group_id"] in left]
+                    for member in part.members if member.prompt["group_id"] in left]
             with self.clock.phase("writing"):
                 part = self._decide(part, rows)
                 if self._is_whole(part):        # not if another worker decided otherwise
                     self._write(part)
 
     def _is_whole(self, part: Part) -> bool:
-        spill = self.spills[part.number]
-        return len(spill.rows) >= len(part.members) and all(map(spill.has, part.members))
+        rows = self.spills[part.number].rows
+        return len(rows) >= len(part.members) and all(member.key in rows for member in part.members)
 
     def _decide(self, part: Part, rows: list[Row]) -> Part:
         """Settle which groups of a part are carried over, by a file of the first worker; return the others.
@@ -148,7 +147,7 @@ class OpenParts:
         return part.without(carried_in_part(self.warehouse, part.number, **self.keys))
 
     def _write(self, part: Part) -> None:
-        rows = [self.spills[part.number].rows[_key(member)] for member in part.members]
+        rows = [self.spills[part.number].rows[member.key] for member in part.members]
         table = pa.Table.from_pylist(rows, schema=arrow_schema("completions"))
         self.warehouse.write_part("completions", part.number, table, **self.keys)
         self.spills[part.number].remove()
@@ -156,10 +155,7 @@ class OpenParts:
 
 def _and_its_failure(sampled: Iterator[Sampled | Request | None],
                      stop: StopRequest) -> Generator[Sampled | Request | Exception | None, None, None]:
-    """The engine's results, and its failure as the last item, so that earlier results are saved first.
-
-    None comes first if the stop is due already.
-    """
+    """The engine's results, then its failure, so that results are saved first; None if the stop is due."""
     if stop.due():
         yield None
     try:
@@ -180,24 +176,14 @@ def _reason_to_end(failure: Exception | None, stop: StopRequest, kept: str) -> E
 
 
 def _request(index: int, member: Member, drawn: Row | None) -> Request:
-    """The engine's request for a completion, from its first token or from where it was left."""
     prompt, sample = member
-    request = Request(index, prompt["prompt_ids"], _completion_seed(prompt, sample),
-                      prompt.get("messages") or "", sample)
-    if drawn is None:
-        return request
-    return replace(request, seed=drawn["seed"], drawn_ids=drawn["completion_ids"],
-                   drawn_logprobs=drawn["behaviour_logprobs"])
-
-
-def _key(member: Member) -> Key:
-    prompt, sample = member
-    return prompt["task_id"], sample
+    so_far = (drawn["completion_ids"], drawn["behaviour_logprobs"]) if drawn else ()
+    return Request(index, prompt["prompt_ids"], drawn["seed"] if drawn else _completion_seed(prompt, sample),
+                   prompt.get("messages") or "", sample, *so_far)
 
 
 def _completion_row(member: Member, sampled: Sampled | Request, constants: dict[str, Any],
                     drawn: Row | None) -> Row:
-    """The row of a finished completion, or of the tokens sampled so far."""
     prompt, sample = member
     row = {**constants, "task_id": prompt["task_id"], "sample_index": sample, "group_id": prompt["group_id"],
            "num_prompt_tokens": prompt["num_prompt_tokens"],

@@ -5,7 +5,7 @@ from typing import Any
 
 from rollout.engines.engine import MOST_TOP_K
 from rollout.engines.environment import engine_version, on_cpu
-from rollout.options import CarryOver, RolloutOptions
+from rollout.options import RolloutOptions, carry_rule
 from rollout.prompts.feedback import find_feedback
 from rollout.prompts.formats import find_format
 from warehouse.fields import stored_values
@@ -45,9 +45,6 @@ def check_options(options: RolloutOptions) -> None:
         if not url.startswith(("http://", "https://")):
             raise StageError(f"--endpoint {url} is not the address of a server. Write http://HOST:PORT, "
                              "without a path behind it.")
-    if len(set(options.endpoint)) < len(options.endpoint):
-        twice = max(options.endpoint, key=options.endpoint.count)
-        raise StageError(f"--endpoint names {twice} twice. Name every server once.")
     if options.tensor_parallel_size > 1 and not options.endpoint and on_cpu():
         raise StageError(f"--tensor-parallel-size {options.tensor_parallel_size} spans GPUs, but the "
                          "installed vLLM is the CPU build. Leave it out.")
@@ -57,7 +54,6 @@ def check_options(options: RolloutOptions) -> None:
 
 
 def _check_api_model(options: RolloutOptions) -> None:
-    """Refuse options that an API cannot serve, and API options without --api-model."""
     if not options.model:
         if options.distil:
             raise StageError("--distil is about a model behind an API. Name that with --api-model and "
@@ -75,7 +71,6 @@ def _check_api_model(options: RolloutOptions) -> None:
 
 
 def _check_honest(options: RolloutOptions) -> None:
-    """Refuse training rollouts that do not sample from the policy itself, unless explicitly allowed."""
     departures = options.sampling.departures()
     if options.sampling.num_likely():
         departures = [name for name in departures if name.endswith("penalty")]
@@ -91,13 +86,13 @@ def _check_honest(options: RolloutOptions) -> None:
 
 
 def _check_carried(options: RolloutOptions) -> None:
-    """Refuse to carry over completions that no iteration would continue, or would continue differently."""
     if options.carry_over is None:
         return
-    CarryOver.parse(options.carry_over)
-    if options.evaluate or options.distil or options.turn > 1:
-        raise StageError("--carry-over is only for first turns of training: no later iteration continues "
-                         "evaluations, turns or another model's answers. Leave it out.")
+    carry_rule(options.carry_over)
+    if options.evaluate or options.distil or options.turn > 1 or options.endpoint:
+        raise StageError("--carry-over is only for first turns of training by an engine of this machine: no "
+                         "later iteration continues evaluations, turns, another model's answers, or what "
+                         "servers have begun. Leave it out.")
     if options.sampling.num_likely():
         raise StageError("Training needs the candidates that --top-k left, which are not carried over. "
                          "Leave it out, or --carry-over.")
@@ -112,11 +107,8 @@ def prompt_limit(options: RolloutOptions, model_length: int) -> int:
     room = model_length - options.sampling.max_tokens
     limit = options.max_prompt_tokens or room
     if limit > room or limit < 1:
-        wanted = f"--max-tokens {options.sampling.max_tokens}" + (
-            f" and --max-prompt-tokens {limit} together are more" if options.max_prompt_tokens
-            else " leaves no room for a prompt")
-        raise StageError(f"The model holds {model_length} tokens: {wanted}. Lower "
-                         f"{'them' if options.max_prompt_tokens else 'it'}.")
+        raise StageError(f"The model holds {model_length} tokens: --max-tokens {options.sampling.max_tokens} "
+                         f"leaves room for a prompt of {max(room, 0)}. Lower it, or --max-prompt-tokens.")
     return limit
 
 

@@ -60,9 +60,9 @@ def engine_to_start(job: Job, stop: StopRequest,
     from rollout.endpoint.engine import EndpointEngine
     from rollout.endpoint.gate import KEY_VARIABLE
     key = os.environ.get(KEY_VARIABLE, "")
-    with stop.excusing("The connection to the servers"):
-        servers = EndpointEngine(options.endpoint, job.warehouse.model, revision, key, say)
-    with closing(servers):
+    with closing(EndpointEngine(options.endpoint, job.warehouse.model, revision, key, say)) as servers:
+        with stop.excusing("The connection to the servers"):
+            servers.meet()
         serve = servers.serving(job.policy["kind"], options.serve)
         yield replace(job, decided=serve), lambda _model: servers.encoder, servers.start
 
@@ -141,10 +141,7 @@ def report_rounding(plans: list[tuple[Job, Plan]], adapter: Path, dtype: str,
 
 @contextmanager
 def served_weights(job: Job) -> Iterator[tuple[str, Path | None]]:
-    """Model and adapter as the engine gets them: separate, or merged while it loads.
-
-    A resident engine merges them itself.
-    """
+    """Model and adapter as the engine gets them: apart or merged; a resident engine merges them itself."""
     options, revision = job.options, job.warehouse.facts.get("model_revision")
     if keeps_engine(options):
         yield job.model, job.adapter if job.serve == "adapter" else None
@@ -186,6 +183,5 @@ def engine_settings(job: Job, model: str, adapter: Path | None, longest: int) ->
 
 
 def name_base(warehouse: Warehouse) -> str:
-    """An identity of the base model by its content."""
     return json.dumps([warehouse.facts.get(name)
                        for name in ("model_sha256", "tokenizer_sha256", "model_revision")])

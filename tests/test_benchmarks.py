@@ -23,8 +23,7 @@ def restored(monkeypatch):
     """One thread, while benchmarks put functions of their own into these modules."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    for module, name in ((loading, "load_base"), (gradients, "backward_pack"),
-                         (gradients, "pack_groups"), (logprob_pass, "pack_groups")):
+    for module, name in ((loading, "load_base"), (gradients, "backward_pack"), (logprob_pass, "pack_groups")):
         monkeypatch.setattr(module, name, getattr(module, name))
     yield
     torch.set_num_threads(before)

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import re
+import signal
 import subprocess
 import sys
 from functools import cache
@@ -138,3 +139,14 @@ def test_what_pages_launch_is_not_looked_for_in_the_folder_at_hand(tmp_path: Pat
 def test_no_page_launches_a_module_of_a_name_that_a_folder_may_have() -> None:
     for page in [*PAGES, *(ROOT / "examples").rglob("*.yaml"), *ROOT.glob("train/**/*.py")]:
         assert not re.search(r"(accelerate launch|torchrun)\b[^`\n]* -m train", page.read_text()), page
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_traceback(ignored: bool) -> None:
+    code = ("import importlib, os, signal\n" + "signal.signal(signal.SIGINT, signal.SIG_IGN)\n" * ignored
+            + "load = importlib.import_module\n"
+              "importlib.import_module = lambda name: (os.kill(os.getpid(), signal.SIGINT), load(name))[1]\n"
+              "import sys; sys.argv = ['train', '--version']\n"
+              "from warehouse.entry import train; train()\n")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0 if ignored else -signal.SIGINT, "")

@@ -16,13 +16,13 @@ ROOMS = ("rollout", "score", "train", "warehouse", "reports")
 COMMANDS = {"rollout": "rollout.cli:rollout", "score": "score.cli:score", "train": "train.cli:train",
             "warehouse": "warehouse.cli:cli", "reports": "reports.cli:cli"}
 HEAVY = ("torch", "vllm", "transformers", "peft", "accelerate", "pyarrow", "duckdb", "polars", "numpy",
-         "starlette", "uvicorn", "jinja2")
+         "tqdm", "starlette", "uvicorn", "jinja2")
 # The door to each heavy library: the only files of the rooms that import it.
 DOORS = {"vllm": ("rollout/engines/vllm_engine.py",), "duckdb": ("warehouse/sql/database.py",),
          "obstore": ("warehouse/objects/bucket.py",),
          "transformers": ("train/model/loading.py", "train/model/policy.py", "train/model/prompt_cache.py",
                           "train/model/saving.py", "train/model/tiny_copy.py",
-                          "rollout/endpoint/tokenizer.py"),
+                          "rollout/prompts/prompt_encoder.py"),
          "starlette": ("reports/viewer/app.py",), "uvicorn": ("reports/viewer/serve.py",),
          "aiohttp": ("rollout/endpoint/server.py",),
          "accelerate": ("train/steps/accelerator.py",)}

@@ -27,7 +27,6 @@ from warehouse.store.errors import StageError, counted
 from warehouse.store.parts import part_number, read_parts, stored_bytes
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import arrow_schema
-from warehouse.store.stage import Stage
 
 ON_GPU = 8192       # tokens per forward: nothing is kept for a backward pass
 
@@ -43,10 +42,7 @@ class How(NamedTuple):
 
 def write_logprobs(warehouse: Warehouse, models: Iterable[Model], rollouts: list[Life], how: How,
                    processes: Processes, stop: StopRequest, say: Callable[[str], None]) -> None:
-    """Write the logprobs of every model for every rollout; existing parts are kept.
-
-    StageStopped after a request to stop; finished parts are kept.
-    """
+    """Write the logprobs of every model for every rollout; parts that exist are kept, also after a stop."""
     check_base(warehouse)
     for model in models:
         loaded = dict[str, Policy]()
@@ -57,10 +53,9 @@ def write_logprobs(warehouse: Warehouse, models: Iterable[Model], rollouts: list
 def _ask_about(warehouse: Warehouse, model: Model, loaded: dict[str, Policy], rollout: Life, how: How,
                processes: Processes, stop: StopRequest, say: Callable[[str], None]) -> None:
     """Write the missing parts of one rollout; `loaded` caches the model by dtype."""
-    began = time.perf_counter()
-    keys: dict[str, Any] = rollout.identity
+    began, keys = time.perf_counter(), rollout.identity
     stage = warehouse.stage("logprobs", **keys, scorer=model.name)
-    read = _reads(warehouse, model, rollout)
+    trained = None if model.policy_version is None else warehouse.state.policies[model.policy_version].trained
     parts = {part_number(path): path for path in warehouse.parts("completions", **keys)}
     dtype = how.dtype if how.dtype != "auto" else dtype_of(next(iter(parts.values())))
     if dtype is None or dtype not in DTYPES:
@@ -68,11 +63,16 @@ def _ask_about(warehouse: Warehouse, model: Model, loaded: dict[str, Policy], ro
                          f"Choose one with --dtype: {', '.join(DTYPES)}.")
     settings = {"policy_version": model.policy_version, "model": model.source or None,
                 "weights_sha256": model.sha256, "dtype": dtype, "entropy": how.entropy}
-    processes.by_first(lambda: stage.settle(settings, reads=read, rows=rollout.folder))
+    reads = [rollout.begun, *([] if trained is None else [trained])]
+    processes.by_first(lambda: stage.settle(settings, reads=reads, rows=rollout.folder))
     if stage.is_complete():
         say(f"{stage.title} is complete already")
         return
-    done = processes.by_first(lambda: {part_number(path) for path in _written(warehouse, stage)})
+
+    def written() -> set[int]:
+        return {part_number(path) for path in warehouse.parts("policy_logprobs", **stage.identity)}
+
+    done = processes.by_first(written)
     due = [number for number in parts if number not in done and how.shard.holds(number)]
     warehouse.verify("completions", only=[parts[number] for number in due], **keys)
     prompts = warehouse.read("prompts", PROMPT_COLUMNS, **keys)
@@ -88,8 +88,7 @@ def _ask_about(warehouse: Warehouse, model: Model, loaded: dict[str, Policy], ro
             raise StageStopped(f"Stopped because {stop.reason}; finished parts are kept. Run the same "
                                "command again to continue.")
     seconds = round(time.perf_counter() - began, 3)
-    missing = len(parts) - len(_written(warehouse, stage))
-    if missing:
+    if missing := len(parts) - len(written()):
         say(f"shard {how.shard} of {stage.title} is done; left to the others: {counted(missing, 'part')}")
         return
     processes.by_first(lambda: stage.complete({"seconds": seconds}, parts))
@@ -98,22 +97,10 @@ def _ask_about(warehouse: Warehouse, model: Model, loaded: dict[str, Policy], ro
 
 def dtype_of(part: Path) -> str | None:
     """The stored dtype in which the engine sampled a part of completions."""
-    dtype: str | None = read_parts([part], "completions", ["dtype"])["dtype"][0].as_py()
-    return dtype
-
-
-def _reads(warehouse: Warehouse, model: Model, rollout: Life) -> list[int]:
-    """Begin entries of the rollout and of the training that wrote the policy."""
-    policy = None if model.policy_version is None else warehouse.state.policies[model.policy_version]
-    return [rollout.begun, *([] if policy is None or policy.trained is None else [policy.trained])]
-
-
-def _written(warehouse: Warehouse, stage: Stage) -> list[Path]:
-    return warehouse.parts("policy_logprobs", **stage.identity)
+    return read_parts([part], "completions", ["dtype"])["dtype"][0].as_py()
 
 
 def _load(warehouse: Warehouse, model: Model, dtype: str, processes: Processes) -> Policy:
-    """The model, loaded as the trainer loads it."""
     version, shared = model.policy_version, dict[str, Any](dtype=dtype, device=processes.device,
                                                            sharding=processes.sharding)
     if version is None:
@@ -130,7 +117,6 @@ def _load(warehouse: Warehouse, model: Model, dtype: str, processes: Processes) 
 
 def _rows(policy: Policy, model: Model, part: Path, prompts: pa.Table, how: How, processes: Processes, *,
           iteration: int, purpose: str) -> pa.Table:
-    """Rows of `policy_logprobs` for one part of completions."""
     groups = groups_of_part(part, prompts, iteration, purpose)
     check_fits(policy, groups)
     batch = [RowGroup(group, [Row(rollout, iteration) for rollout in group.rollouts], 0) for group in groups]
@@ -140,7 +126,6 @@ def _rows(policy: Policy, model: Model, part: Path, prompts: pa.Table, how: How,
     named = {"iteration": iteration, "purpose": purpose, "model": model.name,
              "policy_version": model.policy_version}
     rows = [{**named, "task_id": row.rollout.task_id, "sample_index": row.rollout.sample_index,
-             "logprobs": row.old_logprobs.numpy(),
-             "entropies": row.entropy.numpy() if how.entropy else None}
+             "logprobs": row.old_logprobs.numpy(), "entropies": row.entropy.numpy() if how.entropy else None}
             for group in batch for row in group.rows]
     return pa.Table.from_pylist(rows, schema=arrow_schema("policy_logprobs"))

@@ -2,25 +2,26 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from train.model.loading import DTYPES, load_lora
 from train.model.saving import copy_tokenizer, set_modes
+from train.steps.logprob_pass import PROBE
 from warehouse.stages.base_model import check_base
 from warehouse.store.errors import StageError
+from warehouse.store.json_files import read_json
 from warehouse.store.run_folder import Warehouse
 
-PROBE_ROWS, LIMITS = 8, {"float32": 1e-3, "bfloat16": 1.0, "float16": 0.1}
+LIMITS = {"float32": 1e-3, "bfloat16": 1.0, "float16": 0.1}
 
 
 def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: str | None) -> str:
     """Write policy `version` to `folder` as a model that needs no PEFT; dtype None: as it was trained.
 
     Merging always starts from the pristine base and in float32: merging into rounded weights drifts.
-    StageError if the merged logprobs of stored rows are off by more than the rounding of `dtype` explains.
+    StageError if the merged logprobs of the policy's probe are off by more than rounding to `dtype` explains.
     """
     policy_json = warehouse.policy(version)
     if policy_json["kind"] != "lora":
@@ -35,14 +36,16 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
     policy = load_lora(warehouse.model, warehouse.policy_dir(version), dtype="float32",
                        device=torch.device("cpu"), seed=0, rank=1, alpha=1, rslora=False,
                        targets="all-linear", revision=warehouse.facts.get("model_revision"))
-    rows = probe_rows(warehouse, version, policy.vocabulary_size)
+    probe = read_json(warehouse.policy_dir(version) / PROBE)
+    ids = torch.tensor(probe["prompt_ids"] + probe["completion_ids"]) if probe else (
+        torch.arange(64) * 7 % policy.vocabulary_size)
     with torch.no_grad():
-        with policy.model.disable_adapter():  # type: ignore[operator]
-            of_base = [logprobs_of(policy.full_logits(row[None])[0], row) for row in rows]
-        expected = [logprobs_of(policy.full_logits(row[None])[0], row) for row in rows]
+        with policy.without_adapter():
+            of_base = logprobs_of(policy.full_logits(ids[None])[0], ids)
+        expected = logprobs_of(policy.full_logits(ids[None])[0], ids)
         model = policy.model.merge_and_unload().to(DTYPES[dtype])  # type: ignore[operator]
-        merged = [logprobs_of(model(input_ids=row[None]).logits[0], row) for row in rows]
-    differences = (torch.cat(expected) - torch.cat(merged)).abs()
+        merged = logprobs_of(model(input_ids=ids[None]).logits[0], ids)
+    differences = (expected - merged).abs()
     if not differences.max() <= LIMITS[dtype]:
         raise StageError(f"The merged model is off by {differences.max():.3g} nats, more than {dtype} "
                          "explains. Nothing was written; export in --dtype float32.")
@@ -52,26 +55,10 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
     copy_tokenizer(warehouse.model, unfinished)
     set_modes(unfinished)
     unfinished.replace(folder)
-    moved = (torch.cat(expected) - torch.cat(of_base)).abs().mean()
+    moved = (expected - of_base).abs().mean()
     return (f"policy {version} written to {folder} in {dtype}; its logprobs differ from base and adapter by "
             f"{differences.mean():.1e} nats on average, {differences.max():.1e} at most, where the adapter "
             f"moved them by {moved:.1e} on average")
-
-
-def probe_rows(warehouse: Warehouse, version: int, vocabulary_size: int) -> list[Tensor]:
-    """Prompts and completions that the policy was trained on; if they are gone, arbitrary tokens."""
-    keys: dict[str, Any] = {"iteration": version - 1, "purpose": warehouse.state.trained_purpose(version - 1)}
-    any_tokens = [torch.arange(64) * 7 % vocabulary_size]
-    try:
-        prompts = warehouse.read("prompts", columns=["group_id", "prompt_ids"], **keys)
-        completions = warehouse.read("completions", columns=["group_id", "completion_ids"], **keys)
-    except StageError:
-        return any_tokens
-    by_group = dict(zip(prompts.column("group_id").to_pylist(), prompts.column("prompt_ids").to_pylist(),
-                        strict=True))
-    kept = completions.filter(completions.column("completion_ids").is_valid()).slice(0, PROBE_ROWS)
-    return [torch.tensor(by_group[row["group_id"]] + row["completion_ids"])
-            for row in kept.to_pylist()] or any_tokens
 
 
 def logprobs_of(logits: Tensor, ids: Tensor) -> Tensor:

@@ -7,16 +7,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch
 
 from train.inputs.inputs import Inputs, complete_stage, finish_committed, stage_settings
 from train.inputs.settings import correction_of
+from train.inputs.signal import WAITING
 from train.model.saving import Whole, save_policy
+from train.objective.correction import k3
+from train.steps.logprob_pass import PROBE
 from train.steps.mismatch import group_counts, mismatch_table
-from train.steps.probe import PROBE
-from train.steps.row import RowGroup
+from train.steps.row import Row, RowGroup
 from train.steps.steps import Learner
-from train.steps.tables import sample_table, step_table, token_table
 from warehouse.maintain.prune import prune_policies
 from warehouse.stages.clock import Clock
 from warehouse.stages.space import check_space, checkpoint_bytes
@@ -24,8 +26,9 @@ from warehouse.store.checksums import OPTIMIZER, file_hashes, weights_sha256
 from warehouse.store.errors import counted
 from warehouse.store.json_files import json_bytes
 from warehouse.store.run_folder import Warehouse
+from warehouse.store.schema import arrow_schema
 
-WAITING = "waiting"         # drop reason of rows that a later iteration trains on
+STEP_EXTRA = ("policy_k2", "policy_ess", "num_forwarded_tokens", "skipped")
 
 
 def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[dict[str, Any]], whole: Whole,
@@ -40,14 +43,17 @@ def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[d
     facts = {"scorer": inputs.scorer, "policy_version": iteration + 1, "num_steps": len(steps),
              "num_skipped": sum(step["skipped"] for step in steps),
              "num_processes": learner.processes.count, "groups": group_counts(batch),
-             "waiting": is_waiting(batch),
+             "waiting": any(row.drop_reason == WAITING for group in batch for row in group.rows),
              "correction": dict(zip(("name", "low", "high"), correction_of(settings), strict=True)),
-             "mismatch": [line._asdict() for line in mismatch_table(batch, settings)]}
+             "mismatch": mismatch_table(batch, settings)}
     with ThreadPoolExecutor(1) as beside:
         saved = beside.submit(save_files, warehouse, learner, iteration, whole, probe)
-        warehouse.write_part("train_samples", 0, sample_table(batch, inputs), iteration=iteration)
-        warehouse.write_part("train_tokens", 0, token_table(batch, inputs), iteration=iteration)
-        warehouse.write_part("train_steps", 0, step_table(steps, inputs), iteration=iteration)
+        for table, rows in (("train_samples", [_sample(group, row, inputs) for group in batch
+                                               for row in group.rows]),
+                            ("train_tokens", token_rows(batch, inputs)),
+                            ("train_steps", step_rows(steps, inputs))):
+            columns = pa.Table.from_pylist(rows, schema=arrow_schema(table))
+            warehouse.write_part(table, 0, columns, iteration=iteration)
     written = commit_policy(warehouse, learner, inputs, facts, *saved.result())
     clock.lap("writing")
     if written:
@@ -89,7 +95,6 @@ def commit_policy(warehouse: Warehouse, learner: Learner, inputs: Inputs, facts:
 
 def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch: list[dict[str, Any]],
               clock: Clock) -> str:
-    """What the stage did, in one line."""
     count = max(1, len(steps))
     loss, norm = (sum(step[key] for step in steps) / count for key in ("loss", "grad_norm"))
     far = "".join(f"{'off-policy' if line['staleness'] else 'mismatch'} k3 {line['mismatch_kl']:.1e}, "
@@ -102,6 +107,47 @@ def last_line(inputs: Inputs, steps: list[dict[str, Any]], mismatch: list[dict[s
             f"({sum(clock.seconds.values()):.1f} s: {phases})")
 
 
-def is_waiting(batch: list[RowGroup]) -> bool:
-    """Whether a later iteration will train on the rows."""
-    return any(row.drop_reason == WAITING for group in batch for row in group.rows)
+def token_rows(batch: list[RowGroup], inputs: Inputs) -> list[dict[str, Any]]:
+    """Rows of `train_tokens`: the completions that had a gradient in a step."""
+    return [{"iteration": group.stored.iteration, "purpose": group.stored.purpose,
+             "task_id": row.rollout.task_id, "sample_index": row.rollout.sample_index,
+             "trained_iteration": inputs.iteration,
+             "optimizer_step": row.step, "log_drift": row.log_drift.numpy(),
+             "clipped": row.clipped.numpy().astype("int8")}
+            for group in batch for row in group.rows
+            if row.step is not None and not row.drop_reason and len(row.log_drift)
+            and not row.log_drift.isnan().any()]
+
+
+def step_rows(steps: list[dict[str, Any]], inputs: Inputs) -> list[dict[str, Any]]:
+    """Rows of `train_steps`; metrics without a column go into `extra`."""
+    own = {"iteration": inputs.iteration, "policy_version": inputs.iteration}
+    return [{**step, **own, "extra": json.dumps({key: step.get(key) for key in STEP_EXTRA})}
+            for step in steps]
+
+
+def _sample(group: RowGroup, row: Row, inputs: Inputs) -> dict[str, Any]:
+    rollout, n = row.rollout, row.num_tokens
+    compared = n and bool(group.stored.policies) and None not in group.stored.policies.values()
+    gap = row.log_ratio.double()
+    from_base = (row.old_logprobs - row.ref_logprobs).double() if len(row.ref_logprobs) else row.ref_logprobs
+    return {
+        "iteration": group.stored.iteration, "purpose": group.stored.purpose, "task_id": rollout.task_id,
+        "sample_index": rollout.sample_index, "group_id": group.stored.group_id, "scorer": inputs.scorer,
+        "trained_iteration": inputs.iteration,
+        "staleness": int(row.staleness.max()) if n else group.staleness,
+        "optimizer_step": None if row.drop_reason else row.step,
+        "reward": None if rollout.reward != rollout.reward else rollout.reward,
+        "advantage": float(row.advantages.double().mean()) if n else 0.0,
+        "num_trainable_tokens": row.num_trainable_tokens, "drop_reason": row.drop_reason,
+        "old_logprobs": row.old_logprobs.numpy(),
+        "log_ratio_mean": gap.mean().item() if compared else None,
+        "log_ratio_abs_mean": gap.abs().mean().item() if compared else None,
+        "log_ratio_abs_max": gap.abs().max().item() if compared else None,
+        "mismatch_kl": k3(gap).mean().item() if compared else None,
+        "importance_weight_mean": row.weights.mean().item() if n else None,
+        "kept_fraction": row.kept.double().mean().item() if n else None,
+        "entropy": row.entropy.mean().item() if n else None,
+        "base_kl": k3(-from_base).mean().item() if len(from_base) else None,
+        "base_log_ratio": from_base.mean().item() if len(from_base) else None,
+    }

@@ -6,26 +6,30 @@ from collections.abc import Callable, Iterator
 import torch
 
 from train.ask import How, write_logprobs
-from train.finish import finish, is_waiting
+from train.finish import finish
 from train.inputs.asked import Model, rollouts_of
 from train.inputs.inputs import Inputs, begin, mismatch_floor
 from train.inputs.options import TrainOptions
 from train.inputs.settings import asks_base
-from train.inputs.telemetry import stage_numbers
 from train.model.loading import load_full
 from train.model.policy import SHARED_PROMPT, Policy
 from train.model.saving import whole_policy
-from train.plan import has_nothing, no_gradient, plan_batch, stored_logprobs
 from train.resident import give_back_memory, keep, kept_or_loaded
-from train.start import check_fits, load_optimizer, open_processes, sharing
+from train.start import (
+    check_fits,
+    has_nothing,
+    load_optimizer,
+    open_processes,
+    plan_batch,
+    sharing,
+    stored_logprobs,
+)
 from train.steps.accelerator import Processes, Tracker
-from train.steps.batch import weigh_rows
 from train.steps.budget import choose_tokens
 from train.steps.checkpoint import Checkpoints
-from train.steps.logprob_pass import COLUMNS, collect, fill_logprobs, hand_out
+from train.steps.logprob_pass import COLUMNS, collect, fill_logprobs, hand_out, make_probe
 from train.steps.mismatch import check_mismatch, lines_to_print, mismatch_table
-from train.steps.probe import make_probe
-from train.steps.row import RowGroup, forwardable
+from train.steps.row import RowGroup, forwardable, weigh_rows
 from train.steps.steps import Learner, check_schedule, take_steps
 from warehouse.stages import warm
 from warehouse.stages.clock import Clock
@@ -48,7 +52,8 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
     clock.lap("import")
     with (StopRequest(settings.time_limit) as stop, processes.missing_none(stop),
           name_what_to_lower(lambda: settings.tokens_per_batch),
-          track(warehouse, inputs, settings, processes) as tracker):
+          Tracker(settings.track if processes.first and not settings.dry_run else None, warehouse,
+                  inputs.iteration, inputs.parent.get("global_step", 0) + 1) as tracker):
         if inputs.stage.settings() and not settings.dry_run:
             processes.by_first(lambda: begin(inputs, settings))
         if teacher:
@@ -71,14 +76,16 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
             check_and_begin(warehouse, inputs, learner, say)
             clock.lap("old logprobs")
         if settings.dry_run:
-            end_dry_run(inputs, learner, say)
+            has_nothing(inputs, learner.batch, settings.replace(dry_run=False))
+            say("dry run: nothing was written")
             processes.close()
             return
-        steps = take_steps(learner, stop=stop, say=say, log=tracker.log_step,
+        steps = take_steps(learner, stop=stop, log=lambda step: tracker.log(
+            {f"train/{name}": value for name, value in step.items()}, step["global_step"]),
                            before_update=lambda: check_and_begin(warehouse, inputs, learner, say))
         for line in mismatch_table(learner.batch, settings)[:1]:
-            name = "train/off_policy_kl" if line.staleness else "train/mismatch_kl"
-            tracker.log({name: line.mismatch_kl}, learner.global_step + max(1, len(steps)))
+            name = "train/off_policy_kl" if line["staleness"] else "train/mismatch_kl"
+            tracker.log({name: line["mismatch_kl"]}, learner.global_step + max(1, len(steps)))
         clock.lap("gradients")
         probe = make_probe(policy, learner.batch, settings.tokens_per_batch)
         whole = whole_policy(policy, learner.optimizer, keep=processes.first)
@@ -98,20 +105,9 @@ def ask_teacher(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, te
     return inputs._replace(reads=[*inputs.reads, *(life.begun for life in said if life)])
 
 
-def track(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, processes: Processes) -> Tracker:
-    """The tracker, if requested, after it was sent the numbers of the earlier stages."""
-    name = settings.track if processes.first and not settings.dry_run else None
-    first_step = inputs.parent.get("global_step", 0) + 1
-    tracker = Tracker(name, warehouse, warehouse.state.num_rollbacks(inputs.iteration), first_step)
-    if name:
-        tracker.log(stage_numbers(warehouse, inputs.iteration), first_step)
-    return tracker
-
-
 def prepare(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, policy: Policy,
             batch: list[RowGroup], plan: list[list[int]], checkpoints: Checkpoints, processes: Processes,
             say: Callable[[str], None]) -> Learner:
-    """Policy, optimizer, rows and their split into steps as one."""
     if policy.attention != SHARED_PROMPT:
         say(sharing(policy, inputs.groups))
     # These need the old logprobs of all rows before the first gradient, and a dry run prints a table of them.
@@ -125,29 +121,19 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, policy
     return learner
 
 
-def end_dry_run(inputs: Inputs, learner: Learner, say: Callable[[str], None]) -> None:
-    """Raise what the stage would raise."""
-    if not (learner.plan or learner.settings.keep_if_nothing or is_waiting(learner.batch)):
-        raise no_gradient(inputs, learner.batch, learner.settings.purpose)
-    say("dry run: nothing was written")
-
-
 def compute_logprobs(warehouse: Warehouse, inputs: Inputs, learner: Learner, stop: StopRequest) -> None:
     """Old and reference logprobs of all rows, from the checkpoint if it has them."""
-    stored = stored_logprobs(inputs, learner.settings, learner.checkpoints)
-    if stored is not None:
-        hand_out(forwardable(learner.batch), stored)
-        return
-    policy, settings = learner.policy, learner.settings
-    rows = learner.batch, learner.processes, settings.tokens_per_batch
+    policy, settings, processes = learner.policy, learner.settings, learner.processes
+    if (stored := stored_logprobs(inputs, settings, learner.checkpoints)) is not None:
+        return hand_out(forwardable(learner.batch), stored)
+    rows = learner.batch, processes, settings.tokens_per_batch
     fill_logprobs(policy, *rows, "old_logprobs", stop)
-    if asks_base(settings) and policy.is_adapter:
-        with policy.without_adapter():
-            fill_logprobs(policy, *rows, "ref_logprobs", stop)
-    elif asks_base(settings):
-        base = load_full(warehouse.model, dtype=settings.dtype, device=policy.device,
-                         revision=warehouse.facts.get("model_revision"), sharding=learner.processes.sharding)
-        fill_logprobs(base, *rows, "ref_logprobs", stop)
+    if asks_base(settings):
+        base = policy if policy.is_adapter else load_full(
+            warehouse.model, dtype=settings.dtype, device=policy.device, sharding=processes.sharding,
+            revision=warehouse.facts.get("model_revision"))
+        with policy.without_adapter() if policy.is_adapter else contextlib.nullcontext():
+            fill_logprobs(base, *rows, "ref_logprobs", stop)
 
 
 def check_and_begin(warehouse: Warehouse, inputs: Inputs, learner: Learner,
@@ -159,16 +145,14 @@ def check_and_begin(warehouse: Warehouse, inputs: Inputs, learner: Learner,
     settings = learner.settings
     fill_logprobs(learner.policy, learner.batch, learner.processes, settings.tokens_per_batch, "old_logprobs")
     for group in learner.batch:
-        weigh_rows(group.forwardable, settings)
+        weigh_rows(forwardable([group]), settings)
     table = mismatch_table(learner.batch, settings)
     for line in lines_to_print(table, learner.batch):
         say(line)
     check_mismatch(table, settings, engine_dtype=inputs.groups[0].dtype,
                    floor=mismatch_floor(warehouse, inputs.iteration), say=say)
-    if learner.plan and has_nothing(learner.batch):     # AdamW would still move by its moments
-        learner.plan.clear()
-        if not (settings.keep_if_nothing or settings.dry_run):
-            raise no_gradient(inputs, learner.batch, settings.purpose)
+    if learner.plan and has_nothing(inputs, learner.batch, settings):
+        learner.plan.clear()        # AdamW would still move by its moments
 
     def open_stage() -> None:
         begin(inputs, settings)
@@ -187,18 +171,7 @@ def name_what_to_lower(tokens_per_batch: Callable[[], int]) -> Iterator[None]:
         short = isinstance(error, (torch.OutOfMemoryError, MemoryError))
         if not short and "can't allocate memory" not in str(error):
             raise
-        raise StageError(f"Out of memory: {first_line(error)}. {_of_others()}Lower --tokens-per-batch, now "
-                         f"{tokens_per_batch() or 'not chosen yet'}, or share the weights over GPUs or with "
-                         "the CPU (docs/many-gpus.md); what was saved so far is kept.") from error
-
-
-def _of_others() -> str:
-    """Advice if other processes hold most of the GPU's memory, else ''."""
-    if not torch.cuda.is_initialized():
-        return ""
-    free, total = torch.cuda.mem_get_info()
-    others = total - free - torch.cuda.memory_reserved()
-    if others < total / 2:
-        return ""
-    return (f"Other processes hold {others >> 30} of the GPU's {total >> 30} GiB; an engine that samples "
-            "meanwhile takes the share that --gpu-memory-utilization of `rollout` sets. ")
+        raise StageError(f"Out of memory: {first_line(error)}. Lower --tokens-per-batch, now "
+                         f"{tokens_per_batch() or 'not chosen yet'}, or --gpu-memory-utilization of an "
+                         "engine that samples meanwhile, or share the weights over GPUs or with the CPU "
+                         "(docs/many-gpus.md); what was saved so far is kept.") from error

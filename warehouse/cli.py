@@ -122,7 +122,7 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
         summary_facts,
         summary_lines,
     )
-    from warehouse.sql.database import connect
+    from warehouse.sql.database import compute_once, connect
     from warehouse.sql.rollup import keep_rolled_up
     warehouse = open_run(run, at)
     inventory = keep_rolled_up(warehouse)
@@ -132,9 +132,9 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
         rows = iteration_rows(connection, inventory, chosen, purpose)
         click.echo("\n".join(map(as_line if as_json else line_of, rows)))
     elif as_json:
-        click.echo(as_line(summary_facts(warehouse, connection, inventory)))
+        click.echo(as_line(summary_facts(warehouse, compute_once(connection), inventory)))
     else:
-        click.echo(by_address("\n".join(summary_lines(warehouse, connection, inventory, last))))
+        click.echo(by_address("\n".join(summary_lines(warehouse, compute_once(connection), inventory, last))))
 
 
 @cli.command()

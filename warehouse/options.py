@@ -98,10 +98,9 @@ def open_run(run: str | Path, at: int | None = None) -> Any:
 def check_config(path: Path) -> None:
     """StageError for config values that any command would refuse."""
     commands: dict[str, click.Command] = {}
-    for script in entry_points(group="console_scripts"):
-        if script.dist and script.dist.name == "rollhouse":  # as installed: rooms do not import each other
-            room = script.load()
-            commands |= {**getattr(room, "commands", {}), room.name: room}
+    for entry in entry_points(group="rollhouse"):
+        room = entry.load()
+        commands |= {**getattr(room, "commands", {}), room.name: room}
     for name in read_config(path):
         if name in commands:
             config_defaults(commands[name], path)
@@ -140,9 +139,8 @@ def checked_options(command: click.Command, settings: Mapping[str, Any], path: P
 
 def room_command(name: str) -> click.Command:
     """A stage's command, found as installed: rooms do not import each other."""
-    [script] = [each for each in entry_points(group="console_scripts", name=name)
-                if each.dist and each.dist.name == "rollhouse"]
-    command: click.Command = script.load()
+    [entry] = entry_points(group="rollhouse", name=name)
+    command: click.Command = entry.load()
     return command
 
 

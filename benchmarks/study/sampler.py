@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import linear, rms_norm, silu
 
-from rollout.endpoint.tokenizer import load_encoder as load_tokenizer
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling
 from rollout.prompts.prompt_encoder import PromptEncoder
+from rollout.prompts.prompt_encoder import load_encoder as load_tokenizer
 
 PROMPTS_TOGETHER = 32
 FIRST_RENUMBERED = 267        # of the starter: np.fliplr(g) and what follows it

@@ -7,14 +7,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from rollout.endpoint.failures import OF_THE_KEY, Refused, Unavailable
 from rollout.endpoint.server import Server, open_session
-from rollout.endpoint.tokenizer import load_encoder
 from rollout.endpoint.work import Work, finish_workers, results
 from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
+from rollout.prompts.prompt_encoder import load_encoder
 from warehouse.store.errors import StageError, counted
 from warehouse.tasks.task_files import HALF_LETTER
 
@@ -25,13 +25,6 @@ ANSWERING = 1800.0               # limit on one answer, in seconds
 OF_ONE_REQUEST = (400, 413, 422)  # status for a prompt that the service rejects
 KEPT = "Finished completions are kept."
 SHOWN = 60                       # characters of a rejected prompt in the error
-
-
-class Answer(NamedTuple):
-    """A model's text, and why it ended."""
-
-    text: str
-    finish_reason: str
 
 
 class ApiEngine:
@@ -57,7 +50,6 @@ class ApiEngine:
         self.server = Server(url if urlsplit(url).path else f"{url}/v1", self.session)
 
     def close(self) -> None:
-        """Close the connections."""
         self.loop.run_until_complete(self.session.close())
         self.loop.close()
 
@@ -84,10 +76,9 @@ class ApiEngine:
             raise self._left_out(work.refused)
 
     async def _work(self, work: Work, sampling: Sampling) -> None:
-        while draw := await work.next():
-            request = draw.request
+        while request := await work.next():
             try:
-                answer = await self._ask(request, sampling)
+                sampled = await self._ask(request, sampling)
             except Refused as refusal:
                 if refusal.status not in OF_ONE_REQUEST:
                     raise
@@ -100,17 +91,17 @@ class ApiEngine:
                 else:
                     await asyncio.sleep(work.give_back(request, self.url, error))
             else:
-                work.finish(request, self._sampled(request, answer))
+                work.finish(sampled)
 
-    async def _ask(self, request: Request, sampling: Sampling) -> Answer:
+    async def _ask(self, request: Request, sampling: Sampling) -> Sampled:
         """The service's answer; wait first if the service asked for a pause."""
         await asyncio.sleep(self.resting_until - time.monotonic())
-        body = {"model": self.model, "messages": json.loads(request.messages), **_parameters(sampling)}
         limit_name = self.limit_name            # other workers may change it meanwhile
-        body[limit_name] = body.pop("max_tokens")
+        body = {"model": self.model, "messages": json.loads(request.messages), "seed": request.seed % 2**31,
+                limit_name: sampling.max_tokens, "temperature": sampling.temperature, "top_p": sampling.top_p,
+                **{name: getattr(sampling, name) for name in sampling.departures()}}    # known to vLLM alone
         try:
-            response = await self.server.ask("/chat/completions", {**body, "seed": request.seed % 2**31},
-                                             seconds=ANSWERING)
+            response = await self.server.ask("/chat/completions", body, seconds=ANSWERING)
         except Refused as error:
             if "max_completion_tokens" in str(error) and limit_name == "max_tokens":
                 self.limit_name = "max_completion_tokens"
@@ -120,9 +111,9 @@ class ApiEngine:
             if error.status == 404 or (error.status == 429 and "quota" in str(error)):
                 raise self._explain(error) from None
             raise
-        answer = _read(response)
+        sampled = self._read(request, response)
         self.last_answer = time.monotonic()
-        return answer
+        return sampled
 
     async def _rest(self, error: Unavailable) -> None:
         """Pause all workers as long as the service asks; StageError after LONGEST_SILENCE of silence."""
@@ -139,15 +130,27 @@ class ApiEngine:
             self.resting_until = now + max(error.after or 0.0, min(least, LONGEST_WAIT))
         await asyncio.sleep(self.resting_until - now)
 
-    def _sampled(self, request: Request, answer: Answer) -> Sampled:
-        ids = self.encoder.encode(answer.text)
-        if answer.finish_reason == "stop" and self.encoder.end_id is not None:
+    def _read(self, request: Request, response: Any) -> Sampled:
+        """The single choice of an answer; Unavailable if it is malformed or incomplete."""
+        try:
+            choice = response["choices"][0]
+            message = choice["message"]
+            text, reason = message["content"] or "", choice["finish_reason"]
+            thoughts = message.get("reasoning_content") or message.get("reasoning")
+        except (TypeError, KeyError, IndexError, AttributeError) as error:
+            raise Unavailable(f"its answer is not a chat completion: {str(response)[:100]}") from error
+        if not isinstance(text, str) or not isinstance(reason, str):
+            raise Unavailable(f"its answer is not text, or has no end: {str(choice)[:100]}")
+        if thoughts and isinstance(thoughts, str):
+            text = f"<think>\n{thoughts.strip()}\n</think>\n\n{text}"      # as models write them
+        text = HALF_LETTER.sub("\N{REPLACEMENT CHARACTER}", text)
+        ended = "length" if reason in ("length", "content_filter") else "stop"
+        ids = self.encoder.encode(text)
+        if ended == "stop" and self.encoder.end_id is not None:
             ids.append(self.encoder.end_id)
-        return Sampled(request.index, ids, None, answer.text, answer.finish_reason,
-                       host=self.server.host)
+        return Sampled(request.index, ids, None, text, ended, host=self.server.host)
 
     def _left_out(self, refused: list[Request]) -> StageError:
-        """The error for refused requests, raised after all others are answered."""
         prompts = list(dict.fromkeys(request.messages for request in refused))
         begin = str(json.loads(prompts[0])[-1]["content"])[:SHOWN]
         return StageError(
@@ -168,26 +171,3 @@ class ApiEngine:
                        "--api-model.")
         place = "" if isinstance(refusal, Refused) else f"{self.url}: "
         return Refused(f"{place}{said.rstrip('.')}. {way_out}", refusal.status or 0)
-
-
-def _parameters(sampling: Sampling) -> dict[str, Any]:
-    """Parameters that every service knows, and those of vLLM that are set."""
-    return {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature, "top_p": sampling.top_p,
-            **{name: getattr(sampling, name) for name in sampling.departures()}}
-
-
-def _read(response: Any) -> Answer:
-    """The single choice of an answer; Unavailable if it is malformed or incomplete."""
-    try:
-        choice = response["choices"][0]
-        message = choice["message"]
-        text, reason = message["content"] or "", choice["finish_reason"]
-        thoughts = message.get("reasoning_content") or message.get("reasoning")
-        if thoughts and isinstance(thoughts, str) and isinstance(text, str):
-            text = f"<think>\n{thoughts.strip()}\n</think>\n\n{text}"      # as models write them
-    except (TypeError, KeyError, IndexError, AttributeError) as error:
-        raise Unavailable(f"its answer is not a chat completion: {str(response)[:100]}") from error
-    if not isinstance(text, str) or not isinstance(reason, str):
-        raise Unavailable(f"its answer is not text, or has no end: {str(choice)[:100]}")
-    ended = "length" if reason in ("length", "content_filter") else "stop"
-    return Answer(HALF_LETTER.sub("\N{REPLACEMENT CHARACTER}", text), ended)

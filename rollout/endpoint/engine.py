@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -14,15 +13,13 @@ from typing import TypeVar
 from rollout.endpoint.checks import TRIED, check_alike, check_facts, check_probe, check_tokenizer
 from rollout.endpoint.failures import Unavailable
 from rollout.endpoint.server import PATIENCE, Server, open_session
-from rollout.endpoint.tokenizer import load_encoder
-from rollout.endpoint.work import Draw, Work, finish_workers, results
+from rollout.endpoint.work import Work, finish_workers, results
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling
 from rollout.engines.stopping import after_draw
-from rollout.prompts.prompt_encoder import PromptEncoder
+from rollout.prompts.prompt_encoder import load_encoder
 from warehouse.store.errors import StageError
 
 CONNECTING, RECOVERY = 5.0, 30.0     # seconds to wait for a server: at first, after a failure
-LONG_WAKING = 2.0                    # seconds; report longer ones
 BATCHES_AHEAD = 2                    # batches per server: the one being sampled, and the next
 WATCH_SECONDS, MOST_SILENCES = 5.0, 3
 Answer = TypeVar("Answer")
@@ -35,18 +32,17 @@ class EndpointEngine:
                  say: Callable[[str], None]) -> None:
         self.base, self.revision, self.say = base, revision, say
         self.probe: list[int] = []
-        self.streams = False
-        self.servers: list[Server] = []
         self.loop = asyncio.new_event_loop()
         self.session = self._now(open_session(key))
-        try:
-            self.encoder, self.servers = self._now(self._meet([Server(url, self.session) for url in urls]))
-        except BaseException:
-            self.close()
-            raise
-        facts = self.servers[0].facts
-        self.engine, self.dtype, self.device = f"vllm {facts.version} server", facts.dtype, facts.device
-        self.logprobs_mode, self.takes_adapters = LOGPROBS_MODE, facts.max_lora_rank > 0
+        self.servers = [Server(url, self.session) for url in urls]
+
+    def meet(self) -> None:
+        """Wake the servers and learn what they are; StageError if none answers, or if they differ."""
+        self.encoder = load_encoder(self.base, self.revision)
+        self.servers = self._now(self._connect(self.servers))
+        first = self.servers[0]
+        self.engine, self.dtype, self.device = f"vllm {first.version} server", first.dtype, first.device
+        self.logprobs_mode, self.takes_adapters = LOGPROBS_MODE, first.max_lora_rank > 0
 
     def close(self) -> None:
         """Close the connections; put servers that can sleep to sleep, so that `train` gets their GPU."""
@@ -54,10 +50,7 @@ class EndpointEngine:
         self.loop.close()
 
     def serving(self, kind: str, asked: str) -> str | None:
-        """How the policy is served, 'adapter' or 'merged'; None for a policy without an adapter.
-
-        A server that takes adapters keeps its base weights; any other server gets whole weights.
-        """
+        """How the policy is served, 'adapter' or 'merged'; None for a policy without an adapter."""
         able = "adapter" if self.takes_adapters else "merged"
         if (kind == "lora" and asked not in ("auto", able)) or (kind == "full" and self.takes_adapters):
             started = ("with --enable-lora: it keeps its base and takes adapters" if self.takes_adapters
@@ -84,35 +77,19 @@ class EndpointEngine:
 
     def sample(self, requests: Iterable[Request], sampling: Sampling,
                over: Callable[[], bool] | None = None) -> Iterator[Sampled | Request | None]:
-        """Spread the requests over the servers; yield each completion once it is whole; None is a heartbeat.
-
-        StageError when no server is left. With `over` the servers stream tokens.
-        """
+        """Yield each completion once it is whole; None is a heartbeat. StageError when no server is left."""
         work = Work(requests)
-        self.streams = over is not None
-        with closing(results(self.loop, work, self._serve(work, sampling))) as finished:
-            for sampled in finished:
-                yield sampled
-                if over and over():
-                    break
-        yield from work.collect()
-        for draw in work.broken_off():
-            yield after_draw(draw.request, sampling, draw.drawn(), self.encoder.decode)
+        yield from results(self.loop, work, self._serve(work, sampling))
 
     def _now(self, task: Awaitable[Answer]) -> Answer:
         return self.loop.run_until_complete(task)
 
     async def _leave(self) -> None:
         for server in self.servers:
-            if server.facts.sleeps and not server.lost:
+            if server.sleeps and not server.lost:
                 with contextlib.suppress(Unavailable):      # it may have died since
                     await server.ask("/sleep?level=1", {}, seconds=CONNECTING + RECOVERY)
         await self.session.close()
-
-    async def _meet(self, servers: list[Server]) -> tuple[PromptEncoder, list[Server]]:
-        """Load the run's tokenizer while the servers wake; return both."""
-        return await asyncio.gather(asyncio.to_thread(load_encoder, self.base, self.revision),
-                                    self._connect(servers))
 
     async def _connect(self, servers: list[Server]) -> list[Server]:
         """The servers that answer, awake; they must be alike."""
@@ -123,15 +100,12 @@ class EndpointEngine:
                 await _until(CONNECTING, server.wake)
             except Unavailable as error:
                 silent[server] = f"{server.url} does not answer ({error})"
-        began = time.monotonic()
+
         await asyncio.gather(*map(reach, servers))
-        seconds = time.monotonic() - began
         answering = [server for server in servers if server not in silent]
         if not answering:
             raise StageError(f"{'; '.join(silent.values())}. Start a server as docs/endpoint.md says, or "
                              "leave --endpoint out.")
-        if seconds > LONG_WAKING:
-            self.say(f"waking the servers took {seconds:.1f} s")
         for sentence in silent.values():
             self.say(f"{sentence}: it is left out")
         await asyncio.gather(*[server.introduce() for server in answering])
@@ -142,7 +116,7 @@ class EndpointEngine:
         check_facts(server, self.base, self.revision, self.settings)
         await server.load(self.settings)
         await check_tokenizer(server, self.encoder)
-        await server.complete(Draw(Request(0, self.encoder.encode(TRIED), seed=0)), Sampling(max_tokens=1))
+        await server.complete(Request(0, self.encoder.encode(TRIED), seed=0), Sampling(max_tokens=1))
         if self.settings.probe:
             await check_probe(server, self.settings.probe)
 
@@ -152,7 +126,6 @@ class EndpointEngine:
         return plain != adapted
 
     async def _serve(self, work: Work, sampling: Sampling) -> None:
-        """Run until all requests are finished, or no server is left."""
         places = BATCHES_AHEAD * self.settings.max_num_seqs
         workers = [asyncio.create_task(self._work(server, work, sampling))
                  for _ in range(places) for server in self.servers if not server.lost]
@@ -164,11 +137,10 @@ class EndpointEngine:
                              "command again when a server runs.")
 
     async def _work(self, server: Server, work: Work, sampling: Sampling) -> None:
-        """Serve one request after the other until the server is lost."""
-        while draw := await work.next(lambda: not server.lost):
-            request, life = draw.request, server.life
+        while request := await work.next(lambda: not server.lost):
+            life = server.life
             try:
-                drawn = await server.complete(draw, sampling, self.streams)
+                drawn = await server.complete(request, sampling)
             except Unavailable as error:
                 pause = work.give_back(request, server.url, error)
                 await self._recover(server, life, error)
@@ -176,7 +148,7 @@ class EndpointEngine:
             else:
                 sampled = after_draw(request, sampling, drawn, self.encoder.decode)
                 assert isinstance(sampled, Sampled)
-                work.finish(request, replace(sampled, host=server.host))
+                work.finish(replace(sampled, host=server.host))
 
     async def _recover(self, server: Server, life: int, failure: Unavailable) -> None:
         """Wait for a server that failed; check and load a restarted one again."""

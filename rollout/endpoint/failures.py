@@ -43,7 +43,6 @@ def seconds_to_wait(header: str | None) -> float | None:
 
 
 def message_of(text: str) -> str:
-    """The error message of an answer, in one line."""
     try:
         answer = json.loads(text)
         answer = answer.get("error", answer)

@@ -3,43 +3,26 @@
 import asyncio
 import json
 import platform
-from collections.abc import Callable
-from dataclasses import dataclass
+import zlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 
-from rollout.endpoint.bodies import MOST_BYTES, read_lines, read_text
 from rollout.endpoint.failures import Refused, Unavailable, message_of, seconds_to_wait
 from rollout.endpoint.gate import LOCAL
-from rollout.endpoint.work import Draw
-from rollout.engines.engine import EngineSettings, Sampling
+from rollout.engines.engine import EngineSettings, Request, Sampling
 from rollout.engines.stopping import REASONS, Drawn, draw_parameters, likely, next_draw
 from warehouse.store.errors import StageError
 
-TOKEN_BYTES = 512                # limit per token with its logprob in an answer
+MOST_BYTES = 32 * 2**20          # of an unpacked answer: a server may be anyone's, and may send without end
+TOKEN_BYTES = 512                # more for each token with its logprob
+PACKED = {"gzip", "deflate"}     # some servers compress without being asked
 IMPOSSIBLE = -9999.0             # a server's value for the logprob -inf, which JSON cannot hold
 SHORTEST_KEY = 8                 # characters; a shorter key may be an ordinary word
 PATIENCE = 20.0                  # seconds to wait for a small answer
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a server reports about itself."""
-
-    version: str
-    model: str
-    revision: str | None
-    dtype: str
-    device: str
-    quantization: str | None
-    logprobs_mode: str
-    own_defaults: str            # its own sampling defaults, as text; "" if it has none
-    max_model_len: int
-    max_lora_rank: int           # 0 if it takes no adapters
-    sleeps: bool                 # whether it can give up its GPU for a while
 
 
 class Server:
@@ -49,32 +32,25 @@ class Server:
         self.url, self.session = url, session
         host = urlsplit(url).hostname or url
         self.host = platform.node() if host in LOCAL else host
-        self.facts: Facts
+        self.sleeps = False              # whether it can give up its GPU for a while
         self.base = self.serving = ""    # model names of the base, and of the policy to sample
         self.life, self.lost = 0, ""     # number of restarts; why the server is given up
         self.recovering = asyncio.Lock()
         self.under_way: set[asyncio.Task[Any]] = set()
 
     async def ask(self, path: str, body: Any = None, *, seconds: float | None = None,
-                  hear: Callable[[Any], None] = lambda _piece: None, most: int = MOST_BYTES) -> Any:
+                  most: int = MOST_BYTES) -> Any:
         """The answer to GET or, with a body, POST. Unavailable, or StageError if the server refuses.
 
-        A streamed answer is passed to `hear` piece by piece. At most `most` bytes are read of an answer or a
-        piece; the key is removed from its text.
+        At most `most` bytes are read; the key is removed from the text.
         """
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=PATIENCE)
         method = "GET" if body is None else "POST"
         try:
             async with self.session.request(method, self.url + path, json=body, timeout=timeout,
                                             allow_redirects=False) as answer:
-                chunks = aiter(answer.content.iter_any())
-                if answer.content_type == "text/event-stream":
-                    async for line in read_lines(chunks, most):
-                        if line.startswith("data: {"):
-                            hear(json.loads(self._without_key(line.removeprefix("data: "))))
-                    return None
                 text = self._without_key(await read_text(
-                    chunks, answer.headers.get("Content-Encoding"), most))
+                    answer.content.iter_any(), answer.headers.get("Content-Encoding"), most))
         except aiohttp.ClientConnectorError as error:
             raise Unavailable(_unreachable(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError) as error:
@@ -99,7 +75,6 @@ class Server:
 
     async def introduce(self) -> None:
         """Read what the server reports about itself; StageError if it does not report it."""
-        version = await self.ask("/version", seconds=PATIENCE)
         try:
             info = await self.ask("/server_info?config_format=json", seconds=120)  # slow on the first call
         except Unavailable as error:
@@ -111,33 +86,31 @@ class Server:
                if model.get(name) not in (None, [], "vllm")} | (model.get("override_generation_config") or {})
         gpus = (info.get("system_env") or {}).get("nvidia_gpu_models") or ""
         device = config["device_config"]["device"]
-        self.facts = Facts(
-            version=version["version"], model=model["model"], revision=model.get("revision"),
-            dtype=model["dtype"].removeprefix("torch."),
-            device=gpus.splitlines()[0].partition(": ")[2] if gpus and device != "cpu" else device,
-            quantization=model.get("quantization"), logprobs_mode=model["logprobs_mode"],
-            own_defaults=", ".join(f"{name}={value}" for name, value in own.items()),
-            max_model_len=model["max_model_len"], max_lora_rank=lora.get("max_lora_rank", 0),
-            sleeps=bool(model.get("enable_sleep_mode")))
+        self.model, self.revision = str(model["model"]), model.get("revision")
+        self.dtype: str = model["dtype"].removeprefix("torch.")
+        self.device = gpus.splitlines()[0].partition(": ")[2] if gpus and device != "cpu" else device
+        self.quantization, self.logprobs_mode = model.get("quantization"), model["logprobs_mode"]
+        self.own_defaults = ", ".join(f"{name}={value}" for name, value in own.items())    # of sampling
+        self.max_model_len: int = model["max_model_len"]
+        self.max_lora_rank: int = lora.get("max_lora_rank", 0)      # 0 if it takes no adapters
+        self.sleeps = bool(model.get("enable_sleep_mode"))
 
     async def wake(self) -> None:
         """Wake the server if it sleeps; StageError if it is not a vLLM server."""
+        version, state = [await self._look_for(path) for path in ("/version", "/is_sleeping")]
+        if not isinstance(version, dict):
+            raise StageError(f"{self.url} is not a vLLM server: it answers with {version[:40]!a}. Correct "
+                             "the address. A model behind another API is named with --api-model.")
+        self.version = version["version"]
+        if isinstance(state, dict) and state.get("is_sleeping"):    # exists only in development mode
+            await self.ask("/wake_up", {})
+
+    async def _look_for(self, path: str) -> Any:
         try:
-            state = await self.ask("/is_sleeping", seconds=PATIENCE)
+            return await self.ask(path, seconds=PATIENCE)
         except Unavailable as error:
             if error.status != 404:
                 raise
-            state = await self._version()     # sleep exists only in development mode
-        if not isinstance(state, dict):
-            raise StageError(f"{self.url} is not a vLLM server: it answers with {state[:40]!a}. Correct the "
-                             "address. A model behind another API is named with --api-model.")
-        if state.get("is_sleeping"):
-            await self.ask("/wake_up", {})
-
-    async def _version(self) -> Any:
-        try:
-            return await self.ask("/version", seconds=PATIENCE)
-        except Unavailable as error:
             return str(error)
 
     async def load(self, settings: EngineSettings) -> None:
@@ -156,7 +129,7 @@ class Server:
                                    {"lora_name": self.serving, "lora_path": settings.adapter,
                                     "load_inplace": self.serving in loaded},
                                    "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True", settings.adapter)
-        elif not self.facts.max_lora_rank:
+        elif not self.max_lora_rank:
             await self._change("/collective_rpc", {
                 "method": "reload_weights", "kwargs": {"weights_path": settings.model}},
                 "VLLM_SERVER_DEV_MODE=1", settings.model)
@@ -169,11 +142,6 @@ class Server:
             raise StageError(f"{self.url} could not load {folder}: {error}. It needs {variable} in its "
                              "environment and must see the folder under the same path.") from error
 
-    async def token_ids(self, text: str) -> list[int]:
-        """Token ids of a text by its tokenizer, without added tokens."""
-        body = {"model": self.base, "prompt": text, "add_special_tokens": False}
-        return (await self.ask("/tokenize", body, seconds=PATIENCE))["tokens"]
-
     async def prompt_logprobs(self, name: str, prompt_ids: list[int]) -> list[float]:
         """Logprobs of a prompt's tokens after the first, under the model `name`."""
         answer = await self.ask("/v1/completions", {
@@ -183,15 +151,12 @@ class Server:
             raise StageError(f"{self.url} gives no logprobs of a prompt. Start it as docs/endpoint.md says.")
         return [row[str(token)]["logprob"] for token, row in zip(prompt_ids[1:], rows[1:], strict=True)]
 
-    async def complete(self, draw: Draw, sampling: Sampling, stream: bool = False) -> Drawn:
-        """The result of one draw; Unavailable if it was aborted.
-
-        With `stream` the draw gets each token as soon as it is sampled.
-        """
-        token_ids, seed, max_tokens = next_draw(draw.request, sampling)
+    async def complete(self, request: Request, sampling: Sampling) -> Drawn:
+        """The result of one draw; Unavailable if it was aborted."""
+        token_ids, seed, max_tokens = next_draw(request, sampling)
         task = asyncio.create_task(self.ask("/inference/v1/generate", {
-            "model": self.serving, "token_ids": token_ids, "stream": stream,
-            "sampling_params": draw_parameters(sampling, seed, max_tokens)}, hear=draw.hear,
+            "model": self.serving, "token_ids": token_ids,
+            "sampling_params": draw_parameters(sampling, seed, max_tokens)},
             most=MOST_BYTES + max_tokens * (1 + sampling.num_likely()) * TOKEN_BYTES))
         self.under_way.add(task)
         task.add_done_callback(self.under_way.discard)
@@ -201,24 +166,23 @@ class Server:
             task.cancel()
         if task.cancelled():
             raise Unavailable("it no longer answers")
-        if (whole := task.result()) is not None:
-            draw.hear(whole)
-        if draw.reason not in REASONS:
-            raise Unavailable(f"it aborted a completion ({draw.reason})")
-        if not draw.ids or len(draw.ids) != len(draw.logprobs):
+        [choice] = task.result()["choices"]
+        ids, tokens = choice.get("token_ids") or [], (choice.get("logprobs") or {}).get("content") or []
+        if choice["finish_reason"] not in REASONS:
+            raise Unavailable(f"it aborted a completion ({choice['finish_reason']})")
+        if not ids or len(ids) != len(tokens):
             raise StageError(f"{self.url} gives no token ids with their logprobs. It must be vLLM 0.20 or "
                              "newer.")
-        drawn = draw.drawn()
+        logprobs = [token["logprob"] for token in tokens]
         if not sampling.num_likely():
-            return drawn
-        if "token_id" not in draw.logprobs[0]["top_logprobs"][0]:
+            return Drawn(ids, logprobs, choice["finish_reason"], [])
+        if "token_id" not in tokens[0]["top_logprobs"][0]:
             raise StageError(f"{self.url} returns no token ids of the --top-k candidates. It must be vLLM "
                              "0.32 or newer.")
         left = [likely(((each["token_id"], each["logprob"]) for each in [token, *token["top_logprobs"]]),
-                       IMPOSSIBLE) for token in draw.logprobs]
-        return drawn._replace(
-            logprobs=[logprob - whole for logprob, (_, whole) in zip(drawn.logprobs, left, strict=True)],
-            support=[ids for ids, _ in left])
+                       IMPOSSIBLE) for token in tokens]
+        return Drawn(ids, [logprob - whole for logprob, (_, whole) in zip(logprobs, left, strict=True)],
+                     choice["finish_reason"], [kept for kept, _ in left])
 
     def break_off(self) -> None:
         """Cancel all requests in flight; whoever waits for one gets Unavailable."""
@@ -233,8 +197,26 @@ async def open_session(key: str) -> aiohttp.ClientSession:
                                  connector=aiohttp.TCPConnector(limit=0))
 
 
+async def read_text(chunks: AsyncIterator[bytes], packing: str | None, most: int) -> str:
+    """The whole text of an answer; Unavailable if it is longer than `most` bytes."""
+    content = bytearray()
+    too_long = Unavailable(f"its answer is longer than {most / 2**20:.3g} MiB")
+    async for chunk in chunks:
+        content += chunk
+        if len(content) > most:
+            raise too_long
+    if packing in PACKED:
+        packed = zlib.decompressobj(zlib.MAX_WBITS | 32)
+        try:
+            content = bytearray(packed.decompress(content, most))
+        except zlib.error as error:
+            raise Unavailable(f"its answer cannot be unpacked: {error}") from error
+        if packed.unconsumed_tail:
+            raise too_long
+    return content.decode("utf-8", "replace")
+
+
 def _unreachable(error: aiohttp.ClientConnectorError) -> str:
-    """Why a server cannot be reached, in words."""
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "no machine has that name"
     if isinstance(error.os_error, ConnectionRefusedError):

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Coroutine, Generator, Iterable
 
 from rollout.engines.engine import Request, Sampled
-from rollout.engines.stopping import Drawn
 from warehouse.store.errors import StageError
 
 MOST_ATTEMPTS, MOST_REFUSALS = 5, 5
@@ -22,12 +19,13 @@ def results(loop: asyncio.AbstractEventLoop, work: Work,
             serving: Coroutine[None, None, None]) -> Generator[Sampled | None, None, None]:
     """Yield finished samples while `serving` runs in the loop; None is a heartbeat. Ends with the caller."""
     crew = loop.create_task(serving)
-    crew.add_done_callback(lambda _: work.news.set())
+    crew.add_done_callback(lambda _: work.finished.put_nowait(None))
     try:
-        while not crew.done() or work.finished:
-            loop.run_until_complete(work.some_news(TURN))
-            yield from work.collect()
-            yield None
+        while not crew.done() or not work.finished.empty():
+            news = None
+            with contextlib.suppress(TimeoutError):
+                news = loop.run_until_complete(asyncio.wait_for(work.finished.get(), TURN))
+            yield news
         crew.result()
     finally:
         crew.cancel()
@@ -45,77 +43,45 @@ async def finish_workers(workers: list[asyncio.Task[None]],
         await asyncio.gather(*workers, *watches, return_exceptions=True)
 
 
-@dataclass
-class Draw:
-    """A request in flight and, if the server streams, the tokens it has sampled since."""
-
-    request: Request
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[dict[str, Any]] = field(default_factory=list)   # per token: its own and the likeliest
-    reason: str = ""
-
-    def hear(self, answer: Any) -> None:
-        """Add a piece of vLLM's answer, or the whole."""
-        for choice in answer.get("choices", []):
-            self.ids += choice.get("token_ids") or []
-            self.logprobs += (choice.get("logprobs") or {}).get("content") or []
-            self.reason = choice["finish_reason"] or ""
-
-    def drawn(self) -> Drawn:
-        """Everything sampled so far."""
-        return Drawn(self.ids, [token["logprob"] for token in self.logprobs], self.reason, [])
-
-
 class Work:
     """Requests are taken in the given order; a returned request is taken next."""
 
     def __init__(self, requests: Iterable[Request]) -> None:
         self.waiting, self.returned = iter(requests), deque[Request]()
-        self.finished: deque[Sampled] = deque()
-        self.under_way: dict[int, Draw] = {}
-        self.exhausted = False
-        self.attempts: Counter[int] = Counter()
-        self.refused: list[Request] = []
-        self.answered = False
-        self.news, self._changed = asyncio.Event(), asyncio.Event()
+        self.finished = asyncio.Queue[Sampled | None]()
+        self.num_in_flight, self.exhausted, self.answered = 0, False, False
+        self.attempts, self.refused = Counter[int](), list[Request]()
+        self._changed = asyncio.Event()
 
-    async def next(self, wanted: Callable[[], bool] = lambda: True) -> Draw | None:
+    async def next(self, wanted: Callable[[], bool] = lambda: True) -> Request | None:
         """Wait for the next request to serve; None when all are finished, or no more are wanted."""
         while wanted():
             request = self.returned.popleft() if self.returned else next(self.waiting, None)
             if request is not None:
-                draw = self.under_way[request.index] = Draw(request)
-                return draw
+                self.num_in_flight += 1
+                return request
             self.exhausted = True
             if self.is_done():
                 break
             await self._changed.wait()     # a request is returned, or all are finished
         return None
 
-    def finish(self, request: Request, sampled: Sampled) -> None:
-        """Store the completion of a request."""
+    def finish(self, sampled: Sampled) -> None:
         self.answered = True
-        self.finished.append(sampled)
-        self.news.set()
-        self._end(request)
+        self.finished.put_nowait(sampled)
+        self._land()
 
     def leave_out(self, request: Request, refusal: StageError) -> None:
         """Continue without a refused request; raise the refusal if prompt after prompt is refused."""
         self.refused.append(request)
         if not self.answered and len({each.messages for each in self.refused}) >= MOST_REFUSALS:
             raise refusal
-        self._end(request)
-
-    def _end(self, request: Request) -> None:
-        del self.under_way[request.index]
-        if self.is_done():
-            self._tell()
+        self._land()
 
     def go_on(self, request: Request) -> None:
-        """Return a request with an unfinished completion; it is taken next."""
-        del self.under_way[request.index]
+        """Return an unfinished request; it is taken next."""
         self.returned.append(request)
-        self._tell()
+        self._land()
 
     def give_back(self, request: Request, url: str, failure: Exception) -> float:
         """Return a failed request; the result is the pause in seconds. StageError if it always fails."""
@@ -127,25 +93,10 @@ class Work:
         return FIRST_PAUSE * 2 ** self.attempts[request.index]
 
     def is_done(self) -> bool:
-        """True if nothing waits and nothing is in flight."""
-        return self.exhausted and not self.returned and not self.under_way
+        return self.exhausted and not self.returned and not self.num_in_flight
 
-    async def some_news(self, seconds: float) -> None:
-        """Wait until something finishes, at most `seconds`."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.news.wait(), seconds)
-
-    def collect(self) -> Iterator[Sampled]:
-        """The samples finished since the last call."""
-        self.news.clear()
-        while self.finished:
-            yield self.finished.popleft()
-
-    def broken_off(self) -> Iterator[Draw]:
-        """Draws that were started and not finished; they may have sampled tokens."""
-        yield from map(Draw, self.returned)
-        yield from self.under_way.values()
-
-    def _tell(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def _land(self) -> None:
+        self.num_in_flight -= 1
+        if self.returned or self.is_done():
+            self._changed.set()
+            self._changed = asyncio.Event()

@@ -6,11 +6,12 @@ Never edit a feedback format once rows were sampled with it: new wording needs a
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollout.prompts.grid_text import grid_encoder
+from rollout.prompts.formats import grid_encoder
 from warehouse.stages.user_code import UserFunction, load_function
 from warehouse.store.errors import StageError
 from warehouse.tasks.augmentation import augment
@@ -32,7 +33,7 @@ def find_feedback(name: str) -> Feedback:
     """The format of this name, with or without its version, or `def NAME(sample, shown)` in FILE.py:NAME."""
     if ".py:" in name:
         user = load_function(name, "--feedback")
-        return Feedback(f"{user.name}@{user.content_hash}", lambda sample, shown: _users(user, sample, shown))
+        return Feedback(f"{user.name}@{user.content_hash}", partial(_users, user))
     for known in FORMATS:
         if name in (known.name, known.name.partition("@")[0]):
             return known
@@ -88,11 +89,9 @@ def _failed_call(entry_point: str, call: Row, result: Any) -> dict[str, str] | N
     arguments += [f"{name}={value!r}" for name, value in call.get("kwargs", {}).items()]
     test = f"{entry_point}({', '.join(arguments)}) == {call['expected']!r}"
     kind, value = (*result, None, None)[:2] if isinstance(result, list) else (None, None)
-    if kind == "error":
-        return {"test": test, "error": str(value)}
-    if kind == "value" and _plain(value) and value != call["expected"]:
-        return {"test": test, "error": f"it gave {value!r}"}
-    return None
+    wrong = kind == "value" and _plain(value) and value != call["expected"]
+    said = str(value) if kind == "error" else f"it gave {value!r}" if wrong else None
+    return None if said is None else {"test": test, "error": said}
 
 
 def _plain(value: Any) -> bool:

@@ -7,34 +7,47 @@ import inspect
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
-from rollout.prompts.grid_text import describe_cells, grid_encoder
 from warehouse.stages.user_code import UserFunction, load_function
 from warehouse.store.errors import StageError
 from warehouse.tasks.task_files import is_turn
 
+Grid = list[list[int]]
 Messages = list[dict[str, str]]
-MIN_PAIRS, DIGITS = 2, grid_encoder("digits")       # of compact@1
+MIN_PAIRS = 2       # of compact@1
+COLOR_NAMES = ("Black", "Blue", "Red", "Green", "Yellow", "Gray", "Pink", "Orange", "Purple", "Brown")
+CELLS: dict[str, Callable[[list[int]], str]] = {
+    "digits": lambda row: "".join(map(str, row)),
+    "names": lambda row: " ".join(COLOR_NAMES[cell] for cell in row),
+}
+EXPLAINED = {
+    "digits": "Each row is a line of colour numbers, without anything between them.",
+    "names": "Each cell is the name of a colour, whose number is: "
+             f"{', '.join(f'{number} {color}' for number, color in enumerate(COLOR_NAMES))}.",
+}
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What a grid prompt may show: train pairs in the drawn order, and one test input; already augmented."""
-
-    pairs: list[dict[str, Any]]
-    test_input: list[list[int]]
+def grid_encoder(name: str) -> Callable[[Grid], str]:
+    """How a grid becomes text, a line per row; StageError for an unknown name."""
+    if name not in CELLS:
+        raise StageError(f"Unknown grid encoder '{name}'. Use one of {', '.join(CELLS)}, or a function of "
+                         "your own: --prompt-format FILE.py:NAME.")
+    return lambda grid: "\n".join(map(CELLS[name], grid))
 
 
 @dataclass(frozen=True)
 class Format:
-    """`render(shown, options)` gives the messages; `choose(pairs, options)` the indices of pairs to show."""
+    """`choose(pairs)` gives the indices of the pairs to show, `render(pairs, test_input, options)` messages.
+
+    Grids are augmented already, pairs in the drawn order.
+    """
 
     name: str
     options: dict[str, str]
-    choose: Callable[[list[dict[str, Any]], dict[str, str]], list[int]]
-    render: Callable[[Shown, dict[str, str]], Messages]
+    choose: Callable[[list[dict[str, Any]]], Sequence[int]]
+    render: Callable[[list[dict[str, Any]], Grid, dict[str, str]], Messages]
     shows_test: bool
 
     def with_options(self, given: dict[str, str]) -> dict[str, str]:
@@ -46,21 +59,8 @@ class Format:
         return {**self.options, **given}
 
 
-def all_pairs(pairs: list[dict[str, Any]], _options: dict[str, str]) -> list[int]:
-    """Show every pair."""
-    return list(range(len(pairs)))
-
-
-def _compact_pairs(pairs: list[dict[str, Any]], options: dict[str, str]) -> list[int]:
-    return choose_pairs(pairs, max_pairs=_count(options, "max_pairs"),
-                        max_characters=_count(options, "max_characters"))
-
-
-def _count(options: dict[str, str], name: str) -> int:
-    if not options[name].isdigit() or int(options[name]) < 1:
-        raise StageError(f"--format-option {name}={options[name]} is not a whole number from 1 on. "
-                         "Correct it.")
-    return int(options[name])
+def _all_pairs(pairs: list[dict[str, Any]]) -> Sequence[int]:
+    return range(len(pairs))
 
 
 def choose_pairs(pairs: Sequence[dict[str, Any]], *, max_pairs: int = 3,
@@ -87,16 +87,16 @@ def render_pairs(pairs: Sequence[dict[str, Any]]) -> str:
 
 
 def render_pair(pair: dict[str, Any]) -> str:
-    """Text of one pair."""
-    return f"In\n{DIGITS(pair['input'])}\nOut\n{DIGITS(pair['output'])}\n"
+    digits = grid_encoder("digits")
+    return f"In\n{digits(pair['input'])}\nOut\n{digits(pair['output'])}\n"
 
 
-def _chat(shown: Shown, options: dict[str, str]) -> Messages:
+def _chat(pairs: list[dict[str, Any]], test_input: Grid, options: dict[str, str]) -> Messages:
     encode = grid_encoder(options["encoder"])
     blocks = [f"Example {number}\nInput:\n{encode(pair['input'])}\n\nOutput:\n{encode(pair['output'])}\n"
-              for number, pair in enumerate(shown.pairs, start=1)]
-    test = ["Test input:", encode(shown.test_input), ""]
-    intro = options["intro"].replace("{cells}", describe_cells(options["encoder"]))
+              for number, pair in enumerate(pairs, start=1)]
+    test = ["Test input:", encode(test_input), ""]
+    intro = options["intro"].replace("{cells}", EXPLAINED[options["encoder"]])
     user = {"role": "user", "content": "\n".join([intro, *blocks, *test, options["request"]])}
     return [{"role": "system", "content": options["system"]}, user] if options["system"] else [user]
 
@@ -110,9 +110,9 @@ CHAT_OPTIONS = {
     "prefill": "",
 }
 FORMATS = {format.name: format for format in (
-    Format("compact@1", {"max_pairs": "3", "max_characters": "700"}, _compact_pairs,
-           lambda shown, _options: [{"role": "user", "content": render_pairs(shown.pairs)}], False),
-    Format("chat@1", CHAT_OPTIONS, all_pairs, _chat, True),
+    Format("compact@1", {}, choose_pairs,
+           lambda pairs, *_: [{"role": "user", "content": render_pairs(pairs)}], False),
+    Format("chat@1", CHAT_OPTIONS, _all_pairs, _chat, True),
 )}
 OWN_MESSAGES = "messages@1"  # tasks with their own messages are sent unchanged
 
@@ -128,15 +128,14 @@ def own_messages(task_messages: str) -> tuple[Messages, str]:
 def find_format(name: str) -> Format:
     """The format with this name, without a version the newest, or that of FILE.py:NAME; else StageError."""
     if ".py:" in name:
-        return user_format(name)
+        return _user_format(name)
     matches = [known for known in FORMATS if known in (name, f"{name}@{known.rpartition('@')[2]}")]
     if not matches:
         raise StageError(f"Unknown prompt format '{name}'. Known: {', '.join(FORMATS)}, or FILE.py:NAME.")
     return FORMATS[max(matches, key=lambda known: int(known.rpartition("@")[2]))]
 
 
-@cache
-def user_format(text: str) -> Format:
+def _user_format(text: str) -> Format:
     """The format that FILE.py:NAME defines; its version is a hash of the file. StageError for a bad one."""
     function = load_function(text, "--prompt-format")
     parameters = list(inspect.signature(function.function).parameters.values())
@@ -144,14 +143,15 @@ def user_format(text: str) -> Format:
         raise StageError(f"--prompt-format {text}: the function takes (pairs, test_input) and options with "
                          "texts as defaults. Correct it.")
     options = {each.name: str(each.default) for each in parameters[2:]}
-    return Format(f"{function.name}@{function.content_hash}", options, all_pairs, partial(_render, function),
+    return Format(f"{function.name}@{function.content_hash}", options, _all_pairs, partial(_render, function),
                   shows_test=True)
 
 
-def _render(user: UserFunction, shown: Shown, options: dict[str, str]) -> Messages:
+def _render(user: UserFunction, pairs: list[dict[str, Any]], test_input: Grid,
+            options: dict[str, str]) -> Messages:
     """The function's result: a text, the user's turn, or messages; StageError for anything else."""
     where = f"The prompt format {user.name} in {user.path}"
-    given = user.call(where, "Nothing was sampled; correct it.", shown.pairs, shown.test_input, **options)
+    given = user.call(where, "Nothing was sampled; correct it.", pairs, test_input, **options)
     messages = [{"role": "user", "content": given}] if isinstance(given, str) else given
     if not isinstance(messages, list) or not messages or not all(map(is_turn, messages)):
         raise StageError(f"{where} returned {str(given)[:60]!r}, neither a text nor a list of messages with "

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from rollout.options import RolloutOptions
 from rollout.prompts.feedback import Feedback, find_feedback, shown_of
@@ -17,15 +17,6 @@ Segment = dict[str, Any]                     # start, length, kind
 # Columns copied from the first turn: how its grids were augmented; the scorer undoes this.
 INHERITED = ("task_id", "split", "prompt_format", "format_options", "flip", "rotations", "color_map",
              "pair_order", "shown_test")
-
-
-class NextPrompt(NamedTuple):
-    """A prompt of a second or later turn; `verbatim` if it begins with the parent's exact tokens."""
-
-    prompt: str
-    prompt_ids: list[int]
-    segments: list[Segment]
-    verbatim: bool
 
 
 def plan_turn(parents: list[dict[str, Any]], options: RolloutOptions, encoder: PromptEncoder,
@@ -55,24 +46,23 @@ def _prompt_row(parent: dict[str, Any], index: int, options: RolloutOptions, fee
         encoder = encoder.switched(switches)
     following = next_prompt(parent, feedback.say(parent, shown_of(parent)), encoder)
     return {
-        **{name: parent[name] for name in INHERITED},
+        **{name: parent[name] for name in INHERITED}, **following,
         "iteration": iteration, "purpose": purpose, "group_index": index,
         "group_id": group_id_of(*keys), "group_size": options.group_size,
-        "prompt_id": prompt_id_of(following.prompt_ids), "prompt": following.prompt,
-        "prompt_ids": following.prompt_ids, "num_prompt_tokens": len(following.prompt_ids), "prefill": "",
+        "prompt_id": prompt_id_of(following["prompt_ids"]),
+        "num_prompt_tokens": len(following["prompt_ids"]), "prefill": "",
         "seed": prompt_seed(options.seed, *keys), "turn": options.turn,
         "parent_iteration": parent["iteration"], "parent_purpose": parent["purpose"],
-        "parent_sample_index": parent["sample_index"], "feedback_format": feedback.name,
-        "verbatim_prefix": following.verbatim, "segments": following.segments}
+        "parent_sample_index": parent["sample_index"], "feedback_format": feedback.name}
 
 
-def next_prompt(parent: dict[str, Any], feedback: str, encoder: PromptEncoder) -> NextPrompt:
+def next_prompt(parent: dict[str, Any], feedback: str, encoder: PromptEncoder) -> dict[str, Any]:
     """The conversation of a parent (columns of prompts and completions) with feedback to its completion.
 
-    The template shows how it writes an answer followed by feedback. If it repeats the answer, the text
-    behind the answer is encoded and appended to the sampled tokens. If it rewrites earlier turns, for example
-    drops the thoughts, the template's conversation is used. StageError if it changes how the question is
-    written, too.
+    `verbatim_prefix`: it begins with the parent's exact tokens. The template shows how it writes an answer
+    followed by feedback. If it repeats the answer, the text behind the answer is encoded and appended to the
+    sampled tokens. If it rewrites earlier turns, for example drops the thoughts, the template's conversation
+    is used. StageError if it changes how the question is written, too.
     """
     said = (parent["prefill"] or "") + parent["completion"]
     messages = [QUESTION, {"role": "assistant", "content": said}, {"role": "user", "content": feedback}]
@@ -87,10 +77,10 @@ def next_prompt(parent: dict[str, Any], feedback: str, encoder: PromptEncoder) -
         sampled = parent["completion_ids"]
         if ids and sampled and ids[0] == sampled[-1]:  # the end token, which was sampled
             ids, places = ids[1:], places[1:]
-        return NextPrompt(
-            parent["prompt"] + parent["completion"] + text, [*parent["prompt_ids"], *sampled, *ids],
-            join(before, [segment(0, len(sampled), "policy")],
-                 label(text, places, [("feedback", feedback)])), verbatim=True)
+        return {"prompt": parent["prompt"] + parent["completion"] + text,
+                "prompt_ids": [*parent["prompt_ids"], *sampled, *ids], "verbatim_prefix": True,
+                "segments": join(before, [segment(0, len(sampled), "policy")],
+                                 label(text, places, [("feedback", feedback)]))}
     opened = rendered.removeprefix(opening) + (parent["prefill"] or "")
     if not (whole.startswith(opening) and rendered.startswith(opening) and parent["prompt"].endswith(opened)):
         raise StageError("The model's chat template writes a question differently once it is answered, so no "
@@ -99,10 +89,9 @@ def next_prompt(parent: dict[str, Any], feedback: str, encoder: PromptEncoder) -
     first, _ = encoder.encode_places(question)
     text = whole[len(opening):]
     ids, places = encoder.encode_places(text)
-    return NextPrompt(question + text, first + ids,
-                      join(clip(before, len(first)),
-                           label(text, places, [("policy", said), ("feedback", feedback)])),
-                      verbatim=False)
+    return {"prompt": question + text, "prompt_ids": first + ids, "verbatim_prefix": False,
+            "segments": join(clip(before, len(first)),
+                             label(text, places, [("policy", said), ("feedback", feedback)]))}
 
 
 def label(text: str, places: list[int], contents: list[tuple[str, str]]) -> list[Segment]:
@@ -123,7 +112,6 @@ def label(text: str, places: list[int], contents: list[tuple[str, str]]) -> list
 
 
 def segment(start: int, length: int, kind: str) -> Segment:
-    """`length` tokens of a kind, from position `start` of the prompt's ids."""
     return {"start": start, "length": length, "kind": kind}
 
 
@@ -140,6 +128,5 @@ def join(*several: list[Segment], by: str = "kind") -> list[Segment]:
 
 
 def clip(segments: list[Segment], length: int) -> list[Segment]:
-    """Segments of the first `length` tokens."""
     return [{**each, "length": min(each["length"], length - each["start"])}
             for each in segments if each["start"] < length]

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rollout.prompts.formats import OWN_MESSAGES, Format, Messages, Shown, own_messages
+from rollout.options import RolloutOptions
+from rollout.prompts.formats import OWN_MESSAGES, Format, Messages, own_messages
 from warehouse.store.errors import StageError, counted
 from warehouse.store.names import group_id_of, prompt_id_of
 from warehouse.tasks.augmentation import augment
@@ -21,20 +22,14 @@ KEEP_BACKGROUND = 0.9  # share of colour permutations that leave 0 alone, as in 
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """The settings that determine the prompts of one rollout."""
+    """What determines the prompts of one rollout."""
 
+    options: RolloutOptions
     iteration: int
     purpose: str
-    num_tasks: int | None
-    prompts_per_task: int
-    group_size: int
+    max_prompt_tokens: int
     format: Format
     format_options: dict[str, str]
-    augmentation: str
-    shuffle_pairs: bool
-    max_prompt_tokens: int
-    seed: int
-    keeps_messages: bool = False  # for APIs that take messages
     visits: Mapping[str, int] = field(default_factory=dict)  # earlier training iterations of each task
     chat_options: dict[str, Any] = field(default_factory=dict)  # values for the model's chat template
     num_taken: int = 0  # continued completions; each replaces a new one
@@ -66,24 +61,19 @@ def prompt_seed(seed: int, iteration: int, purpose: str, task_id: str, index: in
 
 
 def make_plan(tasks: list[dict[str, Any]], settings: PlanSettings, encode: Encode) -> Plan:
-    """Prompts of the first `num_tasks` tasks with a prompt that fits, in the order drawn.
-
-    Raises StageError when no prompt fits.
-    """
-    plan = Plan()
-    size = settings.prompts_per_task * settings.group_size
-    wanted = (min(settings.num_tasks or len(tasks), len(tasks)) * size - settings.num_taken) // size
+    """Prompts of the first `num_tasks` tasks with a prompt that fits, as drawn; StageError if none."""
+    plan, options = Plan(), settings.options
+    size = options.prompts_per_task * options.group_size
+    wanted = (min(options.num_tasks or len(tasks), len(tasks)) * size - settings.num_taken) // size
     if wanted <= 0:
         return plan
-    taken = 0
     for task in _in_order(tasks, settings, wanted):
-        rows = [_prompt_row(task, index, settings, encode) for index in range(settings.prompts_per_task)]
+        rows = [_prompt_row(task, index, settings, encode) for index in range(options.prompts_per_task)]
         if any(row["num_prompt_tokens"] > settings.max_prompt_tokens for row in rows):
             plan.too_long += 1
             continue
         plan.rows += rows
-        taken += 1
-        if taken == wanted:
+        if len(plan.rows) == wanted * options.prompts_per_task:
             break
     if not plan.rows:
         raise StageError(f"None of {counted(len(tasks), 'task')} has a prompt of at most "
@@ -100,18 +90,19 @@ def _in_order(tasks: list[dict[str, Any]], settings: PlanSettings, wanted: int) 
     if settings.purpose != "train" or wanted == len(tasks):
         return tasks
     return sorted(tasks, key=lambda task: (settings.visits.get(task["task_id"], 0), seed_of(
-        settings.seed, "order", settings.iteration, task["task_id"])))
+        settings.options.seed, "order", settings.iteration, task["task_id"])))
 
 
 def _prompt_row(task: dict[str, Any], index: int, settings: PlanSettings, encode: Encode) -> dict[str, Any]:
     keys = settings.iteration, settings.purpose, task["task_id"], index
-    seed = prompt_seed(settings.seed, *keys)
+    seed = prompt_seed(settings.options.seed, *keys)
     if task["messages"]:
         messages, prefill = own_messages(task["messages"])
         drawn: dict[str, Any] = {"prompt_format": OWN_MESSAGES, "format_options": "{}"}
     else:
         messages, prefill, drawn = _grid_messages(task, seed, settings)
-    if settings.keeps_messages and prefill:
+    of_api_model = bool(settings.options.model)
+    if of_api_model and prefill:
         raise StageError(f"The prompt of task {task['task_id']} begins the answer itself ('{prefill[:20]}'). "
                          "A model behind an API cannot continue that. Leave the prefill out.")
     if settings.chat_options:
@@ -120,11 +111,11 @@ def _prompt_row(task: dict[str, Any], index: int, settings: PlanSettings, encode
     prompt, prompt_ids = encode(messages, prefill)
     return {
         "iteration": settings.iteration, "purpose": settings.purpose, "task_id": task["task_id"],
-        "group_index": index, "group_size": settings.group_size, "split": task["split"],
+        "group_index": index, "group_size": settings.options.group_size, "split": task["split"],
         "group_id": group_id_of(*keys), "prompt_id": prompt_id_of(prompt_ids), "prompt": prompt,
         "prompt_ids": prompt_ids, "num_prompt_tokens": len(prompt_ids), "prefill": prefill, "seed": seed,
         "turn": 1, **drawn,
-        "messages": json.dumps(messages) if settings.keeps_messages else None,
+        "messages": json.dumps(messages) if of_api_model else None,
     }
 
 
@@ -133,9 +124,9 @@ def _grid_messages(task: dict[str, Any], seed: int,
     """Messages and prefill of a grid task, and the columns that record what was drawn and shown."""
     payload = json.loads(task["payload"])
     draw = random.Random(seed)
-    change = draw_augmentation(draw, settings.augmentation)
+    change = draw_augmentation(draw, settings.options.augmentation)
     order = list(range(len(payload["train"])))
-    if settings.shuffle_pairs:
+    if settings.options.shuffle_pairs:
         draw.shuffle(order)
     shown_test = draw.randrange(len(payload["test"]))
 
@@ -144,9 +135,9 @@ def _grid_messages(task: dict[str, Any], seed: int,
 
     pairs = [{side: shown(payload["train"][position][side]) for side in ("input", "output")}
              for position in order]
-    chosen = settings.format.choose(pairs, settings.format_options)
+    chosen = settings.format.choose(pairs)
     messages = settings.format.render(
-        Shown([pairs[position] for position in chosen], shown(payload["test"][shown_test]["input"])),
+        [pairs[position] for position in chosen], shown(payload["test"][shown_test]["input"]),
         settings.format_options)
     columns = {"prompt_format": settings.format.name,
                "format_options": json.dumps(settings.format_options, sort_keys=True),

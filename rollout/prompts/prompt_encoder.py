@@ -1,16 +1,19 @@
 """Chat messages to a prompt's text and token ids, by the model's chat template; ids to text."""
 
 import copy
+import json
 import re
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
 
 from rollout.prompts.formats import Messages
+from warehouse.stages.base_model import TOKENIZER_FILES
 from warehouse.store.errors import StageError
 
 LENGTHS = ("max_position_embeddings", "model_max_length", "max_sequence_length", "max_seq_len", "n_positions",
@@ -92,5 +95,19 @@ class PromptEncoder:
         return encoded["input_ids"], [first for first, _ in encoded["offset_mapping"]]
 
     def decode(self, ids: list[int]) -> str:
-        """Text of a completion, without special tokens."""
         return self.tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def load_encoder(model: str, revision: str | None) -> PromptEncoder:
+    """The encoder of a model folder, or of a hub model at its commit."""
+    folder = Path(model)
+    if not folder.is_dir():
+        from huggingface_hub import snapshot_download
+        patterns = ["config.json", *TOKENIZER_FILES]
+        folder = Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
+    if (folder / "tokenizer.json").exists():
+        from transformers import PreTrainedTokenizerFast as Tokenizer
+    else:
+        from transformers import AutoTokenizer as Tokenizer  # converts; imports torch
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return PromptEncoder(Tokenizer.from_pretrained(folder), config)

@@ -1,7 +1,6 @@
 """A server that speaks as vLLM's does and answers by seed, for tests of what can go wrong with real ones."""
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
-from rollout.endpoint.tokenizer import load_encoder
-from rollout.engines.engine import Request, Sampled, Sampling
+from rollout.engines.engine import Request, Sampling
+from rollout.prompts.prompt_encoder import load_encoder
 from tests.building.scripted import ScriptedEngine
 
 
@@ -36,7 +35,6 @@ class FakeServer:
         self.served: list[dict[str, Any]] = []
         self.sleeping, self.most_at_once, self.at_once = True, 0, 0
         self.says: list[float] = []              # logprobs of the end of any prompt
-        self.closes = 10**9                      # of so many streams it tells the end and closes them
         self.deaf, self.hangs = False, False     # serves no adapters though it takes them; answers nothing
         self.encoder = load_encoder(self.model, None)
         self.loop = asyncio.new_event_loop()
@@ -85,7 +83,7 @@ class FakeServer:
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
             try:
-                return await self._complete(request, body)
+                return await self._complete(body)
             finally:
                 self.at_once -= 1
         answers: dict[str, Any] = {
@@ -103,7 +101,7 @@ class FakeServer:
             self.adapters[body["lora_name"]] = body["lora_path"]
         return web.json_response(answers.get(request.path, {}))
 
-    async def _complete(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    async def _complete(self, body: dict[str, Any]) -> web.StreamResponse:
         if body["model"] not in {"base", *self.adapters}:
             return web.json_response({"error": {"message": f"no model {body['model']}"}}, status=404)
         if "prompt_logprobs" in body:
@@ -129,20 +127,6 @@ class FakeServer:
         self.served += [] if trial else [body]
         sampling = Sampling(**{name: asked.get(name) for name in vars(Sampling())})
         [sampled] = ScriptedEngine().sample([Request(0, body["token_ids"], asked["seed"])], sampling)
-        if body["stream"] and not trial:
-            return await self._stream(request, sampled, len(self.served))
         return web.json_response({"choices": [{
             "token_ids": sampled.completion_ids, "finish_reason": sampled.finish_reason,
             "logprobs": {"content": [{"logprob": logprob} for logprob in sampled.logprobs]}}]})
-
-    async def _stream(self, request: web.Request, sampled: Sampled, number: int) -> web.StreamResponse:
-        """One token after the other, the reason with the last; then it stays open, if it is to."""
-        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await answer.prepare(request)
-        tokens = list(zip(sampled.completion_ids, sampled.logprobs or [], strict=True))
-        for count, (token, logprob) in enumerate(tokens, start=1):
-            told = {"token_ids": [token], "logprobs": {"content": [{"logprob": logprob}]},
-                    "finish_reason": sampled.finish_reason if count == len(tokens) else None}
-            await answer.write(f"data: {json.dumps({'choices': [told]})}\n\n".encode())
-        await asyncio.sleep(60 * (number > self.closes))
-        return answer

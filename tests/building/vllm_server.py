@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rollout.cli import default_options
 from rollout.endpoint.gate import KEY_VARIABLE, Gate
-from rollout.endpoint.tokenizer import load_encoder
 from rollout.engines.engine import EngineSettings, vllm_options
 from rollout.engines.environment import engine_version, on_cpu, prepare_environment
+from rollout.prompts.prompt_encoder import load_encoder
 from rollout.settings import rank_of_adapters
 from warehouse.stages.children import child
 from warehouse.store.run_folder import Warehouse, open_warehouse

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from tests.building.runs import (
 from warehouse.store.commit import commit_json
 from warehouse.store.run_folder import Warehouse
 
+Rows = list[tuple[dict[str, Any], dict[str, Any]]]
 SCORER = "arc-v1-0a1b2c3d"
 SAMPLING = {"group_size": 16, "temperature": 1.0}
 SHAPES = ("healthy", "blow-up", "mute", "mismatch", "wrong-adapter", "length-hacking")
@@ -82,11 +84,11 @@ def build_run(root: Path, *, shape: str = "healthy", iterations: int = 10, num_t
         warehouse = empty_run(root, num_tasks)
         for iteration in range(iterations):
             sky = weather(shape, iteration)
-            write_iteration(warehouse, iteration, "train", sky, random, num_tasks, group_size)
+            rows = write_iteration(warehouse, iteration, "train", sky, random, num_tasks, group_size)
             if iteration in evals:
                 write_iteration(warehouse, iteration, "eval", sky, random, num_tasks, group_size)
             if trained:
-                write_training(warehouse, iteration, sky, random)
+                write_training(warehouse, iteration, sky, random, rows)
     return warehouse
 
 
@@ -105,8 +107,11 @@ def empty_run(root: Path, num_tasks: int = 8) -> Warehouse:
 
 def write_iteration(warehouse: Warehouse, iteration: int, purpose: str, sky: Weather,
                     random: np.random.Generator, num_tasks: int = 8, group_size: int = 16,
-                    scorer: str = SCORER, parts: int = 2) -> None:
-    """Prompts, completions and samples of one iteration, in `parts` parts, with their manifests."""
+                    scorer: str = SCORER, parts: int = 2) -> Rows:
+    """Prompts, completions and samples of one iteration, in `parts` parts, with their manifests.
+
+    Returns every sample with its completion.
+    """
     tasks = {row["task_id"]: json.loads(row["payload"])
              for row in warehouse.read("tasks").to_pylist()[:num_tasks]}
     prompts, completions, samples = [], [], []
@@ -128,6 +133,7 @@ def write_iteration(warehouse: Warehouse, iteration: int, purpose: str, sky: Wea
     write_rows(warehouse, "samples", samples, scorer=scorer, settings=scoring)
     finish(warehouse, "score", scoring, {"seconds": 2.0, "num_samples": number},
            **keys, scorer=scorer)
+    return list(zip(chain(*samples), chain(*completions), strict=True))
 
 
 def policy_sha256(version: int) -> str:
@@ -144,19 +150,18 @@ def mark_first_outputs(samples: list[dict[str, Any]]) -> None:
         seen.add(output)
 
 
-def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: np.random.Generator) -> None:
+def write_training(warehouse: Warehouse, iteration: int, sky: Weather, random: np.random.Generator,
+                   sampled: Rows) -> None:
     """Train rows and steps of one iteration and the policy it wrote."""
-    samples = warehouse.read("samples", iteration=iteration, purpose="train", scorer=SCORER).to_pylist()
-    completions = warehouse.read("completions", iteration=iteration, purpose="train").to_pylist()
     rewards: dict[str, list[float]] = {}
-    for row in samples:
-        rewards.setdefault(row["group_id"], []).append(row["reward"])
+    for sample, _ in sampled:
+        rewards.setdefault(sample["group_id"], []).append(sample["reward"])
     rows = [_train_row(sample, completion, rewards[sample["group_id"]], sky, random)
-            for sample, completion in zip(samples, completions, strict=True)]
+            for sample, completion in sampled]
     settings = {"scorer": SCORER, "loss": sky.loss}
     write_rows(warehouse, "train_samples", [rows], settings=settings)
     ratios = np.exp(np.concatenate([np.array(row["old_logprobs"]) - completion["behaviour_logprobs"]
-                                    for row, completion in zip(rows, completions, strict=True)]))
+                                    for row, (_, completion) in zip(rows, sampled, strict=True)]))
     steps = np.array_split(ratios, 4)
     steps[0][0] *= np.exp(sky.outlier)
     write_rows(warehouse, "train_tokens", [[

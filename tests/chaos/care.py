@@ -167,23 +167,24 @@ def prepared(case: Case, whole: Path, folder: Path) -> Path:
 
 def kill_everywhere(case: Case, whole: Path, folder: Path, first: int = 1,
                     every: int = 1) -> Iterator[str | None]:
-    """One kill for each call that changes a file (each `every`th from `first`); what went wrong, or None."""
+    """One kill for each call that changes a file (each `every`th from `first`); what went wrong, or None.
+
+    Behind the last call there is nothing to kill: the command is typed again once all is done.
+    """
     calm = prepared(case, whole, folder / "undisturbed")
     before = set(check_run(open_warehouse(calm)).problems)
     status = run_and_die(case, calm, 0)
     assert status == 0, f"{case.name} exited with {status} undisturbed"
     wanted = state(calm.parent)
     allowed = {_named(text, calm) for text in before | set(check_run(open_warehouse(calm)).problems)}
-    number = first
-    while True:
+    number, status = first, -signal.SIGKILL
+    while status == -signal.SIGKILL:
         run = prepared(case, whole, folder / f"killed-{number}")
         status = run_and_die(case, run, number)
-        if status == 0:
-            return
-        if status != -signal.SIGKILL:
-            yield f"{case.name}, call {number}: exit code {status} instead of a kill"
-        else:
+        if status in (0, -signal.SIGKILL):
             yield look_at(case, run, number, wanted, allowed)
+        else:
+            yield f"{case.name}, call {number}: exit code {status} instead of a kill"
         shutil.rmtree(run.parent)
         number += every
 
@@ -305,8 +306,8 @@ def kill_all(every: int = 1, only: str = "") -> tuple[int, list[str]]:
         for case in (case for case in CASES if case.name.startswith(only)):
             place = Path(folder) / case.name.replace(" ", "-")
             told = list(kill_everywhere(case, wholes[case.real], place, every=every))
-            total, failures = total + len(told), failures + [text for text in told if text]
-            print(f"  {len(told):4d} kills of {case.name}", flush=True)
+            total, failures = total + len(told) - 1, failures + [text for text in told if text]
+            print(f"  {len(told) - 1:4d} kills of {case.name}", flush=True)
     return total, failures
 
 

@@ -201,7 +201,6 @@ class Sequence:
 def trial(steps: list[Step]) -> str | None:
     """What is wrong with a sequence, and where; None if nothing is."""
     with (tempfile.TemporaryDirectory(prefix="sequence-") as folder, without_waiting(),
-          patch("warehouse.store.stage._revision", return_value="test"),
           patch.object(prune, "UNDER_WAY_SECONDS", 0)):
         place: object = "the end"
         try:

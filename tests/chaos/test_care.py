@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.care import CASES, Case, kill_everywhere, prepared, run_and_die, state, whole_run
+from tests.chaos.care import CASES, Case, kill_everywhere, whole_run
 
-EVERY = 37
+EVERY = 61
 
 
 @pytest.fixture(scope="module")
@@ -19,17 +19,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("case", [case for case in CASES if not case.real], ids=lambda case: case.name)
 def test_a_killed_command_leaves_what_the_next_one_finishes(case: Case, whole: Path, tmp_path: Path) -> None:
     told = list(kill_everywhere(case, whole, tmp_path, first=2, every=EVERY))
-    assert told and not any(told), told
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if not case.real], ids=lambda case: case.name)
-def test_a_command_that_was_killed_once_all_was_done_is_done_when_it_is_typed_again(
-        case: Case, whole: Path, tmp_path: Path) -> None:
-    run = prepared(case, whole, tmp_path / "once")
-    assert run_and_die(case, run, 0) == 0
-    done = state(run.parent)
-    assert run_and_die(case, run, 0) == 0
-    assert state(run.parent) == done
+    assert len(told) > 1 and not any(told), told
 
 
 @pytest.mark.slow("a real run, whose policy is merged after each kill")

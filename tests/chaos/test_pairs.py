@@ -191,7 +191,7 @@ def _difference(ended: dict[str, Any], order: dict[str, Any]) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _quick() -> Iterator[None]:
-    with without_waiting(), patch("warehouse.store.stage._revision", return_value="test"):
+    with without_waiting():
         yield
 
 

@@ -32,7 +32,7 @@ def test_the_wheel_brings_all_that_the_demo_needs(tmp_path: Path) -> None:
     [wheel] = tmp_path.glob("rollhouse-*.whl")
     run(python, "-m", "pip", "install", "--quiet", "--no-deps", wheel)
     packages = run(python, "-m", "warehouse.start").strip() + "/requirements-cpu.txt"
-    run(python, "-m", "pip", "install", "--quiet", "--no-deps", "-r", packages)
+    run(python, "-m", "pip", "install", "--quiet", "--no-compile", "--no-deps", "-r", packages)
 
     told = json.loads(run(commands / "warehouse", "doctor", "--json"))
     assert {name for name, each in told.items() if each["able"]} == {"rollout", "score", "train"}

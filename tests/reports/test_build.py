@@ -183,7 +183,7 @@ def test_the_command_writes_into_the_run_or_elsewhere(run: Warehouse, tmp_path: 
 
 def test_ctrl_c_amid_a_query_ends_without_a_traceback(run: Warehouse, monkeypatch: Any) -> None:
     class Interrupted:
-        def execute(self, _query: str) -> None:
+        def execute(self, *_query: Any) -> None:
             raise RuntimeError("Query interrupted")
 
     monkeypatch.setattr(build, "connect", lambda *_, **__: Interrupted())

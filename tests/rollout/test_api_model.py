@@ -233,7 +233,6 @@ def test_the_key_comes_from_a_variable_and_is_neither_stored_nor_printed(
     (("--model", "m", "--eval"), "needs exactly one address"),
     (("--model", "m", "--eval", "--endpoint", "http://x,http://y"), "needs exactly one address"),
     (("--distil",), "--distil is about a model behind an API"),
-    (("--endpoint", "http://x,http://x"), "--endpoint names http://x twice"),
     (("--model", "m", "--eval", "--endpoint", "http://127.0.0.1:9"), "nothing listens at that port"),
 ])
 def test_what_cannot_be_asked_is_one_sentence_and_nothing_is_written(

@@ -451,6 +451,7 @@ def test_bad_input_is_one_sentence_and_writes_nothing(run: Warehouse) -> None:
         ({"carry_over": "half"}, "--carry-over half is not possible"),
         ({"carry_over": "0.5", "evaluate": True}, "--carry-over is only for first turns of training"),
         ({"carry_over": "0.5", "turn": 2}, "--carry-over is only for first turns of training"),
+        ({"carry_over": "0.5", "endpoint": ("http://gpu-1:8000",)}, "by an engine of this machine"),
         ({"carry_over": "0.5", "allow_truncated_sampling": True,
           "sampling": Sampling(max_tokens=20, presence_penalty=1.0)}, "--presence-penalty counts the tokens"),
         ({"sampling": Sampling(max_tokens=10)}, "Iteration 0 carried over completions that were begun with "

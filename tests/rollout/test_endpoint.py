@@ -291,19 +291,6 @@ def test_answers_that_were_broken_off_are_asked_for_again(warehouse: Warehouse, 
     assert [-1.0] not in [row["behaviour_logprobs"] for row in rows(warehouse)]
 
 
-def test_what_ended_just_before_an_iteration_does_is_not_carried_over(warehouse: Warehouse,
-                                                                      serve: Serve) -> None:
-    """The end of a completion is told before its stream closes: gone on from, it would have a second one."""
-    server = serve()
-    server.closes = 12
-    sample(warehouse, server, carry_over="0.5")
-    left = warehouse.read("carried", iteration=0, purpose="train").to_pylist()
-    for row in [row for row in left if row["finish_reason"] is None and row["completion_ids"]]:
-        whole = ScriptedEngine().finished(Request(0, [], row["seed"]), Sampling(max_tokens=20))
-        assert len(row["completion_ids"]) < len(whole.completion_ids)
-    assert len(left) + len(rows(warehouse)) == 24 and len(rows(warehouse)) >= 12
-
-
 def test_a_request_that_always_fails_ends_the_stage_with_the_servers_words(
         warehouse: Warehouse, serve: Serve) -> None:
     always = serve(trouble=lambda number, asked: web.json_response(

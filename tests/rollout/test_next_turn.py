@@ -40,33 +40,33 @@ def test_the_conversation_is_the_parents_tokens_and_then_what_the_template_adds(
     parent = parent_of(encoder, ANSWER, prefill=prefill, ended=ended)
     following = next_prompt(parent, FEEDBACK, encoder)
     sampled = [*parent["prompt_ids"], *parent["completion_ids"]]
-    assert following.verbatim and following.prompt_ids[:len(sampled)] == sampled
+    assert following["verbatim_prefix"] and following["prompt_ids"][:len(sampled)] == sampled
     whole = encoder.tokenizer.apply_chat_template(
         [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": prefill + ANSWER},
          {"role": "user", "content": FEEDBACK}], tokenize=False, add_generation_prompt=True)
-    assert following.prompt == whole and following.prompt_ids == encoder.encode(whole)
+    assert following["prompt"] == whole and following["prompt_ids"] == encoder.encode(whole)
 
 
 def test_segments_cover_the_prompt_and_say_whose_tokens_they_are(encoder: PromptEncoder) -> None:
     parent = parent_of(encoder, ANSWER)
     second = next_prompt(parent, FEEDBACK, encoder)
-    kinds = [each["kind"] for each in second.segments]
+    kinds = [each["kind"] for each in second["segments"]]
     assert kinds == ["task", "policy", "template", "feedback", "template"]
     assert pieces(encoder, second)[1] == f"{ANSWER}<|im_end|>" and pieces(encoder, second)[3] == FEEDBACK
     sampled = encoder.encode("g<|im_end|>")
-    third = next_prompt({"prompt": second.prompt, "prompt_ids": second.prompt_ids, "prefill": "",
-                         "completion": "g", "completion_ids": sampled, "segments": second.segments},
+    third = next_prompt({"prompt": second["prompt"], "prompt_ids": second["prompt_ids"], "prefill": "",
+                         "completion": "g", "completion_ids": sampled, "segments": second["segments"]},
                         "Again.", encoder)
-    assert [each["kind"] for each in third.segments][5:] == ["policy", "template", "feedback", "template"]
-    assert "".join(pieces(encoder, third)) == third.prompt
+    assert [each["kind"] for each in third["segments"]][5:] == ["policy", "template", "feedback", "template"]
+    assert "".join(pieces(encoder, third)) == third["prompt"]
 
 
 def pieces(encoder: PromptEncoder, following) -> list[str]:
     """The text of each segment; they follow each other without a gap."""
-    ends = [each["start"] + each["length"] for each in following.segments]
-    assert [0, *ends[:-1]] == [each["start"] for each in following.segments]
-    assert ends[-1] == len(following.prompt_ids)
-    return [encoder.tokenizer.decode(following.prompt_ids[start:end])
+    ends = [each["start"] + each["length"] for each in following["segments"]]
+    assert [0, *ends[:-1]] == [each["start"] for each in following["segments"]]
+    assert ends[-1] == len(following["prompt_ids"])
+    return [encoder.tokenizer.decode(following["prompt_ids"][start:end])
             for start, end in itertools.pairwise([0, *ends])]
 
 
@@ -75,9 +75,9 @@ def test_a_template_that_forgets_thoughts_gives_another_conversation_and_the_row
     encoder.tokenizer.chat_template = FORGETS
     kept = next_prompt(parent_of(encoder, ANSWER), FEEDBACK, encoder)
     forgotten = next_prompt(parent_of(encoder, f"<think>hm</think>{ANSWER}"), FEEDBACK, encoder)
-    assert kept.verbatim and not forgotten.verbatim
-    assert forgotten.prompt == kept.prompt and forgotten.prompt_ids == kept.prompt_ids
-    assert "".join(pieces(encoder, forgotten)) == forgotten.prompt
+    assert kept["verbatim_prefix"] and not forgotten["verbatim_prefix"]
+    assert forgotten["prompt"] == kept["prompt"] and forgotten["prompt_ids"] == kept["prompt_ids"]
+    assert "".join(pieces(encoder, forgotten)) == forgotten["prompt"]
 
 
 def test_a_template_that_rewrites_the_question_is_refused(encoder: PromptEncoder) -> None:
@@ -91,7 +91,7 @@ def test_blanks_that_a_template_strips_stay_as_they_were_sampled(encoder: Prompt
     parent = parent_of(encoder, f"{ANSWER}\n\n")
     following = next_prompt(parent, FEEDBACK, encoder)
     sampled = [*parent["prompt_ids"], *parent["completion_ids"]]
-    assert following.verbatim and following.prompt_ids[:len(sampled)] == sampled
+    assert following["verbatim_prefix"] and following["prompt_ids"][:len(sampled)] == sampled
 
 
 def test_tokens_are_labelled_by_where_they_begin() -> None:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from rollout.prompts.formats import FORMATS, Shown, find_format, own_messages
-from rollout.prompts.grid_text import COLOR_NAMES, grid_encoder
+from rollout.options import RolloutOptions
+from rollout.prompts.formats import COLOR_NAMES, FORMATS, find_format, grid_encoder, own_messages
 from rollout.prompts.plan import PlanSettings, draw_augmentation, make_plan
 from rollout.prompts.prompt_encoder import PromptEncoder
 from rollout.settings import format_options
@@ -48,13 +48,14 @@ def test_unknown_encoders_are_refused() -> None:
 
 
 def test_compact_prompt_text() -> None:
-    shown = Shown([{"input": [[1, 2]], "output": [[2], [1]]}], [[0]])
-    assert FORMATS["compact@1"].render(shown, {}) == [{"role": "user", "content": "In\n12\nOut\n2\n1\n"}]
+    pairs = [{"input": [[1, 2]], "output": [[2], [1]]}]
+    messages = FORMATS["compact@1"].render(pairs, [[0]], {})
+    assert messages == [{"role": "user", "content": "In\n12\nOut\n2\n1\n"}]
 
 
 def test_chat_prompt_text() -> None:
     options = find_format("chat").with_options({"encoder": "names", "intro": "Look.", "request": "Go."})
-    messages = FORMATS["chat@1"].render(Shown([{"input": [[1, 2]], "output": [[2], [1]]}], [[0]]), options)
+    messages = FORMATS["chat@1"].render([{"input": [[1, 2]], "output": [[2], [1]]}], [[0]], options)
     assert [turn["role"] for turn in messages] == ["system", "user"]
     assert messages[1]["content"] == (
         "Look.\nExample 1\nInput:\nBlue Red\n\nOutput:\nRed\nBlue\n\nTest input:\nBlack\n\nGo.")
@@ -103,10 +104,11 @@ def test_mistakes_in_a_format_are_one_sentence(tmp_path: Path, name: str, option
 
 def settings_of(**values) -> PlanSettings:
     chat = FORMATS["chat@1"]
-    options = {"iteration": 0, "purpose": "train", "num_tasks": None, "prompts_per_task": 8, "group_size": 2,
-               "format": chat, "format_options": chat.with_options({"encoder": "digits"}),
-               "augmentation": "all", "shuffle_pairs": True, "max_prompt_tokens": 5000, "seed": 1}
-    return PlanSettings(**{**options, **values})
+    options = RolloutOptions(Path("run"), prompts_per_task=8, group_size=2, augmentation="all",
+                             shuffle_pairs=True, seed=values.pop("seed", 1))
+    settings = {"options": options, "iteration": 0, "purpose": "train", "max_prompt_tokens": 5000,
+                "format": chat, "format_options": chat.with_options({"encoder": "digits"})}
+    return PlanSettings(**{**settings, **values})
 
 
 def plan_rows(**values) -> list[dict]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from rollout.spill import MOST_FILES, Spill
+from rollout.parts import MOST_FILES, Spill
 from warehouse.store.parts import spills_of
 from warehouse.store.schema import arrow_schema
 

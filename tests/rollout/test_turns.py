@@ -108,7 +108,7 @@ def test_a_third_turn_follows_the_second_and_a_resumed_wave_is_the_undisturbed_o
     ({"turn": 3}, "has no complete rollout of purpose train-turn2 to answer"),
     ({"parents_per_task": 2}, "give them together with --turn 2"),
     ({"turn": 2, "iteration": 1, "policy_version": 0},
-     "Iteration 1 has no complete rollout of purpose train"),
+     "Iteration 1 has no scored rollout of purpose train"),
     ({"turn": 2, "parents_sql": "select task_id, sample_index from samples where false"},
      "--from gives no row"),
     ({"turn": 2, "parents_sql": "select task_id from samples"},
@@ -125,7 +125,7 @@ def test_a_third_turn_follows_the_second_and_a_resumed_wave_is_the_undisturbed_o
     ({"turn": 2, "parents_sql": "select 't0' as task_id, 1 as sample_index, 'train-turn2' as purpose"},
      "no completion 0/train-turn2/t0/1"),
     ({"turn": 2, "max_prompt_tokens": 40}, "None of 5 conversations fits 40 tokens"),
-    ({"turn": 2, "splits": ("heldout",)}, "No completion to answer is in split heldout"),
+    ({"turn": 2, "splits": ("heldout",)}, "No completion to answer is of these splits"),
     ({"turn": 2, "evaluate": True}, "has no complete rollout of purpose eval to answer"),
     ({"evaluate": True, "label": "turn2"}, "would name the turns of another evaluation")])
 def test_bad_input_is_a_sentence_and_nothing_is_written(run: Warehouse, values: dict, words: str) -> None:

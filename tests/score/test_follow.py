@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from rollout.spill import Spill, key_of
+from rollout.parts import Spill, key_of
 from score import follow, run
 from score.cli import score
 from score.follow import Sampling

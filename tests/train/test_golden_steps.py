@@ -11,9 +11,8 @@ import torch
 from train.cli import train as train_command
 from train.inputs.groups import Rollout
 from train.inputs.options import TrainOptions
-from train.steps.batch import plan_step, weigh_rows
 from train.steps.gradients import StepSums, step_loss
-from train.steps.row import Row, RowGroup
+from train.steps.row import Row, RowGroup, plan_step, weigh_rows
 from warehouse.fields import options_from
 
 TESTS = Path(__file__).parents[1]

@@ -25,10 +25,9 @@ from train.objective.loss_table import LOSSES, find_loss
 from train.objective.losses import importance_ratio, kl_to_reference, token_losses
 from train.steps import gradients
 from train.steps.accelerator import Processes
-from train.steps.batch import build_batch, has_gradient, plan_step, weigh_rows
 from train.steps.gradients import accumulate
 from train.steps.logprob_pass import collect, fill_logprobs, hand_out
-from train.steps.row import forwardable
+from train.steps.row import build_batch, forwardable, has_gradient, plan_step, weigh_rows
 from train.steps.steps import learning_rate
 from warehouse.fields import options_from
 from warehouse.ledger.refusals import Refusal

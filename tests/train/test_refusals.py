@@ -94,7 +94,7 @@ def test_a_device_that_is_not_there_is_named(run, device):
 
 @pytest.mark.parametrize(("table", "change", "message"), [
     ("completions", lambda row: row if row["sample_index"] else None, "5 of its 6 completions"),
-    ("completions", lambda row: None if row["task_id"] == "task-3" else row, "0 of its 6 completions"),
+    ("completions", lambda row: None if row["task_id"] == "task-3" else row, "has 0 completions"),
     ("completions", lambda row: {**row, "behaviour_logprobs": [0.1 for _ in row["behaviour_logprobs"]]},
      "above 0"),
     ("completions", lambda row: {**row, "completion_ids": [-1] * len(row["completion_ids"])}, "token id -1"),
@@ -129,15 +129,10 @@ def test_an_error_without_a_message_is_still_a_sentence(monkeypatch, run):
     assert result.exit_code == 1 and "The update of step 0 failed: MemoryError: no message." in result.stderr
 
 
-@pytest.mark.parametrize(("free", "said"), [(2, True), (100, False)])
-def test_too_little_memory_beside_an_engine_names_what_that_takes(monkeypatch, free, said):
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free << 30, 140 << 30))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 11 << 30)
-    with pytest.raises(StageError, match="Lower --tokens-per-batch, now 5, or") as refused, \
+def test_too_little_memory_names_what_to_lower():
+    with pytest.raises(StageError, match="Lower --tokens-per-batch, now 5, or --gpu-memory-utilization"), \
             name_what_to_lower(lambda: 5):
         raise torch.OutOfMemoryError("CUDA out of memory")
-    assert ("Other processes hold 127 of the GPU's 140 GiB" in str(refused.value)) == said
 
 
 def test_half_precision_says_what_its_table_cannot_tell(run):

@@ -106,7 +106,7 @@ def test_turns_that_are_not_there_or_not_scored_are_refused(run):
     run = back_before(run, "score", complete=True, **last, scorer=SCORER)
     assert "The turns 3 of iteration 0 are not scored by toy-1" in refused(run)
     run = back_before(run, "rollout", complete=True, **last)
-    assert "The turns 3 of iteration 0 are under way" in refused(run, "--turns", "2,3")
+    assert "The turns 3 of iteration 0 are not scored by toy-1" in refused(run, "--turns", "2,3")
     invoke(run, "--turns", "1,2")
 
 

@@ -120,8 +120,8 @@ def test_a_config_that_is_no_text_of_toml_is_one_sentence(tmp_path: Path, conten
 
 @pytest.mark.parametrize("name", ["rollout", "score", "train", "warehouse", "reports"])
 def test_every_command_says_its_version_and_answers_to_h(name: str) -> None:
-    [script] = [script for script in entry_points(group="console_scripts") if script.name == name]
-    command = script.load()
+    [entry] = entry_points(group="rollhouse", name=name)
+    command = entry.load()
     told = CliRunner().invoke(command, ["--version"])
     assert told.output == f"rollhouse, version {version('rollhouse')}\n"
     long, short = CliRunner().invoke(command, ["--help"]), CliRunner().invoke(command, ["-h"])
@@ -135,8 +135,8 @@ def test_every_command_says_its_version_and_answers_to_h(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["rollout", "score", "train"])
 def test_help_has_every_option_once_under_a_title(name: str) -> None:
-    [script] = [script for script in entry_points(group="console_scripts") if script.name == name]
-    command = script.load()
+    [entry] = entry_points(group="rollhouse", name=name)
+    command = entry.load()
     told = CliRunner().invoke(command, ["--help"]).output
     titles = re.findall(r"^(\S.*):$", told, re.MULTILINE)
     assert len(titles) > 4 and len(set(titles)) == len(titles) and "Options" not in titles
@@ -211,8 +211,8 @@ def test_texts_are_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
 def commands_of_a_run() -> list[tuple[str, click.Command]]:
     """Every command that is given a run, by its name."""
     found = []
-    for script in entry_points(group="console_scripts"):
-        commands = [(script.name, script.load())] if script.dist and script.dist.name == "rollhouse" else []
+    for entry in entry_points(group="rollhouse"):
+        commands = [(entry.name, entry.load())]
         for name, command in commands:      # grows as it goes
             inner = getattr(command, "commands", {})
             commands += [(f"{name} {each}", inner[each]) for each in inner]

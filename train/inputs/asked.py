@@ -58,7 +58,6 @@ def rollouts_to_ask_about(warehouse: Warehouse, iterations: Iterable[int] | None
 
 
 def rollouts_of(warehouse: Warehouse, groups: Sequence[Group]) -> list[Life]:
-    """The rollouts that the groups come from."""
     lives = [warehouse.state.life("rollout", *key)
              for key in dict.fromkeys((group.iteration, group.purpose) for group in groups)]
     return [life for life in lives if life]

@@ -2,13 +2,13 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from warehouse.ledger.state import TRAIN
 from warehouse.store.errors import StageError, shell_quote
@@ -20,14 +20,15 @@ from warehouse.store.schema import CUT_OFF
 TRUNCATION = ("top_p", "top_k", "min_p")
 ORIGIN = ("temperature", "dtype", "max_tokens")     # equal within a group
 WHOSE = ("policy_version", "policy_sha256", "version_segments")
-COMPLETION_COLUMNS = ["task_id", "sample_index", "group_id", "completion_ids", "behaviour_logprobs",
-                      "support_ids", "finish_reason", "logprobs_mode", *WHOSE, *ORIGIN, *UNTRUNCATED]
+LISTS = ["completion_ids", "behaviour_logprobs", "support_ids"]
+COMPLETION_COLUMNS = ["task_id", "sample_index", "group_id", *LISTS, "finish_reason", "logprobs_mode", *WHOSE,
+                      *ORIGIN, *UNTRUNCATED]
 PROMPT_COLUMNS = ["task_id", "group_id", "prompt_ids", "group_size", "parent_iteration", "parent_purpose",
                   "parent_sample_index"]
 ROUNDING, REWARD_LIMIT = 1e-4, 1e15
 SAMPLE_COLUMNS = ["task_id", "sample_index", "reward", "correct"]
 Key = tuple[int, str, str, int]         # iteration, purpose, task_id, sample_index
-Rewards = dict[tuple[str, int], tuple[float, bool]]     # reward and correct, by task_id and sample_index
+Rewards = dict[tuple[str, int], tuple[float | None, bool | None]]   # and correct, by task_id, sample_index
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +67,8 @@ def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_
                 purpose: str = "train", alone: bool = False) -> list[Group]:
     """Groups of one iteration's rows of a purpose, in stored order; StageError for unusable rows.
 
-    `alone` allows groups of one completion, because no advantage is relative to the group.
-
-    Rows of another model have no logprobs, so nothing weighs them and their sampling options do not matter.
+    `alone` allows groups of one completion, because no advantage is relative to the group. Rows of another
+    model have no logprobs, so nothing weighs them and their sampling options do not matter.
     """
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
     prompts = warehouse.read("prompts", columns=PROMPT_COLUMNS, **keys)
@@ -86,17 +86,18 @@ def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_
                              f"--iteration {iteration} --purpose {purpose}`, or train with --advantages of "
                              "your own.")
         _refuse_changed_sampling(completions, truncated_sampling)
+    rewards = {(row["task_id"], row["sample_index"]): (row["reward"], row["correct"])
+               for row in samples.to_pylist()}
+    groups = _join(prompts, completions, rewards, scorer, **keys)
     if truncated_sampling == "uncorrected":
-        none = pa.nulls(len(completions), completions["support_ids"].type)
-        completions = completions.drop_columns("support_ids").append_column("support_ids", none)
-    missing = set(prompts["group_id"].to_pylist()) - set(completions["group_id"].to_pylist())
-    if missing and purpose == TRAIN:
-        state = warehouse.state
-        elsewhere = {*state.carried_groups(iteration), *state.taken_groups(iteration)}
-        left = pa.array(elsewhere, pa.string())
-        prompts = prompts.filter(pc.invert(pc.is_in(prompts["group_id"], left)))
-    groups = _join(iteration, purpose, prompts, completions, _rewards(samples), scorer)
-    rollout = warehouse.state.life("rollout", iteration, purpose)
+        groups = [replace(group, rollouts=tuple(replace(rollout, support=None) for rollout in group.rollouts))
+                  for group in groups]
+    state, there = warehouse.state, {group.group_id for group in groups}
+    if purpose == TRAIN:
+        there |= {*state.carried_groups(iteration), *state.taken_groups(iteration)}
+    if missing := {*prompts["group_id"].to_pylist()} - there:
+        raise _incomplete(min(missing), iteration, "0")
+    rollout = state.life("rollout", iteration, purpose)
     shared = rollout.shared if rollout else None
     return groups if shared is None else [_since_shared(group, shared) for group in groups]
 
@@ -114,59 +115,56 @@ def groups_of_part(part: Path, prompts: pa.Table, iteration: int, purpose: str) 
     `prompts` are the PROMPT_COLUMNS of the whole rollout.
     """
     completions = read_parts([part], "completions", COMPLETION_COLUMNS)
-    own = prompts.filter(pc.is_in(prompts["group_id"], completions["group_id"].combine_chunks()))
     return [replace(group, temperature=group.temperature or 1.0)
-            for group in _join(iteration, purpose, own, completions, None, "")]
+            for group in _join(prompts, completions, None, "", iteration=iteration, purpose=purpose)]
 
 
-def _join(iteration: int, purpose: str, prompts: pa.Table, completions: pa.Table,
-          rewards: Rewards | None, scorer: str) -> list[Group]:
-    ids, logprobs = _lists(completions, "completion_ids"), _lists(completions, "behaviour_logprobs")
-    supports = _supports(completions)
-    columns = {name: completions.column(name).to_pylist() for name in
-               ("task_id", "sample_index", "group_id", "finish_reason", *WHOSE, *ORIGIN)}
-    members: dict[str, list[int]] = {}
-    for row, group_id in enumerate(columns["group_id"]):
-        members.setdefault(group_id, []).append(row)
-    prompt_ids, sizes, parents = (
-        dict(zip(prompts.column("group_id").to_pylist(), values, strict=True)) for values in
-        (_lists(prompts, "prompt_ids"), prompts.column("group_size").to_pylist(), _parents(prompts)))
+def _join(prompts: pa.Table, completions: pa.Table, rewards: Rewards | None, scorer: str, *, iteration: int,
+          purpose: str) -> list[Group]:
+    planned = {row["group_id"]: row | {"prompt_ids": ids} for row, ids in zip(
+        prompts.drop_columns("prompt_ids").to_pylist(), _lists(prompts, "prompt_ids"), strict=True)}
+    members: dict[str, list[tuple[dict[str, Any], Rollout]]] = {}
+    for row, ids, logprobs, support in zip(
+            completions.drop_columns(LISTS).to_pylist(), _lists(completions, "completion_ids"),
+            _lists(completions, "behaviour_logprobs"), _supports(completions), strict=True):
+        rollout = _rollout(row, ids, logprobs, support, rewards, scorer, iteration)
+        members.setdefault(row["group_id"], []).append((row, rollout))
     groups = []
-    for group_id in [*members, *(prompt_ids.keys() - members.keys())]:
-        rows = members.get(group_id, [])
-        if group_id not in prompt_ids:
-            raise StageError(f"Group {group_id} of iteration {iteration} has completions but no prompt. "
-                             "Run `warehouse check` on the run folder.")
-        if len(rows) != sizes[group_id]:
-            raise StageError(f"Group {group_id} of iteration {iteration} has {len(rows)} of its "
-                             f"{sizes[group_id]} completions, and without the others advantages are wrong. "
-                             "Run `warehouse check` on the run folder, and roll the iteration out again.")
-        origin = {name: {columns[name][row] for row in rows} for name in ORIGIN}
-        for name, values in origin.items():
-            if len(values) > 1:
+    for group_id, several in members.items():
+        prompt, (rows, rollouts) = planned[group_id], zip(*several, strict=True)
+        if len(rows) != prompt["group_size"]:
+            raise _incomplete(group_id, iteration, f"{len(rows)} of its {prompt['group_size']}")
+        for name in ORIGIN:
+            if len(values := {row[name] for row in rows}) > 1:
                 raise StageError(f"Group {group_id} mixes {name} {sorted(values, key=str)}: a group is "
                                  "completions of one prompt, sampled in one way. Run the rollout of this "
                                  "iteration again.")
-        policies = _policies(columns, rows, group_id, iteration)
-        rollouts = tuple(_rollout(columns, row, ids[row], logprobs[row], supports[row], rewards, iteration,
-                                  scorer) for row in rows)
-        shared: dict[str, Any] = {name: values.pop() for name, values in origin.items()}
-        versions = [int(np.min(rollout.versions)) for rollout in rollouts if len(rollout.completion_ids)]
-        shared |= {"policy_version": min(versions, default=iteration), "policies": policies}
+        policies = _policies(rows, group_id, iteration)
+        shared = {name: rows[0][name] for name in ORIGIN}
         if not policies:        # completions of another model have no staleness
             shared["temperature"] = 1.0
-        groups.append(Group(iteration, group_id, prompt_ids[group_id], rollouts, **shared, purpose=purpose,
-                            parent=parents[group_id]))
+        versions = [int(np.min(rollout.versions)) for rollout in rollouts if len(rollout.completion_ids)]
+        parent = None if prompt["parent_iteration"] is None else (
+            prompt["parent_iteration"], prompt["parent_purpose"], prompt["task_id"],
+            prompt["parent_sample_index"])
+        groups.append(Group(iteration, group_id, prompt["prompt_ids"], rollouts,
+                            min(versions, default=iteration), policies, **shared, purpose=purpose,
+                            parent=parent))
     return groups
 
 
-def _policies(columns: dict[str, list], rows: list[int], group_id: str,
-              iteration: int) -> dict[int, str | None]:
+def _incomplete(group_id: str, iteration: int, found: str) -> StageError:
+    return StageError(f"Group {group_id} of iteration {iteration} has {found} completions, and without the "
+                      "others advantages are wrong. Run `warehouse check` on the run folder, and roll the "
+                      "iteration out again.")
+
+
+def _policies(rows: Sequence[dict[str, Any]], group_id: str, iteration: int) -> dict[int, str | None]:
     """The weight hash of every policy that finished one of the completions; {} for rows of another model.
 
     Only groups that an earlier iteration began have several.
     """
-    policies = {(columns["policy_version"][row], columns["policy_sha256"][row]) for row in rows}
+    policies = {(row["policy_version"], row["policy_sha256"]) for row in rows}
     versions = sorted({version for version, _ in policies if version is not None})
     if len(policies) > (len(versions) if not group_id.startswith(f"{iteration}/") else 1):
         raise StageError(f"Group {group_id} mixes policy_version {versions}: a group is completions of one "
@@ -175,19 +173,11 @@ def _policies(columns: dict[str, list], rows: list[int], group_id: str,
     return {version: sha256 for version, sha256 in policies if version is not None}
 
 
-def _parents(prompts: pa.Table) -> list[Key | None]:
-    """For each prompt, the completion that it continues."""
-    columns = [prompts.column(name).to_pylist() for name in
-               ("parent_iteration", "parent_purpose", "task_id", "parent_sample_index")]
-    return [None if key[0] is None else key for key in zip(*columns, strict=True)]
-
-
-def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, logprobs: np.ndarray,
-             support: tuple[np.ndarray, np.ndarray] | None,
-             rewards: Rewards | None, iteration: int, scorer: str) -> Rollout:
-    task_id, sample_index = columns["task_id"][row], columns["sample_index"][row]
-    version, length = columns["policy_version"][row], len(completion_ids)
-    name = f"Completion {sample_index} of task {task_id}, iteration {iteration},"
+def _rollout(row: dict[str, Any], completion_ids: np.ndarray, logprobs: np.ndarray,
+             support: tuple[np.ndarray, np.ndarray] | None, rewards: Rewards | None, scorer: str,
+             iteration: int) -> Rollout:
+    key, version, length = (row["task_id"], row["sample_index"]), row["policy_version"], len(completion_ids)
+    name = f"Completion {key[1]} of task {key[0]}, iteration {iteration},"
     if version is None:
         logprobs = np.broadcast_to(np.float32(np.nan), length)
     elif len(logprobs) != length:
@@ -199,27 +189,19 @@ def _rollout(columns: dict[str, list], row: int, completion_ids: np.ndarray, log
     if support is not None and (support[1].shape != completion_ids.shape or not support[1].all()):
         raise StageError(f"{name} has {length} tokens, but support_ids of {np.count_nonzero(support[1])}. "
                          "Run `warehouse check` on the run folder.")
-    if rewards is not None and (task_id, sample_index) not in rewards:
+    if rewards is not None and key not in rewards:
         raise StageError(f"{name} has no row of scorer {scorer}: the iteration is scored in part. "
                          f"Run `score` on iteration {iteration} again.")
-    reward, correct = (math.nan, False) if rewards is None else rewards[task_id, sample_index]
-    if abs(reward) > REWARD_LIMIT:
+    reward, correct = rewards[key] if rewards else (None, None)
+    if abs(reward or 0) > REWARD_LIMIT:
         raise StageError(f"{name} has reward {reward:g}, which overflows float32. Fix the reward and "
                          f"`score` iteration {iteration} again; use null for what could not be measured.")
     versions = iteration if version is None else version
-    if segments := columns["version_segments"][row]:
-        versions = np.concatenate([np.full(each["length"], each["policy_version"]) for each in segments])
-        if len(versions) != length:
-            raise StageError(f"{name} has {length} tokens, but its version_segments cover "
-                             f"{len(versions)}. Run `warehouse check` on the run folder.")
-    return Rollout(task_id, sample_index, completion_ids, logprobs, columns["finish_reason"][row] in CUT_OFF,
-                   reward, correct, versions, support)
-
-
-def _rewards(samples: pa.Table) -> Rewards:
-    columns = [samples.column(name).to_pylist() for name in SAMPLE_COLUMNS]
-    return {(task_id, index): (math.nan if reward is None else reward, bool(correct))
-            for task_id, index, reward, correct in zip(*columns, strict=True)}
+    if row["version_segments"]:
+        versions = np.concatenate([np.full(each["length"], each["policy_version"])
+                                   for each in row["version_segments"]])
+    return Rollout(*key, completion_ids, logprobs, row["finish_reason"] in CUT_OFF,
+                   math.nan if reward is None else reward, bool(correct), versions, support)
 
 
 def _lists(table: pa.Table, column: str) -> list[np.ndarray]:
@@ -234,10 +216,7 @@ def _lists(table: pa.Table, column: str) -> list[np.ndarray]:
 
 
 def _supports(completions: pa.Table) -> list[tuple[np.ndarray, np.ndarray] | None]:
-    """For each completion the ids kept by truncation, concatenated over its tokens; their number per token.
-
-    None if nothing is stored.
-    """
+    """For each completion the ids kept by truncation and their number per token; or None."""
     stored = (row.values for row in completions.column("support_ids"))
     return [None if lists is None else (lists.flatten().to_numpy(), lists.value_lengths().to_numpy())
             for lists in stored]

@@ -4,18 +4,18 @@ import hashlib
 import json
 from typing import Any, NamedTuple
 
-from train.inputs.groups import Group
+from train.inputs.groups import Group, load_groups
 from train.inputs.options import TrainOptions
 from train.inputs.own_advantages import OPTION
-from train.inputs.turns import load_turns
 from train.objective.loss_table import find_loss
-from warehouse.ledger.state import LATEST, RunState
+from warehouse.ledger.state import LATEST
 from warehouse.stages.base_model import check_base
 from warehouse.stages.user_code import load_function
 from warehouse.store.commit import ensure_local, file_names, remove_folder
 from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.json_files import read_json
+from warehouse.store.names import turn_of
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
@@ -50,7 +50,7 @@ def nothing_due(warehouse: Warehouse, purpose: str) -> str:
     instead = f", but rows of purpose {' and '.join(others)} (see --purpose)" if others else ""
     of = "" if purpose == "train" else f" of purpose {purpose}"
     return (f"nothing to train: iteration {iteration} has no rollout{of} yet{instead}; "
-            f"next: {_rollout_of(warehouse, purpose)}")
+            f"next: rollout {shell_quote(warehouse.root)}{_by_api_model(purpose)}")
 
 
 def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None, purpose: str = "train") -> str:
@@ -77,13 +77,13 @@ def change_of_scorer(warehouse: Warehouse, iteration: int, scorer: str) -> str:
 
 def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions) -> Inputs:
     """Read and check the rows and the parent policy; nothing is written."""
-    parent, before = warehouse.policy(iteration), warehouse.state
-    if not warehouse.state.policies[iteration].dropped:
+    parent, state = warehouse.policy(iteration), warehouse.state
+    if not state.policies[iteration].dropped:
         warehouse.verify_policy(iteration)
     check_base(warehouse)
     _check_parent(warehouse, parent, settings)
-    groups = load_turns(warehouse, iteration, scorer, settings, settings.purpose)
-    waiting = before.waiting_iterations(iteration)
+    groups = _load_turns(warehouse, iteration, scorer, settings, settings.purpose)
+    waiting = state.waiting_iterations(iteration)
     groups += _load_earlier(warehouse, iteration, scorer, settings, waiting)
     if settings.turns and not groups:
         turns = ", ".join(map(str, settings.turns))
@@ -91,18 +91,13 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Tra
                          f"{shell_quote(warehouse.root)} --turn {settings.turns[0]}`, or leave --turns out.")
     for group in groups:
         _check_policies_of(group, warehouse, iteration)
-    return Inputs(iteration, scorer, parent, groups, warehouse.stage("train", iteration=iteration), waiting,
-                  _reads(before, iteration, groups, scorer))
-
-
-def _reads(state: RunState, iteration: int, groups: list[Group], scorer: str) -> list[int]:
-    """Begin entries of the training that wrote the parent, and of the rollouts and scores of the rows."""
     rows = {(group.iteration, group.purpose) for group in groups}
     lives = [state.life("rollout", *key) for key in rows]
     lives += [life for key in rows for life in state.scores(*key)
               if life.is_complete and (key[0] != iteration or life.scorer == scorer)]
-    trained = state.policies[iteration].trained
-    return [*([] if trained is None else [trained]), *(life.begun for life in lives if life)]
+    read = [state.policies[iteration].trained, *(life.begun for life in lives if life)]
+    return Inputs(iteration, scorer, parent, groups, warehouse.stage("train", iteration=iteration), waiting,
+                  [begun for begun in read if begun is not None])
 
 
 def begin(inputs: Inputs, settings: TrainOptions) -> None:
@@ -133,10 +128,7 @@ def mismatch_floor(warehouse: Warehouse, iteration: int) -> float | None:
 
 
 def finish_committed(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions) -> bool:
-    """Complete a stage that was killed after its policy was written; False if it was not.
-
-    StageError if the stage was begun with other settings.
-    """
+    """Complete a stage that was killed after its policy was written; False if it was not."""
     if inputs.stage.life is None:
         return False
     begin(inputs, settings)
@@ -157,18 +149,32 @@ def complete_stage(inputs: Inputs, facts: dict[str, Any]) -> None:
     inputs.stage.complete(facts)
 
 
+def _load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions,
+               base: str = "train") -> list[Group]:
+    groups = []
+    for purpose in warehouse.state.turns(iteration, base) or [base]:
+        turn = turn_of(purpose)
+        if settings.turns and turn not in settings.turns:
+            continue
+        if scorer not in warehouse.state.scorers(iteration, purpose):
+            raise StageError(f"The turns {turn} of iteration {iteration} are not scored by {scorer}: run "
+                             f"`rollout {shell_quote(warehouse.root)} --turn {turn}` to its end and `score "
+                             f"{shell_quote(warehouse.root)}`, or train on others with --turns.")
+        alone = settings.advantages or settings.teacher or find_loss(settings.loss).correct_only
+        groups += load_groups(warehouse, iteration, scorer, purpose=purpose, alone=bool(alone),
+                              truncated_sampling=settings.truncated_sampling)
+    return groups
+
+
 def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions,
                   waiting: list[int]) -> list[Group]:
-    """Groups that wait, and groups at most `--replay` policy versions old.
-
-    Iterations that a rollback left behind are excluded.
-    """
+    """Groups that wait, and groups at most `--replay` versions old that no rollback left behind."""
     groups = []
     replayed = {*range(max(0, iteration - settings.replay), iteration)}
     for earlier in sorted({*waiting, *replayed - warehouse.state.given_up_iterations(iteration)}):
         if warehouse.parts("completions", iteration=earlier, purpose="train"):
             identity = scorer_to_train(warehouse, earlier, scorer)
-            groups += load_turns(warehouse, earlier, identity, settings)
+            groups += _load_turns(warehouse, earlier, identity, settings)
     return [group for group in groups if group.iteration in waiting
             or iteration - group.policy_version <= settings.replay]
 
@@ -176,32 +182,26 @@ def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: T
 def _unscored(warehouse: Warehouse, iteration: int, purpose: str) -> StageError:
     if not warehouse.stage("rollout", iteration=iteration, purpose=purpose).is_complete():
         of = "training rollout" if purpose == "train" else f"rollout of purpose {purpose}"
-        first = f"{_rollout_of(warehouse, purpose)} --iteration {iteration}"
-        return StageError(f"Iteration {iteration} has no complete {of}. Run `{first}` and then `score` "
-                          "first.")
+        return StageError(f"Iteration {iteration} has no complete {of}. Run `rollout "
+                          f"{shell_quote(warehouse.root)}{_by_api_model(purpose)} --iteration {iteration}` "
+                          "and then `score` first.")
     return StageError(f"The rows of purpose {purpose} of iteration {iteration} are not scored. "
                       f"Run `score {shell_quote(warehouse.root)} --iteration {iteration}` first.")
 
 
-def _rollout_of(warehouse: Warehouse, purpose: str) -> str:
-    label = purpose.partition("-")[2]
-    of_api_model = f" --api-model NAME --distil{f' --label {label}' if label else ''}"
-    return f"rollout {shell_quote(warehouse.root)}{'' if purpose == 'train' else of_api_model}"
+def _by_api_model(purpose: str) -> str:
+    label = f" --label {purpose.removeprefix('distil-')}" if "-" in purpose else ""
+    return "" if purpose == "train" else f" --api-model NAME --distil{label}"
 
 
 def _check_parent(warehouse: Warehouse, parent: dict[str, Any], settings: TrainOptions) -> None:
     version, kind = parent["policy_version"], "full" if settings.full else "lora"
-    if parent["base"] != warehouse.facts["model"]:
-        raise StageError(f"Policy {version} was trained from {parent['base']}, this run's base is "
-                         f"{warehouse.facts['model']}. Remove {warehouse.policy_dir(version)}.")
-    if parent["kind"] == "base":
-        return
-    if parent["kind"] != kind:
+    if parent["kind"] not in ("base", kind):
         way = "with" if parent["kind"] == "full" else "without"
         raise StageError(f"Policy {version} is of kind '{parent['kind']}'. "
                          f"Train {way} --full, or start a new run.")
     stored = parent.get("settings", {})
-    for key in ("lora_rank", "lora_alpha", "rslora", "lora_targets") if kind == "lora" else ():
+    for key in ("lora_rank", "lora_alpha", "rslora", "lora_targets") if parent["kind"] == "lora" else ():
         if key in stored and stored[key] != getattr(settings, key):
             raise StageError(f"The adapter of policy {version} has {key} = {stored[key]}, now it is "
                              f"{getattr(settings, key)}. An adapter keeps its shape for the whole run: "

@@ -12,7 +12,6 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def chosen_turns(value: str | None) -> tuple[int, ...] | None:
-    """The turns that --turns names, in order."""
     if value is None:
         return None
     names = [name.strip() for name in str(value).split(",")]
@@ -146,5 +145,4 @@ class TrainOptions:
         return {name: value for name, value in values.items() if (name, value) != ("dtype", "auto")}
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with other values."""
         return replace(self, **changes)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from train.inputs.groups import Group
+from train.inputs.groups import Group, Rollout
 from warehouse.stages.user_code import load_function
 from warehouse.store.errors import StageError
 from warehouse.store.names import turn_of
@@ -21,20 +21,20 @@ def own_advantages(text: str, groups: Sequence[Group], staleness: Sequence[int])
     others get 0. StageError where it raises, or returns anything but a finite number or one per token for
     every row.
     """
-    measured = [not np.isnan(rollout.reward) for group in groups for rollout in group.rollouts]
-    rows = [_row(group, place, age) for group, age in zip(groups, staleness, strict=True)
-            for place, rollout in enumerate(group.rollouts) if not np.isnan(rollout.reward)]
+    rows = [_row(group, rollout, age) for group, age in zip(groups, staleness, strict=True)
+            for rollout in group.rollouts]
+    measured = [row for row in rows if not np.isnan(row["reward"])]
     user = load_function(text, OPTION)
     listed = user._replace(function=lambda rows: list(user.function(rows)))     # generators raise late
-    given = listed.call(f"--advantages {text}", "Nothing was written.", rows) if rows else []
-    if len(given) != len(rows):
-        raise StageError(f"--advantages {text} returned {len(given)} values for {len(rows)} rows.")
-    checked = iter([_check_numbers(value, row, text) for value, row in zip(given, rows, strict=True)])
-    return [next(checked) if known else np.zeros(()) for known in measured]
+    given = listed.call(f"--advantages {text}", "Nothing was written.", measured) if measured else []
+    if len(given) != len(measured):
+        raise StageError(f"--advantages {text} returned {len(given)} values for {len(measured)} rows.")
+    values = iter(given)
+    return [np.zeros(()) if np.isnan(row["reward"]) else _check_numbers(next(values), row, text)
+            for row in rows]
 
 
-def _row(group: Group, place: int, staleness: int) -> dict[str, Any]:
-    rollout = group.rollouts[place]
+def _row(group: Group, rollout: Rollout, staleness: int) -> dict[str, Any]:
     return {"iteration": group.iteration, "purpose": group.purpose, "turn": turn_of(group.purpose),
             "parent": group.parent, "group_id": group.group_id, "task_id": rollout.task_id,
             "sample_index": rollout.sample_index, "staleness": staleness,

@@ -94,12 +94,10 @@ def _contradictions(settings: TrainOptions) -> list[tuple[object, str]]:
 
 
 def asks_base(settings: TrainOptions) -> bool:
-    """Whether the logprobs of the base model are computed, too."""
     return bool(settings.kl_beta or settings.kl_monitor)
 
 
 def correction_of(settings: TrainOptions) -> tuple[str, float | None, float | None]:
-    """The correction and its bounds, by default the usual ones."""
     usual = "none" if find_loss(settings.loss).corrects_itself else DEFAULT_CORRECTION
     name, given = settings.correction or usual, (settings.correction_low, settings.correction_high)
     return name, *(CORRECTIONS[name] if given == (None, None) else given)

@@ -12,6 +12,7 @@ from warehouse.store.errors import StageError, shell_quote
 
 LEFT_OUT = ("empty", "truncated", "not_right")      # their tokens are outside of the loss mask
 WEIGHED_OUT = ("importance_mask", "vetoed")         # their tokens are in the mask, with weight 0
+WAITING = "waiting"                                 # a later iteration trains on them
 
 
 class NoGradient(StageError):

@@ -19,10 +19,7 @@ ON_CPU = ("cpu",)       # devices without kernels for sequences of different len
 
 
 def use_flash_attention_3(device: torch.device) -> None:
-    """Let torch's operators use flash-attention 3 from here on, on a Hopper GPU if it is installed.
-
-    StageError if it is installed and cannot be loaded.
-    """
+    """Let torch's operators use flash-attention 3, if it is installed, from here on on a Hopper GPU."""
     if (find_spec("flash_attn_interface") is None or attention.current_flash_attention_impl()
             or torch.cuda.get_device_capability(device) != (9, 0)):
         return
@@ -120,7 +117,6 @@ def _batch(tensor: Tensor, count: int) -> Tensor:
 
 
 def _one_row(tensor: Tensor) -> Tensor:
-    """The inverse of `_batch`."""
     return tensor.transpose(1, 2).flatten(0, 1)
 
 

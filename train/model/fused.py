@@ -34,7 +34,6 @@ class LoraLinear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of x, A and B."""
         x, inner, weight, a, b = ctx.saved_tensors
         of_inner = (gradient @ b).mul_(ctx.scale)
         of_x = (gradient @ weight).addmm_(of_inner, a) if ctx.needs_input_grad[0] else None

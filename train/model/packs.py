@@ -27,7 +27,6 @@ class PromptGroup(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens to forward."""
         return len(self.prompt_ids) - 1 + sum(len(ids) for ids in self.completions)
 
 

@@ -80,7 +80,6 @@ class Policy:
             self.model.to("cpu")        # the buffers
 
     def wake(self) -> None:
-        """Return to the GPU."""
         self.model.to(self.device)
 
     def prompt_kv(self, prompt_ids: Tensor, before: PromptKV) -> PromptKV:
@@ -177,7 +176,6 @@ class Policy:
 
     @contextlib.contextmanager
     def without_adapter(self) -> Iterator[None]:
-        """Run the base model within this context; only for an adapter policy."""
         with self.model.disable_adapter():  # type: ignore[operator]
             yield
 

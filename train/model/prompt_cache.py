@@ -25,7 +25,6 @@ class KeysAndValues(DynamicLayer):
     _taken = False
 
     def start(self, state: LayerState) -> None:
-        """Continue a prompt."""
         if state:
             self.lazy_initialization(state[0], state[1])
             self.keys, self.values = state
@@ -56,7 +55,6 @@ class States(LinearAttentionCacheLayerMixin):
         """Nothing to allocate."""
 
     def start(self, state: LayerState) -> None:
-        """Continue a prompt."""
         for index, (conv, recurrent) in enumerate(zip(state[::2], state[1::2], strict=True)):
             self.has_previous_state[index] = bool(conv.numel() or recurrent.numel())
             self.conv_states[index], self.recurrent_states[index] = conv, recurrent
@@ -102,13 +100,11 @@ class KeysValuesAndStates(States, KeysAndValues):
             KeysAndValues.lazy_initialization(self, *tensors)
 
     def start(self, state: LayerState) -> None:
-        """Continue a prompt."""
         if state:
             KeysAndValues.start(self, state[:2])
             States.start(self, state[2:])
 
     def take(self) -> LayerState:
-        """Keys and values, then the states."""
         return KeysAndValues.take(self) + States.take(self)
 
 

@@ -38,7 +38,6 @@ class Trunk(nn.Module):
         self.decoder, self.head = decoder, head
 
     def forward(self, **inputs: Any) -> Any:
-        """The output of the decoder."""
         return self.decoder(**inputs)
 
 
@@ -127,7 +126,6 @@ def merge_programs(programs: Sequence[str]) -> str:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This process's part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 

@@ -16,6 +16,7 @@ from accelerate import FullyShardedDataParallelPlugin, PartialState
 from accelerate.utils import gather_object
 from torch.distributed.fsdp import CPUOffloadPolicy
 
+from train.inputs.telemetry import stage_numbers
 from train.model.sharding import Sharding
 from warehouse.stages import warm
 from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped, StopRequest
@@ -33,13 +34,13 @@ class Tracker:
     because sent numbers cannot be taken back.
     """
 
-    def __init__(self, name: str | None, warehouse: Warehouse, rollbacks: int, first_step: int):
+    def __init__(self, name: str | None, warehouse: Warehouse, iteration: int, first_step: int):
         self._accelerator: Any = None
         if name is None:
             return
         from accelerate import Accelerator
-        folder = warehouse.root / "tracking"
-        after = f"-{rollbacks}" if rollbacks else ""
+        rollbacks = warehouse.state.num_rollbacks(iteration)
+        folder, after = warehouse.root / "tracking", f"-{rollbacks}" if rollbacks else ""
         title, known = f"{warehouse.root.name}{after}", folder / f"mlflow{after}"
         continued = {
             "wandb": {"id": warehouse.run_id + after, "name": title, "resume": "allow", "dir": str(folder)},
@@ -53,12 +54,12 @@ class Tracker:
                                             init_kwargs=continued)
             if name == "mlflow":
                 known.write_text(self._accelerator.get_tracker(name, unwrap=True).info.run_id)
+            if not self._accelerator.trackers:
+                raise ImportError("it is not installed")
         except (ValueError, ImportError, RuntimeError) as error:
-            raise StageError(f"--track {name} cannot be used: {error}. "
-                             "Install it, or leave --track out.") from error
-        if not self._accelerator.trackers:
-            raise StageError(f"--track {name} cannot be used: it is not installed. "
-                             f"Run `pip install {name}`, or leave --track out.")
+            raise StageError(f"--track {name} cannot be used: {error}. Run `pip install {name}`, or leave "
+                             "--track out.") from error
+        self.log(stage_numbers(warehouse, iteration), first_step)
 
     def __enter__(self) -> Tracker:
         return self
@@ -72,10 +73,6 @@ class Tracker:
         if self._accelerator is not None:
             numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
             self._accelerator.log(numbers, step=step)
-
-    def log_step(self, metrics: dict[str, Any]) -> None:
-        """Send the metrics of one optimizer step as `train/<name>`."""
-        self.log({f"train/{name}": value for name, value in metrics.items()}, metrics["global_step"])
 
 
 GONE = ("Another process of this training ended; its own message stands above or below. Saved work is "
@@ -117,26 +114,24 @@ class Processes:
 
     @property
     def first(self) -> bool:
-        """True in the process that writes and prints."""
         return self.index == 0
 
     def by_first(self, work: Callable[[], T]) -> T:
         """Run `work` in the first process and return its result in all; its StageError ends all of them."""
-        result: list[Any] = [None]
+        result: Any = None
         failure: StageError | None = None
         if self.first:
             try:
-                result = [work()]
+                result = work()
             except StageError as error:
                 failure = error
         if self.count > 1:
-            result = self.gather([(result[0], failure and failure.exit_code)])[:1]
-            if result[0][1] is not None and not self.first:
-                sys.exit(result[0][1])      # the first one says why
-            result = [result[0][0]]
+            result, exit_code = self.gather([(result, failure and failure.exit_code)])[0]
+            if exit_code is not None and not self.first:
+                sys.exit(exit_code)         # the first one says why
         if failure:
             raise failure
-        return result[0]
+        return result
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Sum the gradients of all processes once per optimizer step; a missing one becomes 0.
@@ -152,11 +147,9 @@ class Processes:
         # One message instead of hundreds: an adapter has many small gradients.
         flat = torch.cat([parameter.grad.flatten().float() for parameter in parameters])  # type: ignore[union-attr]
         torch.distributed.all_reduce(flat)
-        start = 0
-        for parameter in parameters:
-            values = flat[start:start + parameter.numel()].view_as(parameter)
-            parameter.grad = values.to(parameter.dtype)
-            start += parameter.numel()
+        sizes = [parameter.numel() for parameter in parameters]
+        for parameter, values in zip(parameters, flat.split(sizes), strict=True):
+            parameter.grad = values.view_as(parameter).to(parameter.dtype)
 
     def gather(self, values: list[Any]) -> list[Any]:
         """The concatenated lists of all processes, in every process."""
@@ -185,7 +178,6 @@ class Processes:
 
 
 def _check_launch() -> None:
-    """StageError for settings of `accelerate launch` or `torchrun` that are not supported."""
     rank, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
     if gpus and rank >= gpus and os.environ.get("ACCELERATE_USE_CPU", "false").lower() != "true":
         raise StageError(f"{os.environ.get('LOCAL_WORLD_SIZE', rank + 1)} processes were started here, and "
@@ -229,13 +221,7 @@ def _is_on(variable: str) -> bool:
 
 
 def _check_device(name: str | None) -> None:
-    """StageError for an unknown device, or one that this machine does not have."""
-    try:
-        device = torch.device(name or "cpu")
-        there = device.type == "cpu" or (device.type == "cuda"
-                                         and (device.index or 0) < torch.cuda.device_count())
-    except RuntimeError:
-        there = False
-    if not there:
-        raise StageError(f"--device {name} is not there: PyTorch sees a CPU and {torch.cuda.device_count()} "
-                         "GPUs. Name one of them (cpu, cuda, cuda:1), or leave --device out.")
+    count = torch.cuda.device_count()
+    if name not in (None, "cpu", *["cuda"][:count], *(f"cuda:{index}" for index in range(count))):
+        raise StageError(f"--device {name} is not there: PyTorch sees a CPU and {count} GPUs. Name one of "
+                         "them (cpu, cuda, cuda:1), or leave --device out.")

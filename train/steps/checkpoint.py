@@ -48,7 +48,6 @@ class Checkpoints:
         return load_file(str(path)) if path.exists() else None
 
     def holds_steps(self) -> bool:
-        """True if the stage got past its first step."""
         return max(self._numbers(), default=0) > 0
 
     def save(self, step: int, policy: Policy, optimizer: torch.optim.Optimizer,
@@ -85,7 +84,7 @@ class Checkpoints:
 
     def restore(self, policy: Policy, optimizer: torch.optim.Optimizer) -> Restored:
         """Load the latest checkpoint: metrics of its steps, and values per token; none if there is none."""
-        while latest := self._processes.by_first(self._bring_latest):
+        while latest := self._processes.by_first(lambda: max(self._numbers(), default=0)):
             try:
                 return self._restore(latest, policy, optimizer)
             except FileNotFoundError:
@@ -93,13 +92,8 @@ class Checkpoints:
                     raise       # else another process has just replaced it
         return [], {}
 
-    def _bring_latest(self) -> int:
-        """Download the latest checkpoint if it is remote; return its number, 0 if there is none."""
-        latest = max(self._numbers(), default=0)
-        ensure_local([self._path(latest)])
-        return latest
-
     def _restore(self, latest: int, policy: Policy, optimizer: torch.optim.Optimizer) -> Restored:
+        self._processes.by_first(lambda: ensure_local([self._path(latest)]))
         trained = policy.trainable()
         fill_moments(optimizer)
         tensors = _tensors(trained, optimizer)
@@ -116,8 +110,8 @@ class Checkpoints:
     def _numbers(self) -> list[int]:
         folder = self._stage.folder
         names = {name.partition("/")[0] for name in file_names(folder, "checkpoint-*")}
-        return sorted(int(name.removeprefix("checkpoint-")) for name in names       # version 0.2.0 had others
-                      if name.removeprefix("checkpoint-").isdigit() and (folder / name / STATE).exists())
+        return sorted(int(name.removeprefix("checkpoint-")) for name in names
+                      if (folder / name / STATE).exists())
 
 
 @contextlib.contextmanager
@@ -141,7 +135,6 @@ def fill_moments(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _tensors(trained: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Weights and moments by name."""
     weights = {f"weight.{name}": parameter.detach() for name, parameter in trained.items()}
     return weights | {f"{key}.{name}": value for name, parameter in trained.items()
                       for key, value in optimizer.state[parameter].items()}

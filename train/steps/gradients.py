@@ -9,16 +9,15 @@ from torch.nn.utils.rnn import pad_sequence
 
 from train.inputs.options import TrainOptions
 from train.inputs.settings import asks_base
-from train.model.packs import PromptGroup, pack_groups
+from train.model.packs import PromptGroup
 from train.model.policy import Policy
 from train.model.shared_prompt import backward_pack
 from train.objective.correction import clamp_log_ratio, k3, off_policy_mask
 from train.objective.loss_table import find_loss
 from train.objective.losses import importance_ratio, kl_to_reference, token_losses
 from train.steps.accelerator import Processes
-from train.steps.batch import has_gradient, weigh_rows
-from train.steps.logprob_pass import exchange, in_step, share
-from train.steps.row import Row, RowGroup, prompt_groups
+from train.steps.logprob_pass import Place, exchange, in_step, packs_to_forward
+from train.steps.row import Row, RowGroup, has_gradient, weigh_rows
 
 SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "weight", "weight_squared", "base_kl",
         "base_log_ratio")
@@ -68,18 +67,17 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
     With `online` the policy is pi_old: the old logprobs are those of this forward. Rows without gradient are
     skipped, which changes nothing: the denominators count them.
     """
-    sums, forwarded = StepSums(), list[tuple[int, int]]()
-    chosen, kept = _to_forward(batch, groups, processes, settings)
-    packs = pack_groups(policy, chosen, settings.tokens_per_batch)
-    members = [[chosen[number] for number in pack] for pack in packs]
-    with in_step(policy, members, processes, settings.tokens_per_batch, backward=True):
-        for pack, pack_members in zip(packs, members, strict=True):
+    sums, forwarded, budget = StepSums(), list[Place](), settings.tokens_per_batch
+    wanted = {index: [place for place, row in enumerate(batch[index].rows) if has_gradient(row, settings)]
+              for index in groups}
+    packs = packs_to_forward(policy, batch, wanted, processes, budget)
+    with in_step(policy, packs, processes, budget, backward=True):
+        for members, places in packs:
             if interrupted():
                 return None
-            pack_rows = [place for number in pack for place in kept[number]]
-            _backward(policy, pack_members, [batch[index].rows[place] for index, place in pack_rows], sums,
-                      settings, online=online)
-            forwarded += pack_rows
+            _backward(policy, members, [batch[index].rows[place] for index, place in places], sums, settings,
+                      online=online)
+            forwarded += places
     for index, place in forwarded:
         row = batch[index].rows[place]
         row.log_drift, row.clipped = row.log_drift.cpu(), row.clipped.cpu()
@@ -87,17 +85,6 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
     online_columns = ("old_logprobs", "entropy", "weights", "kept") if online else ()
     exchange(batch, forwarded, processes, (*online_columns, "log_drift", "clipped"))
     return sums
-
-
-def _to_forward(batch: list[RowGroup], groups: list[int], processes: Processes,
-                settings: TrainOptions) -> tuple[list[PromptGroup], list[list[tuple[int, int]]]]:
-    """The groups that this process forwards in a step, and their rows with a gradient: (group, place)."""
-    places = {index: [(index, place) for place, row in enumerate(batch[index].rows)
-                      if has_gradient(row, settings)] for index in groups}
-    mine = share(batch, [index for index in groups if places[index]], processes)
-    chosen = prompt_groups(batch, {index: [batch[index].rows[place] for _, place in places[index]]
-                                   for index in mine})
-    return chosen, [places[index] for index in mine]
 
 
 def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: TrainOptions,

@@ -1,6 +1,7 @@
 """The logprob pass: logprobs of stored rows under a fixed policy, before the first update."""
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,50 +11,53 @@ from train.model.packs import PromptGroup, pack_groups
 from train.model.policy import Policy
 from train.model.shared_prompt import pack_logprobs, passes_of
 from train.steps.accelerator import Processes
-from train.steps.row import Row, RowGroup, forwardable, prompt_groups
+from train.steps.row import Row, RowGroup, forwardable
 from warehouse.stages.clock import bar_interval
 from warehouse.stages.stop import StageStopped, StopRequest
 
 COLUMNS = ("old_logprobs", "entropy", "ref_logprobs")
 STEP_COLUMNS = ("log_drift", "clipped")
+PROBE, PROBE_LENGTH = "probe.json", 1024        # most tokens of a probe's prompt and completion
+Place = tuple[int, int]                         # of a row: its group, and its place there
+Pack = tuple[list[PromptGroup], list[Place]]
 
 
 def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, tokens_per_batch: int,
                   column: str, stop: StopRequest | None = None) -> None:
-    """Set old_logprobs and entropy, or ref_logprobs, of every row without them; processes share the work.
-
-    StageStopped after a request to stop.
-    """
-    missing = {index: without for index, group in enumerate(batch)
-               if (without := [place for place, row in enumerate(group.rows)
-                               if row.num_tokens and not len(getattr(row, column))])}
-    mine = share(batch, list(missing), processes)
-    groups = prompt_groups(batch, {index: [batch[index].rows[place] for place in missing[index]]
-                                   for index in mine})
-    packs = pack_groups(policy, groups, tokens_per_batch)
-    filled: list[tuple[int, int]] = []
-    members = [[groups[number] for number in pack] for pack in packs]
-    with (in_step(policy, members, processes, tokens_per_batch, backward=False),
-          tqdm(total=len(mine), desc=column.replace("_", " "), unit="group", leave=False,
-               mininterval=bar_interval(), disable=not (processes.first and mine)) as bar):
-        for pack, pack_members in zip(packs, members, strict=True):
+    """Set old_logprobs and entropy, or ref_logprobs, of every row without them; processes share the work."""
+    missing = {index: [place for place, row in enumerate(group.rows)
+                       if row.num_tokens and not len(getattr(row, column))]
+               for index, group in enumerate(batch)}
+    packs, filled = packs_to_forward(policy, batch, missing, processes, tokens_per_batch), list[Place]()
+    with (in_step(policy, packs, processes, tokens_per_batch, backward=False),
+          tqdm(total=sum(len(groups) for groups, _ in packs), desc=column.replace("_", " "), unit="group",
+               leave=False, mininterval=bar_interval(), disable=not (processes.first and packs)) as bar):
+        for groups, places in packs:
             if processes.count == 1 and stop and stop.due():
                 raise StageStopped(f"Stopped because {stop.reason}, before the first step: nothing had to be "
                                    "saved. Run the same command again.")
-            logprobs, entropies = pack_logprobs(policy, pack_members, token_budget=tokens_per_batch)
-            chosen = [mine[number] for number in pack]
-            places = [(index, place) for index in chosen for place in missing[index]]
+            logprobs, entropies = pack_logprobs(policy, groups, token_budget=tokens_per_batch)
             for (index, place), row_logprobs, entropy in zip(places, logprobs, entropies, strict=True):
                 row = batch[index].rows[place]
                 setattr(row, column, row_logprobs)
                 if column == "old_logprobs":
                     row.entropy = entropy
             filled += places
-            bar.update(len(chosen))
+            bar.update(len(groups))
     exchange(batch, filled, processes, (column, "entropy") if column == "old_logprobs" else (column,))
 
 
-def exchange(batch: list[RowGroup], places: list[tuple[int, int]], processes: Processes,
+def packs_to_forward(policy: Policy, batch: list[RowGroup], wanted: dict[int, list[int]],
+                     processes: Processes, tokens_per_batch: int) -> list[Pack]:
+    """What this process forwards of the wanted rows, by group: its groups in packs, with their places."""
+    mine = share(batch, [index for index, places in wanted.items() if places], processes)
+    groups = [batch[index].with_rows(wanted[index]) for index in mine]
+    return [([groups[number] for number in pack],
+             [(mine[number], place) for number in pack for place in wanted[mine[number]]])
+            for pack in pack_groups(policy, groups, tokens_per_batch)]
+
+
+def exchange(batch: list[RowGroup], places: list[Place], processes: Processes,
              columns: tuple[str, ...]) -> None:
     """Send what each process computed for its rows, by group and place, to all others.
 
@@ -71,12 +75,12 @@ def exchange(batch: list[RowGroup], places: list[tuple[int, int]], processes: Pr
         hand_out(rows, values)
 
 
-def in_step(policy: Policy, packs: list[list[PromptGroup]], processes: Processes, tokens_per_batch: int, *,
+def in_step(policy: Policy, packs: list[Pack], processes: Processes, tokens_per_batch: int, *,
             backward: bool) -> AbstractContextManager[None]:
     """All processes of a sharded model make the passes of each other's packs together."""
     if policy.shards is None:
         return nullcontext()
-    passes = [passes_of(policy, pack, tokens_per_batch, backward=backward) for pack in packs]
+    passes = [passes_of(policy, groups, tokens_per_batch, backward=backward) for groups, _ in packs]
     return policy.shards.in_step(processes.gather(["".join(passes)]))
 
 
@@ -109,3 +113,25 @@ def share(batch: list[RowGroup], groups: list[int], processes: Processes) -> lis
         if target == processes.index:
             mine.append(index)
     return mine
+
+
+def make_probe(policy: Policy, batch: list[RowGroup], token_budget: int) -> dict[str, Any] | None:
+    """Logprobs of a row, in nats, by a new policy and by the one before: engines have to reproduce them.
+
+    The row is the longest completion that fits PROBE_LENGTH with its prompt; None without rows.
+    """
+    rows = [(group, row) for group in batch for row in group.rows if len(row.old_logprobs)]
+    if not rows:
+        return None
+
+
+    def cost(chosen: tuple[RowGroup, Row]) -> tuple[int, int]:
+        length = chosen[1].num_tokens
+        return max(PROBE_LENGTH, len(chosen[0].stored.prompt_ids) + length), -length
+
+    group, row = min(rows, key=cost)
+    [logprobs], _ = pack_logprobs(policy, [PromptGroup(group.prompt_ids, [row.completion_ids], 1.0)],
+                                  token_budget=token_budget)
+    return {"prompt_ids": group.prompt_ids.tolist(), "completion_ids": row.completion_ids.tolist(),
+            "logprobs": logprobs.tolist(), "logprobs_before": row.old_logprobs.tolist()
+            if group.stored.temperature == 1 and row.support is None else None}

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 import torch
 
@@ -24,19 +24,7 @@ class MismatchError(StageError):
     exit_code = 3
 
 
-class Mismatch(NamedTuple):
-    """How far log pi_old and log mu are apart over the trainable tokens of one staleness, nats."""
-
-    staleness: int
-    num_completions: int
-    num_tokens: int
-    log_ratio_abs_mean: float
-    log_ratio_abs_max: float
-    mismatch_kl: float
-    ess: float
-    kept_fraction: float
-    importance_weight_mean: float
-    correlation: float
+Mismatch = dict[str, Any]     # log pi_old against log mu over the trainable tokens of one staleness
 
 
 def mismatch_table(batch: list[RowGroup], settings: TrainOptions) -> list[Mismatch]:
@@ -66,13 +54,13 @@ def check_mismatch(table: list[Mismatch], settings: TrainOptions, *, engine_dtyp
     elif limit is None:
         limit, why = (FLOAT32_LIMIT if exact else HALF_LIMIT), f"for {settings.dtype} of {engine_dtype} rows"
     for line in table:
-        if line.staleness == 0 and not line.mismatch_kl <= limit:
+        if line["staleness"] == 0 and not line["mismatch_kl"] <= limit:
             raise MismatchError(
-                f"Trainer and engine disagree at staleness 0: mean k3 KL {line.mismatch_kl:.3g}, allowed "
+                f"Trainer and engine disagree at staleness 0: mean k3 KL {line['mismatch_kl']:.3g}, allowed "
                 f"{limit:.3g} ({why}). The engine served other weights, another tokenizer or other sampling "
                 "settings than the rows say: check the rollout. If you know why they differ, pass "
                 "--max-mismatch.")
-    if not exact and any(line.staleness == 0 for line in table):
+    if not exact and any(line["staleness"] == 0 for line in table):
         say(f"{settings.dtype}, rows sampled in {engine_dtype}: rounding hides small updates, so the table "
             "cannot tell whether the engine served this policy or the one before")
 
@@ -82,9 +70,9 @@ def lines_to_print(table: list[Mismatch], batch: list[RowGroup]) -> list[str]:
     lines = ["mismatch of trainer and engine, rho = pi_old / mu, before the first step:",
              "staleness completions   tokens mean|log rho|  max|log rho|    k3 KL  ESS/n   kept correlation"
              ] if table else []
-    lines += [f"{line.staleness:9d} {line.num_completions:11d} {line.num_tokens:8d} "
-              f"{line.log_ratio_abs_mean:13.1e} {line.log_ratio_abs_max:13.1e} {line.mismatch_kl:8.1e}  "
-              f"{line.ess:5.3f}  {line.kept_fraction:5.3f} {line.correlation:11.6f}" for line in table]
+    lines += ["{staleness:9d} {num_completions:11d} {num_tokens:8d} {log_ratio_abs_mean:13.1e} "
+              "{log_ratio_abs_max:13.1e} {mismatch_kl:8.1e}  {ess:5.3f}  {kept_fraction:5.3f} "
+              "{correlation:11.6f}".format(**line) for line in table]
     counts = group_counts(batch)
     lines.append(f"groups {counts['groups']}: {counts['mixed']} with signal, "
                  f"{counts['all_right']} all right, {counts['all_wrong']} all wrong, "
@@ -102,27 +90,25 @@ def group_counts(batch: list[RowGroup]) -> dict[str, int]:
     counts = Counter(groups=len(batch), mixed=0, all_right=0, all_wrong=0, equal=0, unmeasured=0)
     for group in batch:
         right = [row.rollout.correct for row in group.rows if not math.isnan(row.rollout.reward)]
-        if any(row.advantages.any() for row in group.rows):
-            counts["mixed"] += 1
-        elif not right:
-            counts["unmeasured"] += 1
-        elif all(right):
-            counts["all_right"] += 1
-        else:
-            counts["equal" if any(right) else "all_wrong"] += 1
+        mixed = any(row.advantages.any() for row in group.rows)
+        counts["mixed" if mixed else "unmeasured" if not right else "all_right" if all(right) else
+               "equal" if any(right) else "all_wrong"] += 1
     return dict(counts)
 
 
 def _mismatch(staleness: int, rows: list[Row]) -> Mismatch:
+    line: Mismatch = {"staleness": staleness, "num_completions": len(rows)}
     if not rows:
-        return Mismatch(staleness, 0, 0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0)
+        return line | {"num_tokens": 0, "mismatch_kl": 0.0, "log_ratio_abs_mean": 0.0,
+                       "log_ratio_abs_max": 0.0, "ess": 1.0, "kept_fraction": 1.0,
+                       "importance_weight_mean": 1.0, "correlation": 1.0}
     there = torch.cat([row.staleness for row in rows]) == staleness
-    old = torch.cat([row.old_logprobs for row in rows])[there].double()
-    behaviour = torch.cat([row.behaviour_logprobs for row in rows])[there].double()
+    old, behaviour, kept, weights = (torch.cat([getattr(row, name) for row in rows])[there].double()
+                                     for name in ("old_logprobs", "behaviour_logprobs", "kept", "weights"))
     log_ratio, pairs = old - behaviour, torch.stack([old.exp(), behaviour.exp()])
     correlation = torch.corrcoef(pairs)[0, 1].item() if pairs.std(dim=1).min() > 0 else 1.0
-    kept, weights = (torch.cat([getattr(row, name) for row in rows])[there] for name in ("kept", "weights"))
-    return Mismatch(staleness, len(rows), len(old), log_ratio.abs().mean().item(),
-                    log_ratio.abs().max().item(), k3(log_ratio).mean().item(),
-                    effective_sample_size(log_ratio), kept.double().mean().item(),
-                    weights.double().mean().item(), correlation)
+    return line | {"num_tokens": len(old), "mismatch_kl": k3(log_ratio).mean().item(),
+                   "log_ratio_abs_mean": log_ratio.abs().mean().item(),
+                   "log_ratio_abs_max": log_ratio.abs().max().item(),
+                   "ess": effective_sample_size(log_ratio), "kept_fraction": kept.mean().item(),
+                   "importance_weight_mean": weights.mean().item(), "correlation": correlation}

@@ -1,13 +1,23 @@
-"""Completions and their groups as tensors: what the model forwards and what the loss needs of them."""
+"""Completions and their groups as tensors: advantages, masks, importance weights, the split into steps."""
 
+import itertools
+import random
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from train.inputs.groups import Group, Rollout
+from train.inputs.options import TrainOptions
+from train.inputs.settings import correction_of
+from train.inputs.signal import LEFT_OUT, WEIGHED_OUT, drop_reason, has_other_terms
 from train.model.packs import PromptGroup
 from train.model.token_logprobs import Support
+from train.objective.advantages import group_advantages
+from train.objective.correction import importance_weights, veto_mask
+from train.objective.loss_table import find_loss
+from train.objective.losses import entropy_mask, loss_scales
 
 UNKNOWN = torch.empty(0)
 
@@ -62,11 +72,6 @@ class Row:
         return stored and Support(*(torch.tensor(part, dtype=torch.long) for part in stored))
 
     @property
-    def advantage(self) -> float:
-        """Mean advantage of the tokens: they are equal unless --advantages says otherwise."""
-        return float(self.advantages.double().mean()) if len(self.advantages) else 0.0
-
-    @property
     def num_trainable_tokens(self) -> int:
         return self.num_tokens if self.trainable else 0
 
@@ -88,19 +93,92 @@ class RowGroup:
     def prompt_ids(self) -> Tensor:
         return torch.tensor(self.stored.prompt_ids, dtype=torch.long)
 
-    @property
-    def forwardable(self) -> list[Row]:
-        """Rows that have a token."""
-        return [row for row in self.rows if row.num_tokens]
+    def with_rows(self, places: list[int]) -> PromptGroup:
+        rows = [self.rows[place] for place in places]
+        return PromptGroup(self.prompt_ids, [row.completion_ids for row in rows], self.stored.temperature,
+                           [row.support for row in rows])
 
 
 def forwardable(batch: list[RowGroup]) -> list[Row]:
     """Rows of all groups that have a token, one group after the other."""
-    return [row for group in batch for row in group.forwardable]
+    return [row for group in batch for row in group.rows if row.num_tokens]
 
 
-def prompt_groups(batch: list[RowGroup], chosen: dict[int, list[Row]]) -> list[PromptGroup]:
-    """The groups to forward: the chosen rows of each group number, in this order."""
-    return [PromptGroup(batch[number].prompt_ids, [row.completion_ids for row in rows],
-                        batch[number].stored.temperature, [row.support for row in rows])
-            for number, rows in chosen.items()]
+def build_batch(groups: list[Group], policy_version: int, settings: TrainOptions,
+                own: list[Tensor] | None = None) -> list[RowGroup]:
+    """Groups with advantages and loss masks, in the given order; `own` are the advantages of --advantages."""
+    batch = [RowGroup(group, [Row(rollout, policy_version) for rollout in group.rollouts],
+                      policy_version - group.policy_version) for group in groups]
+    rows = [row for group in batch for row in group.rows]
+    for row, advantage in zip(rows, own or advantages_of(batch, settings), strict=True):
+        row.advantages = advantage.expand(row.num_tokens)
+        row.drop_reason = drop_reason(row.rollout, settings, has_advantage=bool(row.advantages.any()))
+        row.trainable = row.drop_reason not in LEFT_OUT
+    return batch
+
+
+def advantages_of(batch: list[RowGroup], settings: TrainOptions) -> list[Tensor]:
+    rows = [row for group in batch for row in group.rows]
+    if find_loss(settings.loss).correct_only:
+        return [torch.tensor(float(row.rollout.correct)) for row in rows]
+    rewards = torch.tensor([row.rollout.reward for row in rows], dtype=torch.float64)
+    group_index = torch.repeat_interleave(torch.arange(len(batch)),
+                                          torch.tensor([len(group.rows) for group in batch]))
+    return list(group_advantages(rewards, group_index, scale=settings.scale_rewards).float())
+
+
+def split_into_steps(batch: list[RowGroup], settings: TrainOptions, seed: str) -> list[list[int]]:
+    """Indices of the groups of each optimizer step: shuffled by the seed, nearly equal in number."""
+    order, num_groups = list(range(len(batch))), len(batch)
+    random.Random(seed).shuffle(order)
+    num_steps = min(settings.updates_per_batch or 1, num_groups)
+    bounds = [round(step * num_groups / num_steps) for step in range(num_steps + 1)]
+    return [sorted(order[start:stop]) for start, stop in itertools.pairwise(bounds)]
+
+
+def weigh_rows(rows: list[Row], settings: TrainOptions) -> None:
+    """Fill in the importance weights of rows with a known pi_old; record which rows they drop."""
+    if not rows:
+        return
+    correction, low, high = correction_of(settings)
+    log_ratio = pad_sequence([row.log_ratio for row in rows], batch_first=True)
+    mask = pad_sequence([torch.ones(row.num_tokens) for row in rows], batch_first=True)
+    weights, kept = importance_weights(log_ratio, mask, correction=correction, low=low, high=high)
+    veto = veto_mask(log_ratio, mask, threshold=settings.veto or 0.0)
+    weights, kept = weights * ~veto[:, None], kept & ~veto[:, None]
+    for row, row_weights, row_kept, is_vetoed in zip(rows, weights, kept, veto.tolist(), strict=True):
+        row.weights, row.kept = row_weights[:row.num_tokens].clone(), row_kept[:row.num_tokens].clone()
+        if row.drop_reason is None and not row.weights.any() and not has_other_terms(settings):
+            row.drop_reason = WEIGHED_OUT[is_vetoed]
+
+
+def plan_step(batch: list[RowGroup], groups: list[int], step: int, settings: TrainOptions) -> int:
+    """Set denominators and token masks of one step, over all its completions; return its trainable tokens."""
+    rows = [row for index in groups for row in batch[index].rows]
+    num_tokens = torch.tensor([row.num_trainable_tokens for row in rows])
+    total = int(num_tokens.sum())
+    longest = settings.max_completion_length or max(row.num_tokens for row in rows)
+    scales = loss_scales(settings.loss, num_tokens, num_completions=len(rows), total_trainable_tokens=total,
+                         max_completion_length=longest)
+    for row, scale in zip(rows, scales.tolist(), strict=True):
+        row.scale, row.step, row.mask = scale, step, torch.ones(()).expand(row.num_tokens)
+    trainable, num_unmasked = [row for row in rows if row.trainable], total
+    if trainable and settings.entropy_quantile < 1:
+        entropy = torch.cat([row.entropy for row in trainable])
+        mask = entropy_mask(entropy, quantile=settings.entropy_quantile)
+        num_unmasked = int(mask.sum())
+        for row, row_mask in zip(trainable, mask.split([row.num_tokens for row in trainable]), strict=True):
+            row.mask = row_mask
+    for row in trainable:
+        row.bonus_scale = 1 / max(num_unmasked, 1)
+    return total
+
+
+def has_gradient(row: Row, settings: TrainOptions) -> bool:
+    """False if leaving the completion out of the forward changes no gradient."""
+    if not row.trainable or row.drop_reason == "missing_reward":
+        return False
+    if has_other_terms(settings):
+        return True
+    weighed = len(row.weights) > 0      # an online step has the weights only after its forward
+    return bool(row.advantages.any()) and (not weighed or bool((row.weights * row.mask).any()))

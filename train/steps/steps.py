@@ -14,11 +14,10 @@ from train.model.policy import Policy
 from train.model.sharding import local
 from train.objective.correction import effective_sample_size
 from train.steps.accelerator import Processes
-from train.steps.batch import plan_step
 from train.steps.checkpoint import Checkpoints
 from train.steps.gradients import accumulate
 from train.steps.logprob_pass import STEP_COLUMNS, collect, hand_out
-from train.steps.row import Row, RowGroup, forwardable
+from train.steps.row import Row, RowGroup, forwardable, plan_step
 from warehouse.stages.clock import bar_interval
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError, first_line
@@ -42,16 +41,12 @@ class Learner:
     online: bool                    # a single step: pi_old comes from its own forward
 
     def num_parameters(self) -> int:
-        """The number of trained parameters."""
         return sum(parameter.numel() for parameter in self.policy.trainable().values())
 
 
 def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[], None],
-               say: Callable[[str], None], log: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
-    """Metrics of every step from the latest checkpoint on; StageStopped on a request to stop, all saved.
-
-    `before_update` runs before the first update of an online stage, with the old logprobs at hand.
-    """
+               log: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
+    """Metrics of every step from the latest checkpoint on; StageStopped on a request to stop, all saved."""
     steps, tokens = learner.checkpoints.restore(learner.policy, learner.optimizer)
     hand_out(forwardable(learner.batch), tokens)
     saved, saved_at, first = len(steps), time.monotonic(), learner.processes.first
@@ -81,7 +76,6 @@ def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[
 
 
 def save_steps(learner: Learner, steps: list[dict[str, Any]]) -> None:
-    """Save a checkpoint after the last of `steps`."""
     learner.checkpoints.save(len(steps), learner.policy, learner.optimizer, steps,
                              collect(learner.batch, STEP_COLUMNS))
 

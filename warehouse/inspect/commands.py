@@ -47,12 +47,12 @@ def watch(run: Path, since: int | None, ignore: tuple[str, ...], raised: bool, a
     """Evaluate the alarms; exit code 3 when any fires."""
     from warehouse.inspect import alarms as look
     from warehouse.inspect.advice import advise, alarm_lines
-    from warehouse.sql.database import connect
+    from warehouse.sql.database import compute_once, connect
     from warehouse.sql.rollup import keep_rolled_up
     warehouse = open_run(run)
     look.check_signals(ignore)
     start = look.last_rollback(warehouse) if since is None else since
-    connection = connect(warehouse, strict=strict, inventory=keep_rolled_up(warehouse))
+    connection = compute_once(connect(warehouse, strict=strict, inventory=keep_rolled_up(warehouse)))
     alarms = look.raised_alarms(connection, since=start, ignored=ignore)
     firing = any(alarm.fired or raised for alarm in alarms)
     if as_json:

@@ -18,7 +18,7 @@ from warehouse.inspect.summary import iteration_rows, line_of
 from warehouse.loop.crew import Running, Sampling, Start, Training
 from warehouse.loop.devices import Crew, Worker
 from warehouse.maintain.rollback import roll_back
-from warehouse.sql.database import connect
+from warehouse.sql.database import compute_once, connect
 from warehouse.sql.rollup import keep_rolled_up
 from warehouse.stages import warm
 from warehouse.store.config_file import read_config
@@ -284,7 +284,7 @@ class Loop:
     def _look(self, iteration: int) -> Watched:
         """The results of an iteration, and the alarms since the last look."""
         inventory = keep_rolled_up(self.warehouse)
-        connection = connect(self.warehouse, inventory=inventory)
+        connection = compute_once(connect(self.warehouse, inventory=inventory))
         since = last_rollback(self.warehouse) if self.since is None else self.since
         alarms = raised_alarms(connection, since=since, ignored=self.options.ignore)
         self.since = iteration + 1          # later iterations would report an old dip again

@@ -28,6 +28,7 @@ else:
     Connection = Any  # duckdb takes a while to import, so it is imported when needed
 
 MOST_WARNINGS = 5
+READ_OFTEN = ("task_results", "iteration_stats", "adjusted", "signals")     # views; each reads earlier ones
 # DuckDB's errors if a file is too large, the disk full or read-only, or the quota used up.
 REFUSED = re.compile(r'(?s)file \\*"(?P<path>.+?)\\*": (?P<why>{})'.format("|".join(
     os.strerror(number) for number in (errno.EFBIG, errno.ENOSPC, errno.EROFS, errno.EDQUOT))))
@@ -63,6 +64,13 @@ def new_connection() -> Connection:
     import duckdb
     connection = duckdb.connect()
     connection.execute("SET enable_progress_bar = false")  # it would be printed among the rows
+    return connection
+
+
+def compute_once(connection: Connection) -> Connection:
+    """The connection, with the rows of the views that summaries, alarms and reports read often."""
+    for view in READ_OFTEN:
+        rows_of(connection, f"CREATE TEMP TABLE {view} AS FROM {view}")
     return connection
 
 

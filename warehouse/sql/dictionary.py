@@ -67,7 +67,7 @@ def described_macros() -> dict[str, tuple[str, str]]:
     pattern = re.compile(r"((?:^--[^\n]*\n)*)^CREATE OR REPLACE MACRO (\w+)\(([^)]+)\)", re.MULTILINE)
     for file in (*SQL_FILES, RUNS_FILE):
         sql = files("warehouse.sql.texts").joinpath(file).read_text(encoding="utf-8")
-        for comment, name, arguments in pattern.findall(sql):
+        for comment, name, arguments in (found for found in pattern.findall(sql) if found[1] not in HIDDEN):
             text = " ".join(line.removeprefix("--").strip() for line in comment.splitlines())
             macros[name] = (f"{name}({' '.join(arguments.split())})", text)
     return macros

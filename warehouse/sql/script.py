@@ -16,7 +16,8 @@ VIEW_FILES = ("views.sql", "settings.sql", "adjusted.sql", "alarms.sql", "forens
               "logprobs.sql")
 SQL_FILES = MEASURE_FILES + VIEW_FILES
 RUNS_FILE = "runs.sql"      # in addition, if several runs are queried together
-HIDDEN = ("stage_manifests", "policy_documents", "fresh_samples", "fresh_train_samples", "rolled_mismatch")
+HIDDEN = ("stage_manifests", "policy_documents", "fresh_samples", "fresh_train_samples", "rolled_mismatch",
+          "judged_signals")
 GUARD_HERE = "-- (the log is asked here)\n"
 GUARD = "SELECT error({words}) FROM glob({entry});\n"
 HEADER = """\

@@ -96,12 +96,11 @@ def sweep(place: str) -> None:
 def load_rooms() -> dict[str, Any]:
     """The commands by name, imported with everything they need (`LOADS` in each room's cli)."""
     rooms, modules = {}, list[str]()
-    for script in entry_points(group="console_scripts"):
-        if script.dist and script.dist.name == "rollhouse":
-            rooms[script.name] = script.load()
-            room = sys.modules[script.module]
-            modules += getattr(room, "LOADS", ())
-            getattr(room, "prepare_to_load", bool)()
+    for entry in entry_points(group="rollhouse"):
+        rooms[entry.name] = entry.load()
+        room = sys.modules[entry.module]
+        modules += getattr(room, "LOADS", ())
+        getattr(room, "prepare_to_load", bool)()
     for module in tqdm(modules, desc="importing", leave=False, disable=not sys.stderr.isatty()):
         importlib.import_module(module)
     return rooms

@@ -7,7 +7,9 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -199,7 +201,6 @@ class Stage:
 
     def facts_to_store(self, facts: dict[str, Any], numbers: Iterable[int] | None = None) -> dict[str, Any]:
         """The content of a manifest written now."""
-        from importlib.metadata import version
         folder, prompts = self.folder, self.prompts
         parts = [folder / name for name in file_names(folder, "*-*.parquet")]
         prompt_parts = [prompts / name for name in file_names(prompts, "part-*.parquet")] if prompts else []
@@ -209,8 +210,7 @@ class Stage:
         return {
             "stage": self.name, **self.identity, "facts": facts, "settings": self.settings(),
             "changes": self.changes(),
-            "versions": {"python": platform.python_version(), "rollhouse": version("rollhouse"),
-                         "git": _revision()},
+            "versions": _versions(),
             "parts": [part_facts(part) for part in parts],
             **({"prompts": [part_facts(part) for part in prompt_parts]} if prompts else {}),
             "host": platform.node(), "finished_at": time.time(),
@@ -254,10 +254,12 @@ def readable_manifest(stage: Stage) -> dict[str, Any] | None:
         return None
 
 
-def _revision() -> str | None:
-    """Git revision of Rollhouse's source tree; None if it is installed without its history."""
+@cache
+def _versions() -> dict[str, str | None]:
+    """What this process runs; the Git revision is None if Rollhouse is installed without its history."""
+    from importlib.metadata import version
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
+    git = ""
+    with suppress(OSError):     # without Git
+        git = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    return {"python": platform.python_version(), "rollhouse": version("rollhouse"), "git": git or None}

@@ -506,18 +506,6 @@ def resident(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
 
 
-def test_help_is_quick_and_loads_nothing_heavy():
-    code = (
-        "import sys\nfrom click.testing import CliRunner\nfrom score.cli import score\n"
-        "for name in ([], ['diff'], ['explain'], ['try']):\n"
-        "    assert CliRunner().invoke(score, [*name, '--help']).exit_code == 0\n"
-        "import json\nheavy = ('numpy', 'pyarrow', 'polars', 'tqdm')\n"
-        "print(json.dumps([m for m in heavy if m in sys.modules]))\n"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(found.stdout) == []
-
-
 @pytest.mark.parametrize("num_lanes", [1, 2])
 def test_lanes_that_died_while_idle_cost_no_program(num_lanes: int) -> None:
     programs = [Program(JobKind.GRID, FLIP + f"# {number}\n", encode_grids([GRID])) for number in range(4)]

@@ -25,7 +25,12 @@ WAYS = {"llama": SHARED_PROMPT, "qwen3_moe": SHARED_PROMPT, "gemma3_text": CACHE
         "falcon_mamba": WHOLE_TEXTS, "minimax": WHOLE_TEXTS, "recurrent_gemma": WHOLE_TEXTS}
 
 
-@pytest.fixture(params=WAYS, scope="module")
+USUAL = ("llama", "gemma3_text", "qwen3_moe", "qwen3_5_text", "nemotron_h", "falcon_mamba")
+FEWER = pytest.mark.slow("families whose layers the usual ones have too")
+
+
+@pytest.fixture(params=[name if name in USUAL else pytest.param(name, marks=FEWER) for name in WAYS],
+                scope="module")
 def family(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param) / "model"
     make_model(request.param, folder)
@@ -46,8 +51,8 @@ def test_an_adapter_is_the_same_read_again_and_merged(family, tmp_path):
 
 # Files have an expert's matrices each by itself (mixtral's under other names), all of them in one, or that
 # turned; those of nemotron_h have no gate.
-@pytest.mark.parametrize("name", ["olmoe", "mixtral", "granitemoe", "llama4_text", "nemotron_h", "gpt_oss",
-                                  "qwen3_next"])
+@pytest.mark.parametrize("name", ["mixtral", "nemotron_h", "gpt_oss", *(
+    pytest.param(name, marks=FEWER) for name in ("olmoe", "granitemoe", "llama4_text", "qwen3_next"))])
 def test_adapters_on_experts_are_trained_and_merged_and_all_linear_leaves_experts_alone(name, tmp_path):
     assert make_model(name, tmp_path / "model")
     without = {key.split(".lora_")[0] for key in open_policy(tmp_path / "model", "lora").trainable()}

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.building import plain
-from tests.building.runs import TURN, add_policy, begin, new_run, small_run, without_waiting
+from tests.building.runs import TURN, add_policy, begin, copy_run, new_run, small_run, without_waiting
 from tests.building.sound import check_run
 from tests.building.stored import weights
 from tests.warehouse.experiments.test_branch import files
@@ -90,14 +90,19 @@ class World:
         return work.failed
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Warehouse:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     """A run whose iteration 0 is trained; iteration 1 is scored."""
-    made = small_run(tmp_path)
+    made = small_run(tmp_path_factory.mktemp("arms"))
     (made.root / "config.toml").write_text("# mine\n[train]\nlearning_rate = 5e-4\nlora-rank = 8\n[score]\n")
     with without_waiting():
         plain.sample(made), plain.score(made), plain.train(made), plain.sample(made), plain.score(made)
-    return open_warehouse(made.root)
+    return made
+
+
+@pytest.fixture
+def run(made: Warehouse, tmp_path: Path) -> Warehouse:
+    return copy_run(made, tmp_path / "run")
 
 
 def arms_of(run: Warehouse, text: str) -> list[Arm]:
@@ -147,7 +152,9 @@ def test_each_arm_trains_the_stored_rows_in_a_run_of_its_own_and_the_parent_stay
     assert files(run.root) == before
 
 
-@pytest.mark.parametrize("kill_at", range(1, 11))
+@pytest.mark.parametrize("kill_at", [*range(1, 7), *(
+    pytest.param(number, marks=pytest.mark.slow("the same commands of the second arm"))
+    for number in range(7, 11))])
 def test_killed_anywhere_it_goes_on_and_what_is_finished_is_read(run: Warehouse, kill_at: int) -> None:
     arms, plan, world = arms_of(run, FILE)[:2], plan_of(run), World()
     world.kill_at = kill_at

@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Warehouse]:
 
 
 def fired(run: Warehouse) -> dict[str, int]:
-    return {alarm.signal: alarm.first_iteration for alarm in raised_alarms(connect(run)) if alarm.fired}
+    alarms = raised_alarms(connect(run), examples=False)
+    return {alarm.signal: alarm.first_iteration for alarm in alarms if alarm.fired}
 
 
 def watch(run: Warehouse, *options: object) -> Result:
@@ -89,12 +92,12 @@ def test_an_alarm_names_completions_that_show_it(runs: dict[str, Warehouse]) -> 
     assert (
         "truncation since iteration 5, 4 iterations until 8: Share of truncated completions" in result.stdout
     )
-    alarm = next(one for one in raised_alarms(connect(runs["blow-up"])) if one.signal == "truncation")
+    connection = connect(runs["blow-up"])
+    alarm = next(one for one in raised_alarms(connection) if one.signal == "truncation")
     assert len(alarm.examples) == 3
     for task, index in alarm.examples:
-        rows = connect(runs["blow-up"]).execute("SELECT truncated FROM samples WHERE iteration = 5 AND "
-                                                "purpose = "
-                                                "'train' AND task_id = ? AND sample_index = ?", [task, index])
+        rows = connection.execute("SELECT truncated FROM samples WHERE iteration = 5 AND purpose = 'train' "
+                                  "AND task_id = ? AND sample_index = ?", [task, index])
         assert rows.fetchall() == [(True,)]
     assert advice(result.stdout).endswith(f"warehouse rollback {runs['blow-up'].root} --to 4")
 
@@ -203,8 +206,8 @@ def test_going_back_after_a_rollout_leaves_its_iteration_untrained(tmp_path: Pat
 def go_on(run: Warehouse, iteration: int, sky: Weather) -> None:
     """One more iteration, sampled, scored and trained."""
     random = np.random.default_rng(iteration)
-    write_iteration(run, iteration, "train", sky, random)
-    write_training(run, iteration, sky, random)
+    rows = write_iteration(run, iteration, "train", sky, random)
+    write_training(run, iteration, sky, random, rows)
 
 
 def test_alarms_start_again_after_going_back(tmp_path: Path) -> None:
@@ -266,7 +269,7 @@ def test_a_reward_that_pays_wrong_answers_is_mended_before_the_steps(runs: dict[
 @pytest.mark.parametrize(("at_first", "blamed"), [(0.1, True), (0.3, False)])
 def test_a_reward_that_pays_wrong_answers_less_than_at_first_is_not_blamed(at_first: float,
                                                                            blamed: bool) -> None:
-    connection = empty_connection()
+    connection = emptied()
     connection.execute("CREATE TABLE paid AS SELECT * FROM (VALUES (0, 1, $1), (0, 2, $1), (3, 1, 0.1), "
                        "(3, 2, 0.2), (3, 3, 0.3)) AS rows (iteration, tokens, reward)", [at_first])
     known = {"iteration": "iteration", "purpose": "'train'", "num_completion_tokens": "tokens",
@@ -360,6 +363,18 @@ def test_a_fall_counts_from_the_best_and_not_from_the_start(tmp_path: Path) -> N
     assert fired(run)["solving_falls"] == 6  # still above where the run began
 
 
+@cache
+def one_connection() -> duckdb.DuckDBPyConnection:
+    return empty_connection()
+
+
+def emptied() -> duckdb.DuckDBPyConnection:
+    """A connection without rows whose tables and views are as they were made; what a test adds is undone."""
+    with suppress(duckdb.TransactionException):         # the first time
+        one_connection().execute("ROLLBACK")
+    return one_connection().execute("BEGIN")
+
+
 def run_of(curve: list[float | None], back: int | dict[int, int] | None = None, every: int = 1,
            large_step: int = -1, failing: tuple[int, float] = (-1, 0), usual: float = 0.02,
            groups: int = 32) -> duckdb.DuckDBPyConnection:
@@ -367,7 +382,7 @@ def run_of(curve: list[float | None], back: int | dict[int, int] | None = None, 
 
     `failing`: an iteration, and the share of its programs that fail; elsewhere it is `usual`.
     """
-    connection = empty_connection()
+    connection = emptied()
     connection.execute("CREATE TABLE curve AS SELECT ((place - 1) * $2)::INTEGER AS iteration, value AS "
                        "solving FROM (SELECT unnest($1) AS value, generate_subscripts($1, 1) AS place)",
                        [curve, every])
@@ -632,13 +647,12 @@ def test_the_drill_in_small_broken_runs_fire_in_time(name: str) -> None:
     assert outcome.lost <= 0.2 or outcome.fired - onset <= 1
 
 
-def test_the_drill_in_small_a_healthy_run_does_not_fire() -> None:
-    assert judge(empty_connection(), learning(0.2, 1.5), 0).fired is None
-
-
-def test_groups_of_the_same_task_are_no_independent_rewards() -> None:
-    """Eight tasks with four prompts each: which tasks an iteration draws is chance, and much of it."""
-    assert judge(empty_connection(), learning(0.2, 1.5), 2, prompts_per_task=4).fired is None
+@pytest.mark.parametrize("first_look", [13, pytest.param(0, marks=pytest.mark.slow("thirteen looks more"))])
+@pytest.mark.parametrize(("seed", "prompts_per_task"), [(0, 1), (2, 4)])
+def test_the_drill_in_small_a_healthy_run_does_not_fire(seed: int, prompts_per_task: int,
+                                                       first_look: int) -> None:
+    """Of eight tasks with four prompts each it is chance which an iteration draws, and much of it."""
+    assert judge(empty_connection(), learning(0.2, 1.5), seed, first_look, prompts_per_task).fired is None
 
 
 def test_going_back_twice_changes_nothing_the_second_time(tmp_path: Path) -> None:

@@ -72,8 +72,8 @@ def test_a_rollback_is_told_with_the_settings_that_followed(run: Warehouse) -> N
     roll_back(run, 1)
     assert went_back(open_warehouse(run.root).state) == ["Went back to policy 1"]
     random = np.random.default_rng(2)
-    write_iteration(run, 2, "train", Weather(), random, num_tasks=2, group_size=4)
-    write_training(run, 2, Weather(loss="gspo"), random)
+    rows = write_iteration(run, 2, "train", Weather(), random, num_tasks=2, group_size=4)
+    write_training(run, 2, Weather(loss="gspo"), random, rows)
     assert went_back(open_warehouse(run.root).state) == [
         "Went back to policy 1; loss gspo (was dapo) from iteration 2 on"]
 

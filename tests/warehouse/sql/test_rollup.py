@@ -50,10 +50,10 @@ def test_the_rollup_answers_as_the_rows_do(run: Warehouse) -> None:
 def test_new_iterations_are_added_to_what_is_rolled_up(run: Warehouse) -> None:
     write_rollup(run)
     random = np.random.default_rng(5)
-    write_iteration(run, 3, "train", weather("healthy", 3), random, num_tasks=4, group_size=4)
+    rows = write_iteration(run, 3, "train", weather("healthy", 3), random, num_tasks=4, group_size=4)
     assert fresh_stages(run, take_inventory(run)) == 0  # not settled: its training is still to come
     assert [row["iteration"] for row in everything(run)[3]] == [0, 1, 2, 2, 3]
-    write_training(run, 3, weather("healthy", 3), random)
+    write_training(run, 3, weather("healthy", 3), random, rows)
     assert fresh_stages(run, take_inventory(run)) == 1
     mixed = everything(run)
     assert write_rollup(run) == 5 and everything(run) == mixed
@@ -75,10 +75,10 @@ def test_only_the_newest_two_rollups_are_kept(run: Warehouse) -> None:
     random = np.random.default_rng(6)
     write_rollup(run)
     for iteration in (3, 4):
-        write_iteration(
+        rows = write_iteration(
             run, iteration, "train", weather("healthy", iteration), random, num_tasks=4, group_size=4
         )
-        write_training(run, iteration, weather("healthy", iteration), random)
+        write_training(run, iteration, weather("healthy", iteration), random, rows)
         write_rollup(run)
     assert len(list(run.root.glob("iterations/rollup-*"))) == 2
     assert not list(run.root.glob(".tmp-*"))

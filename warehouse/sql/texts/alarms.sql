@@ -11,11 +11,7 @@ chance(least(0.5, greatest(share, 3 / sqrt(num_groups * num_completions))), num_
 -- One signal: its value, the level at which it is raised, and the level at which it fires at once.
 CREATE OR REPLACE MACRO signal_of(name, measured, limit_value, rises, gross_value, explanation) AS
 {'signal': name, 'value': measured::DOUBLE, 'level': limit_value::DOUBLE, 'above': rises,
- 'raised': coalesce(CASE WHEN rises THEN measured > limit_value ELSE measured < limit_value END, false),
- 'immediate': coalesce(CASE WHEN rises THEN measured > greatest(limit_value, gross_value)
-                            ELSE measured < least(limit_value, gross_value) END, false)
-              AND gross_value IS NOT NULL,
- 'meaning': explanation};
+ 'gross': gross_value::DOUBLE, 'meaning': explanation};
 
 -- Whether an iteration is the first that ends early (--carry-over): it has only short completions and is not compared
 -- with others.
@@ -24,12 +20,12 @@ the_purpose = 'train' AND the_iteration IN (SELECT DISTINCT iteration FROM carri
 AND the_iteration - 1 NOT IN (SELECT DISTINCT iteration FROM carried);
 
 -- DuckDB plans everything below a view when it checks the view, which is slow for `judged_signals`. So the views are
--- made over its columns only, and it comes last.
-CREATE OR REPLACE MACRO judged_signals() AS TABLE
+-- made over its columns only, and it comes last; DuckDB does not plan a macro whose table is a parameter.
+CREATE OR REPLACE MACRO judged_signals(rows) AS TABLE
 SELECT NULL::INTEGER AS iteration, NULL::VARCHAR AS purpose, NULL::VARCHAR AS signal, NULL::DOUBLE AS value,
        NULL::DOUBLE AS level, NULL::BOOLEAN AS above, NULL::BOOLEAN AS raised, NULL::BOOLEAN AS immediate,
        NULL::VARCHAR AS meaning WHERE false;
-CREATE OR REPLACE VIEW signals AS FROM judged_signals();
+CREATE OR REPLACE VIEW signals AS FROM judged_signals('iteration_stats');
 
 -- A trend fires if it is raised in two iterations in a row. Errors that must not happen fire at once, and so do signals
 -- raised while pass@1 falls or programs fail, because two numbers agree. A rollback ends every row of iterations:
@@ -55,7 +51,7 @@ SELECT * EXCLUDE (fired) FROM raised_signals WHERE fired;
 -- Reference values of every iteration and evaluation: the lowest and highest mean of three in a row among the last
 -- thirty of its purpose, and the median of the first three. The very first one is the floor, because it shows the base
 -- policy. Causes come before their consequences; `warehouse watch` and the report keep this order.
-CREATE OR REPLACE MACRO judged_signals() AS TABLE
+CREATE OR REPLACE MACRO judged_signals(rows) AS TABLE
 WITH RECURSIVE restarts AS (
     SELECT policy_version, rolled_back_to, row_number() OVER (ORDER BY policy_version) AS epoch
     FROM policies WHERE rolled_back_to IS NOT NULL
@@ -80,7 +76,7 @@ known AS (
            steps.* EXCLUDE (iteration, purpose), loss, is_rounded,
            (SELECT max(epoch) FROM restarts WHERE policy_version <= stats.iteration) AS num_rollbacks
     FROM (SELECT * REPLACE (coalesce(num_groups, 1) AS num_groups), is_cut_short(iteration, purpose) AS alone
-          FROM iteration_stats WHERE policy_version IS NOT NULL) AS stats  -- without rows of other models
+          FROM query_table(rows) WHERE policy_version IS NOT NULL) AS stats  -- without rows of other models
     LEFT JOIN adjusted AS fitted ON fitted.iteration = stats.iteration AND fitted.purpose = stats.purpose
     LEFT JOIN steps ON steps.iteration = stats.iteration AND steps.purpose = stats.purpose
     LEFT JOIN losses ON losses.iteration = stats.iteration AND losses.purpose = stats.purpose),
@@ -130,8 +126,10 @@ history AS (
            -- Rewards of different scorers do not compare.
            paid AS (PARTITION BY purpose, alone, epoch, scorer ORDER BY iteration ROWS BETWEEN 30 PRECEDING AND 1 PRECEDING),
            earlier AS (PARTITION BY purpose, alone, epoch ORDER BY iteration ROWS BETWEEN 31 PRECEDING AND 2 PRECEDING))
-SELECT iteration, purpose, held.signal, held.value, held.level, held.above, held.raised,
-       held.raised AND held.immediate AS immediate, held.meaning
+SELECT iteration, purpose, held.signal, held.value, held.level, held.above,
+       coalesce(CASE WHEN held.above THEN held.value > held.level ELSE held.value < held.level END, false) AS raised,
+       raised AND coalesce(CASE WHEN held.above THEN held.value > held.gross ELSE held.value < held.gross END, false)
+           AS immediate, held.meaning
 FROM (SELECT iteration, purpose, unnest([
     signal_of('wrong_weights', mismatch_kl_fresh, 0.015, true, 0.015,
               'KL(mu, pi_old) at staleness 0: the engine has other weights or another tokenizer than the trainer'),
