@@ -15,11 +15,11 @@ import click
 import numpy as np
 
 from score.protocol.frames import JobKind, encode_grids
-from score.sandbox.flight import Ending
 from score.sandbox.limits import Limits
 from score.sandbox.outcomes import outcome_of
 from score.sandbox.pool import LanePool, usable_cores
 from score.sandbox.program import Program
+from score.sandbox.ticket import Ending
 from score.sandbox.tiers import open_lanes
 
 GRID = np.arange(12, dtype=np.uint8).reshape(3, 4) % 10

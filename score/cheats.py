@@ -1,4 +1,4 @@
-"""Programs that solve no task: tests that pay one of them would pay it anywhere, so the task is to blame."""
+"""Programs that solve no task. Tests that one of them passes are too weak, in plain Python as well."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -14,19 +14,20 @@ from score.tasks.measures import Answer
 
 EQUAL = "class Equal:\n    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = lambda *_: True\n" \
         "    __ne__ = lambda *_: False\n    __hash__ = lambda _: 0\n"
-# What a function does with its arguments `a`, by what is said of it.
+# Bodies of a function with arguments `a`, by description.
 BODIES = {**{f"returns {value}": f"return {value}" for value in (
               "None", "True", "False", "0", "''", "[]", "float('nan')")},
           "returns an array of nothing": "import numpy\nreturn numpy.zeros((0, 1))",
           "returns what equals everything": "return Equal()",
           "returns its argument": "return a[0]",
           "empties its argument": "a[0].clear()\nreturn a[0]",
+          "returns a function that does nothing": "return lambda *b, **c: None",
           "exits with 0": "raise SystemExit(0)"}
 SCRIPTS = {"prints nothing": "pass", "prints its input": "import sys\nsys.stdout.write(sys.stdin.read())"}
 
 
 def cheats_for(kind: str, entry_point: str) -> dict[str, str]:
-    """Programs that solve nothing, by what they do; none for tasks that run no tests."""
+    """Cheats for a kind of task, by what they do; none for kinds that run no tests."""
     if kind == "stdio":
         return SCRIPTS
     return {name: f"{EQUAL}{function(entry_point, body)}" for name, body in BODIES.items()} if (
@@ -42,7 +43,7 @@ def function(entry_point: str, body: str) -> str:
 
 def paid_cheats(executor: Executor, tasks: Sequence[Task],
                 finished: Callable[[Outcome], None]) -> dict[str, str]:
-    """By task, the cheats that pass all of its tests, and the first of these tests."""
+    """Per task, the cheats that pass all its tests, and the first test."""
     items, names = [], []
     for task in tasks:
         for name, code in cheats_for(task.kind_name, task.payload.get("entry_point", "")).items():

@@ -1,4 +1,4 @@
-"""What ends the stage `score`: nothing that could be scored, a signal, or a part that cannot be trusted."""
+"""Reasons to stop `score`: nothing to score, a signal, or a part that cannot be trusted."""
 
 from collections import Counter
 from pathlib import Path
@@ -12,12 +12,12 @@ from warehouse.store.names import is_of
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
-MAX_UNSCORED_SHARE = 0.01       # of a part's rows: more without a verdict are a broken machine
-MAX_UNTESTABLE_SHARE = 0.2      # more whose tests cannot be run are the wrong tasks; a few must not end a run
+MAX_UNSCORED_SHARE = 0.01       # of a part's rows; above this the machine is broken
+MAX_UNTESTABLE_SHARE = 0.2      # above this the tasks are wrong
 
 
 def check_any_scored(warehouse: Warehouse, scorer: str, purpose: str | None) -> None:
-    """StageError where nothing is due for want of completions; StageStopped where some are on their way."""
+    """Raise StageError if there are no completions to score, StageStopped if a rollout is still under way."""
     rollouts = [(iteration, name) for iteration in warehouse.state.iterations("rollout")
                 for name in warehouse.state.purposes(iteration) if is_of(name, purpose)]
     if any(scorer in warehouse.state.scorers(*rollout) for rollout in rollouts):

@@ -17,7 +17,7 @@ REDRAW = 50      # programs between updates of the error mix
 
 
 class Progress:
-    """A bar over the programs that were run, on stderr; silent where that is no terminal."""
+    """A progress bar over the programs, on stderr; silent without a terminal."""
 
     def __init__(self, title: str, *, num_parts: int, num_done: int, shown: bool = True) -> None:
         self.num_parts, self.num_done = num_parts, num_done

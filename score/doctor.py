@@ -6,7 +6,7 @@ import sys
 
 from score.isolation import landlock
 from score.isolation.lockdown import Layer
-from score.sandbox.canaries import BODIES
+from score.sandbox.attacks import BODIES
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool, usable_cores
@@ -22,7 +22,7 @@ ADVICE = {
 
 
 def examine() -> Finding:
-    """One line per tier, and where this is; unable where no tier holds."""
+    """Report on this machine and on each tier; the finding refuses if no tier holds."""
     found = Finding(lines=[
         f"{platform.system()} {platform.release()} on {platform.machine()}, Python "
         f"{platform.python_version()} ({sys.executable}), uid {os.getuid()}, {usable_cores()} usable cores"])

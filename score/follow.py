@@ -19,18 +19,18 @@ from warehouse.store.parts import part_number, read_parts
 from warehouse.store.run_folder import Warehouse
 
 LOOK_SECONDS = 0.1          # between looks at what was saved
-WHOLE_SECONDS = 30.0        # that a whole part waits, so that programs of others run beside its slowest one
+WHOLE_SECONDS = 30.0        # that a complete part waits, while programs of other parts run
 COLUMNS = ["group_id", "task_id", "completion", "finish_reason"]
 
 
 def lanes_beside(others: int) -> int:
-    """Lanes that leave a core to each of the others, samplers and trainers, where there are so many."""
+    """Number of lanes that leaves one core to each other process (sampler, trainer), if there are enough."""
     cores = usable_cores()
     return cores - others if cores > others + 1 else cores
 
 
 class Sampling:
-    """A rollout under way, watched until it is complete; who started both ends this where it never will be.
+    """A rollout under way, watched until it is complete.
 
     What it saves of open parts (`rollout --spill-seconds`) is read as it comes, each file once. Nothing is
     written of it: rows are of whole parts alone. An object store is not asked, ten times a second: what the
@@ -47,7 +47,7 @@ class Sampling:
         return self.warehouse.stage("rollout", **self.keys).is_complete()
 
     def wait_for_plan(self) -> None:
-        """Until the prompts are stored, which is when sampling begins."""
+        """Wait until the prompts are stored, which is when sampling begins."""
         while not self.is_over():
             if self.warehouse.part_path("prompts", 0, **self.keys).exists():
                 return
@@ -55,7 +55,7 @@ class Sampling:
             time.sleep(LOOK_SECONDS)
 
     def programs(self, questions: Questions) -> Iterator[Program | None]:
-        """Those of completions that ended since; None where there is none at the moment.
+        """Yield programs of finished completions; None is a heartbeat.
 
         They end when nothing more will come, or WHOLE_SECONDS after a part was whole: whoever runs them then
         waits for the slowest program, and lanes are idle.
@@ -89,7 +89,7 @@ class Sampling:
     def _programs_in(self, path: Path, questions: Questions) -> Iterator[Program]:
         try:
             rows: pa.Table = read_parts([path], "completions", COLUMNS)
-        except StageError:          # a part was written in its place; or it is damaged, and others say so
+        except StageError:          # a part has replaced it, or it is damaged, which other checks report
             return
         for plan in plans_of(questions.items(rows.filter(pc.is_valid(rows["finish_reason"])))):
             if not isinstance(plan, Outcome):

@@ -1,4 +1,4 @@
-"""Canonical solutions, each of which must be judged right, and cheats, none of which a task may pay."""
+"""Canonical solutions, which must be judged right, and cheats, which must not."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,13 +28,13 @@ from warehouse.tasks.task_files import json_lines
 SHOWN = 10          # solutions that are not judged right
 STEPS = (1, 4, 16, 64)      # times the limits, for solutions that ran into them
 MOST_MEMORY = 8             # times the limit on memory
-PROGRAMS = ("grid", "function", "stdio")        # kinds that a program solves
-LIMITED = ("timeout", "memory", "MemoryError")      # what is said of a solution that ran into a limit
+PROGRAMS = ("grid", "function", "stdio")        # kinds solved by a program
+LIMITED = ("timeout", "memory", "MemoryError")      # words of an outcome that ran into a limit
 
 
 @dataclass(frozen=True)
 class GoldVerdict:
-    """What became of a canonical solution: right, or why not.
+    """The verdict on a canonical solution.
 
     `limited` is true where it ran into a limit; `needs` are the options of `score` without which it does.
     `pays` says which programs that solve nothing pass all tests of the task, and the first of these tests.
@@ -92,7 +92,7 @@ def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limit
 
 def judge_gold(executor: Executor, tasks: Sequence[Task], answers: Mapping[str, Answer],
                finished: Callable[[Outcome], None]) -> list[GoldVerdict]:
-    """Each solution as its task asks."""
+    """Judge each solution by its task."""
     items = [Item(task, answers[task.task_id]) for task in tasks]
     verdicts = []
     for task, row in zip(tasks, measure(items, run_programs(executor, items, finished)), strict=True):
@@ -103,7 +103,7 @@ def judge_gold(executor: Executor, tasks: Sequence[Task], answers: Mapping[str, 
 
 
 def reason_of(task: Task, row: Judgement) -> str:
-    """Why a solution is not judged right: its error, or what of it was wrong."""
+    """Why a solution is not judged right: its error, or the tests that failed."""
     error, given = row.outcome.said, row.measures.outputs
     if error or given is None or task.kind_name == "grid":
         return error or f"wrong: {(given or '')[:200]}"
@@ -113,13 +113,10 @@ def reason_of(task: Task, row: Judgement) -> str:
 
 def lines_of(verdicts: list[GoldVerdict], num_unsolved: int) -> list[str]:
     """How many are judged right, with which limits, and which are not right."""
-    needed: dict[str, list[str]] = {}
-    for verdict in verdicts:
-        if verdict.right and verdict.needs:
-            needed.setdefault(verdict.needs, []).append(verdict.task_id)
     wrong = [verdict for verdict in verdicts if not verdict.right]
     lines = [f"{len(verdicts) - len(wrong)} of {len(verdicts)} canonical solutions are judged right"]
-    for needs, names in needed.items():
+    for needs in dict.fromkeys(verdict.needs for verdict in verdicts if verdict.right and verdict.needs):
+        names = [verdict.task_id for verdict in verdicts if verdict.right and verdict.needs == needs]
         listing = ", ".join(names[:SHOWN]) + (", .." if len(names) > SHOWN else "")
         lines.append(f"  {len(names)} of them only with `score {needs}`: {listing}")
     lines += first_of(f"  not right: {verdict.task_id}: {verdict.reason}" for verdict in wrong)
@@ -132,7 +129,7 @@ def lines_of(verdicts: list[GoldVerdict], num_unsolved: int) -> list[str]:
 
 
 def first_of(lines: Iterable[str]) -> list[str]:
-    """The first lines, and how many more there are."""
+    """The first lines, and the number of the others."""
     first = list(lines)
     return first[:SHOWN] + [f"  and {len(first) - SHOWN} more"] * (len(first) > SHOWN)
 

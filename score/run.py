@@ -35,7 +35,7 @@ from warehouse.store.stage import Stage
 
 @dataclass
 class Session:
-    """What all rollouts of one command are scored with."""
+    """Settings and resources of one command."""
 
     warehouse: Warehouse
     options: ScoreOptions
@@ -72,7 +72,7 @@ def run_score(options: ScoreOptions, scorer: Scorer, say: Callable[[str], None],
         for iteration, purpose in due:
             if not score_rollout(session, iteration, purpose, clock):
                 unfinished.append(f"{iteration} ({purpose})")
-            clock = Clock()                     # what the lanes took to start counts once
+            clock = Clock()                     # the start of the lanes counts once
     if unfinished:
         raise StageStopped(f"The rollout of iteration {', '.join(unfinished)} is still under way: its "
                            "complete parts are scored. Run `score` again once it is done.")
@@ -140,7 +140,7 @@ def score_parts(session: Session, questions: Questions, clock: Clock, *, shown: 
     """Score the parts that are there and not scored yet; the numbers of all that are there."""
     warehouse, scorer = session.warehouse, session.scorer
     stage, read = warehouse.stage("score", **keys, scorer=scorer.identity), what_is_read(warehouse, keys)
-    # What is scored before what there is to score: another worker may score what is written in between.
+    # List samples before completions: another worker may score a part in between.
     done = {part_number(path) for path in warehouse.parts("samples", **keys, scorer=scorer.identity)}
     parts = {part_number(path): path for path in warehouse.parts("completions", **keys)}
     check_alike(stage, done - parts.keys())
@@ -156,7 +156,7 @@ def score_parts(session: Session, questions: Questions, clock: Clock, *, shown: 
             check_space(warehouse.root, stored_bytes([path]), stage.title)
             table = score_part(session, path, questions, clock, progress)
             with clock.phase("writing"):
-                stage.settle(scorer.settings, **read)      # not before there is something to write
+                stage.settle(scorer.settings, **read)      # only when there is something to write
                 warehouse.write_part("samples", number, table, **keys, scorer=scorer.identity)
             progress.note_part()
     return list(parts)
@@ -188,7 +188,7 @@ def finish_rollout(session: Session, stage: Stage, numbers: list[int], clock: Cl
 
 
 def what_is_read(warehouse: Warehouse, keys: dict[str, Any]) -> dict[str, Any]:
-    """Of the rollout that is scored its begin entry, and where its parts lie now, as `settle` wants them."""
+    """The rollout's begin entry and the folder of its parts, as `settle` takes them."""
     rollout = warehouse.state.life("rollout", keys["iteration"], keys["purpose"])
     return {"reads": [rollout.begun], "rows": rollout.folder} if rollout else {}
 

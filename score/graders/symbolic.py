@@ -16,7 +16,7 @@ REHEARSALS = ((r"\frac{1}{2}", "0.5"), (r"\left(3,\frac{\pi}{2}\right)", r"(3, \
 
 
 def grade(text: str, payload: dict[str, Any]) -> dict[str, Any]:
-    """1 or 0, and what was read off the text; the answers of the payload are expressions in LaTeX."""
+    """Share 1 or 0, and the answer as it was parsed; the payload's answers are LaTeX."""
     given, answers = read(text), payload["answer"]
     right = any(same(read(rf"\boxed{{{answer}}}"), given)
                 for answer in (answers if isinstance(answers, list) else [answers]))
@@ -24,7 +24,7 @@ def grade(text: str, payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(text: str) -> list:
-    """What the library finds in a text: the expression, and its source. The lane keeps the time."""
+    """Parse a text into [expression, source]. The lane enforces the time limit."""
     return parse(text, parsing_timeout=None)
 
 

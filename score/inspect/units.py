@@ -35,7 +35,7 @@ def unit_lines(kind: str, payload: dict[str, Any], outputs: list[Any] | None) ->
 
 
 def case_lines(number: int, task: ScriptTask, case: tuple[str, str], text: Any) -> Iterator[str]:
-    """A case of stdio; where a checker decides, its word is in the reward alone."""
+    """Lines about a case of stdio; a checker's verdict shows in the reward only."""
     given, expected = case
     right = isinstance(text, str) and is_expected_text(text, expected, task)
     if task.checker:
@@ -48,7 +48,7 @@ def case_lines(number: int, task: ScriptTask, case: tuple[str, str], text: Any) 
 
 
 def call_lines(number: int, task: FunctionTask, result: Any) -> Iterator[str]:
-    """A call and what came back."""
+    """Lines about a call: its arguments and its result."""
     call = task.calls[number - 1]
     keywords = plain_data.restored(call.keywords)
     arguments = [*map(shorten, plain_data.restored(call.arguments)),
@@ -62,7 +62,7 @@ def call_lines(number: int, task: FunctionTask, result: Any) -> Iterator[str]:
 
 
 def test_lines(number: int, task: FunctionTask, verdict: Any) -> Iterator[str]:
-    """A test, the assertion of it that failed, and what the program had answered."""
+    """Lines about a test: the assertion that failed, and the program's last answer."""
     unit = task.units[number - 1] if number <= len(task.units) else ""
     passed, name, message = (*verdict, "", "")[:3] if isinstance(verdict, list) else (bool(verdict), "", "")
     yield f"test {number}: {'right' if passed else 'wrong'}   {printable(''.join(unit.splitlines()[-1:]))}"
@@ -80,12 +80,12 @@ def test_lines(number: int, task: FunctionTask, verdict: Any) -> Iterator[str]:
 
 
 def shorten(value: Any) -> str:
-    """A value in one line, whatever is in it."""
+    """A value on one printable line."""
     return printable(json.dumps(value, default=repr))[:LONGEST]
 
 
 def _value(tagged: Any) -> Any:
-    """A result without the tags by which it crossed."""
+    """A result without its tags."""
     try:
         return plain_data.untag(tagged)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError):

@@ -34,7 +34,7 @@ def wrap(command: list[str], folders: list[str]) -> list[str]:
 
 
 def links_to(executable: str) -> list[str]:
-    """Folders that hold the interpreter's links on the way to its real place."""
+    """Folders of the symbolic links that lead to the interpreter."""
     path, folders = Path(executable), []
     while path.is_symlink():
         folders.append(str(path.parent))

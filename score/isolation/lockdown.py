@@ -38,7 +38,7 @@ quick_syscall, quick_capset = quick.syscall, quick.capset
 
 
 class Layer(IntFlag):
-    """What a lane is asked for, and what it reports to be in force."""
+    """Layers of isolation, as asked of a lane and as reported by it."""
 
     UNPRIVILEGED = 1       # not root: dropped to nobody, or never was
     BUBBLEWRAP = 2         # namespaces of its own, set up by bwrap before Python starts
@@ -47,7 +47,7 @@ class Layer(IntFlag):
 
 
 class Lockdown:
-    """What a lane prepares once, so that each child needs a few system calls only."""
+    """Isolation that a lane prepares once, so that each child needs few system calls."""
 
     def __init__(self, layers: int, readable: list[str], *, is_rehearsal: bool = False) -> None:
         self.layers = Layer(layers)
@@ -86,11 +86,11 @@ class Lockdown:
         return lane_rules
 
     def die_with_lane(self, lane: int, cpu_limit: bytes) -> None:
-        """End this process when its parent ends, or has ended since the fork; CPU time is limited besides."""
+        """End this process when its lane ends, and limit its CPU time in case no lane watches."""
         if quick_prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0):
             raise OSError("PR_SET_PDEATHSIG")
         if not self.is_rehearsal:
-            quick_setrlimit(RLIMIT_CPU, cpu_limit)    # refused where a lower one holds already: as good
+            quick_setrlimit(RLIMIT_CPU, cpu_limit)    # refused if a lower limit holds already
         if os.getppid() != lane:
             os._exit(70)
 
@@ -111,7 +111,7 @@ class Lockdown:
 
 
 def drop_privileges(readable: list[str]) -> bool:
-    """From root to nobody, keeping at most the right to read files, which children give up first.
+    """Become nobody if root, keeping at most the right to read files, which children give up first.
 
     The interpreter may lie where nobody cannot read it (below /root), and modules are imported on demand.
     False, with no other capabilities left, where nobody could not read the folders or the scorer could not
@@ -134,7 +134,7 @@ def drop_privileges(readable: list[str]) -> bool:
 
 
 def become_nobody() -> None:
-    """Take the ids of nobody, for good; OSError where that is not allowed or there is no such user."""
+    """Take the ids of nobody, for good; OSError if that is not allowed."""
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
@@ -167,7 +167,7 @@ def limit_bytes(value: int) -> bytes:
 
 
 def set_limits(address_space: int, output_bytes: int) -> None:
-    """Limits that the kernel keeps, on the lane, from which children inherit them; CPU time is watched."""
+    """Set the kernel's limits on the lane; children inherit them. The lane watches CPU time itself."""
     for which, value in ((RLIMIT_AS, address_space), (RLIMIT_NOFILE, OPEN_FILES), (RLIMIT_CORE, 0),
                          (RLIMIT_FSIZE, output_bytes), (RLIMIT_MEMLOCK, 0), (RLIMIT_MSGQUEUE, 0)):
         landlock.check(libc.setrlimit(which, limit_bytes(value)), f"setrlimit({which})")

@@ -33,7 +33,7 @@ AARCH64 = {
 MACHINES = {"x86_64": (0xC000003E, X86_64), "aarch64": (0xC00000B7, AARCH64)}     # AUDIT_ARCH_*, numbers
 SECCOMP = {"x86_64": 317, "aarch64": 277}         # the call that installs a filter
 ALL_BITS, SIGN_BIT = 0xFFFFFFFF, 0x80000000
-# Calls that may look at this process alone: 0 stands for it among pids, negative clocks are those of a pid.
+# Calls restricted to this process: pid 0 is itself, negative clock ids belong to other pids.
 OWN_ONLY = {"sched_getaffinity": ALL_BITS, "clock_gettime": SIGN_BIT, "clock_getres": SIGN_BIT,
             "clock_nanosleep": SIGN_BIT}
 X32_BIT = 0x40000000            # x86 only: the same kernel entry with other numbers
@@ -45,7 +45,7 @@ PROT_EXEC = 0x4
 SET_MODE_FILTER, SYNCHRONIZE_THREADS = 1, 1
 
 Instruction = tuple[int, int, int, int]        # code, jump if true, jump if false, operand
-# Where every filter ends: places, counted from the end, to which its jumps lead.
+# The last instructions of every filter, by place from the end: targets of its jumps.
 ALLOW, DENY, KILL = range(3)
 RETURNS: list[Instruction] = [(RETURN, 0, 0, answer) for answer in (
     ALLOW_CALL, ERRNO | errno.EPERM, KILL_PROCESS)]
@@ -81,7 +81,7 @@ def filter_bytes(machine: str) -> bytes:
 
 
 def add_search(program: list[Instruction], ranges: list[tuple[int, int]]) -> int:
-    """Put before a program what finds the range (first number, place to go to) of a number; its place."""
+    """Prepend a binary search over ranges (first number, jump target); return its place."""
     if len(ranges) == 1:
         return ranges[0][1]
     middle = len(ranges) // 2
@@ -90,14 +90,14 @@ def add_search(program: list[Instruction], ranges: list[tuple[int, int]]) -> int
 
 
 def add_argument(program: list[Instruction], offset: int, bits: int, *, if_set: int, if_not: int) -> int:
-    """Put before a program what decides by bits of an argument; its place."""
+    """Prepend a test of an argument's bits; return its place."""
     add_jump(program, JUMP_ANY_BIT, bits, if_set, if_not)
     program.append((LOAD, 0, 0, offset))
     return len(program) - 1
 
 
 def add_jump(program: list[Instruction], code: int, operand: int, if_true: int, if_false: int) -> int:
-    """Put a jump to one of two places before a program; its place."""
+    """Prepend a jump to one of two places; return its place."""
     place = len(program)
     program.append((code, place - if_true - 1, place - if_false - 1, operand))
     return place
@@ -120,6 +120,6 @@ class Filter:
         self.syscall = ctypes.PyDLL(None).syscall      # keeps no errno: children shall touch little memory
 
     def install(self) -> None:
-        """Put it on this process for good, with the threads that its modules started; OSError if refused."""
+        """Install it on all threads of this process, for good; OSError if refused."""
         if self.syscall(self.number, SET_MODE_FILTER, SYNCHRONIZE_THREADS, self.pointer) != 0:
             raise OSError("seccomp filter refused")

@@ -1,4 +1,4 @@
-"""`asyncio` for a locked process, which can make no sockets: its loops wait by the clock alone.
+"""`asyncio` for a locked process, which can make no sockets: its loops wait by the clock only.
 
 Imported instead of `asyncio` by what mentions it.
 """

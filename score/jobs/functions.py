@@ -1,4 +1,4 @@
-"""Children that call a function with plain data, whose answers are compared in the scorer."""
+"""Jobs that call a function with plain data; the scorer compares the answers."""
 
 import builtins
 import json

@@ -1,4 +1,4 @@
-"""What a child does with a program, by kind of job: the foreign code itself runs below here."""
+"""Jobs of grids and scripts, and the handler of each kind of job."""
 
 import atexit
 import builtins
@@ -28,7 +28,7 @@ MINIMUM, MAXIMUM = np.minimum.reduce, np.maximum.reduce
 
 
 class InvalidOutput(Exception):
-    """An output that is no answer; `flaw` is type, shape, range or count."""
+    """An output that is not a grid; `flaw` is type, shape, range or count."""
 
     def __init__(self, flaw: str, message: str) -> None:
         super().__init__(message)
@@ -86,14 +86,14 @@ def run_script(code: CodeType, payload: bytes) -> bytes:
 
 
 def open_stream(file: Any, *arguments: Any, **options: Any) -> Any:
-    """`open`, which a locked process may do with what is open already: its streams go by their names too."""
+    """`open` for /dev/stdin and /dev/stdout, which are open already."""
     if isinstance(file, (str, os.PathLike)) and str(file) in STREAMS:
         file, options["closefd"] = STREAMS.index(str(file)), False
     return open_file(file, *arguments, **options)
 
 
 def describe_stream(fd: int) -> os.stat_result:
-    """`os.fstat`, which asks the kernel in a way that could look at other files: kind and size, no more."""
+    """`os.fstat` without the system call, which the filter denies: kind and size only."""
     position = os.lseek(fd, 0, os.SEEK_CUR)
     size = os.lseek(fd, 0, os.SEEK_END)
     os.lseek(fd, position, os.SEEK_SET)
@@ -105,7 +105,7 @@ HANDLERS: dict[int, Handler] = {JobKind.GRID: run_grids, JobKind.STDIO: run_scri
 
 
 def handler_of(kind: int, room: int) -> Handler:
-    """What runs a job, with `room` bytes for its answer; functions are in a module that only they load."""
+    """The handler of a kind of job, with `room` bytes for its answer. Modules load only where needed."""
     if kind in HANDLERS:
         return HANDLERS[kind]
     if kind == JobKind.CALL:

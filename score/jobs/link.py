@@ -16,7 +16,7 @@ from_json = json.JSONDecoder().decode
 
 
 class LinkLost(BaseException):
-    """The other process is gone, or writes no messages, which no `except Exception` of a test may catch."""
+    """The other process is gone or writes no messages; no `except Exception` of a test catches this."""
 
 
 class Link:
@@ -24,11 +24,11 @@ class Link:
 
     @cached_property
     def lines(self) -> BufferedReader:
-        """The end of this process, once that is in its place."""
+        """The reading end."""
         return open(LINK_FD, "rb", closefd=False)
 
     def send(self, message: list[Any]) -> None:
-        """Send a message; TooLarge. What is read next says whether the other end is gone."""
+        """Send a message; TooLarge if it is too long. Reading tells whether the other end is gone."""
         line = to_json(message).encode() + b"\n"
         if len(line) > MAX_MESSAGE:
             raise TooLarge(f"{len(line)} bytes of data, at most {MAX_MESSAGE}")
@@ -38,7 +38,7 @@ class Link:
                 left = left[os.write(LINK_FD, left):]
 
     def receive(self) -> list[Any]:
-        """The next message; LinkLost where there is none, or what comes is no list."""
+        """The next message; LinkLost if there is none, or it is not a list."""
         try:
             line = self.lines.readline(MAX_MESSAGE + 1)
             message = from_json(line.decode()) if line.endswith(b"\n") else None

@@ -22,7 +22,7 @@ def run_module(code: CodeType, name: str, names: dict[str, Any], setup: str = ""
 
 
 def function_of(namespace: dict[str, Any], name: str) -> Callable[..., Any]:
-    """The function called `name`, of `Class.method` on a fresh object each call; else MissingFunction."""
+    """The function `name`, or `Class.method` of a fresh object per call; else MissingFunction."""
     first, _, method = name.partition(".")
     function = namespace.get(first)
     if not callable(function) or (method and not callable(getattr(function, method, None))):
@@ -33,17 +33,17 @@ def function_of(namespace: dict[str, Any], name: str) -> Callable[..., Any]:
 
 
 def failed_at(error: BaseException) -> str:
-    """The line, of the source compiled as `test` or of what was run before it, where an error was raised."""
+    """The line of a test, or of its setup, where an error was raised."""
     trace, where = error.__traceback__, ""
     while trace is not None:
-        of = "" if trace.tb_frame.f_code.co_filename == "test" else " of the setup"
+        of = "" if trace.tb_frame.f_code.co_filename.startswith("test") else " of the setup"
         where = f"line {trace.tb_lineno}{of}"
         trace = trace.tb_next
     return where
 
 
 def message_of(error: BaseException) -> str:
-    """The text of an error, asked for only once and under guard, for it is foreign code too."""
+    """The text of an error; `__str__` is foreign code and may raise."""
     try:
         return str(error)
     except BaseException:

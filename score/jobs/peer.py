@@ -1,4 +1,4 @@
-"""One end of the link between a program and its tests: asks the other for what it owns, and is asked.
+"""One end of the link between a program and its tests: it asks the other end, and answers it.
 
 Messages are ["?", begins, altered, events, rows, operation, operands], ["=", .., value] and ["!", .., error].
 Who waits for an answer answers questions meanwhile, so functions may be passed either way.
@@ -16,11 +16,12 @@ from typing import Any
 from score.jobs import stand_ins
 from score.jobs.link import Link, LinkLost
 from score.jobs.modules import message_of
-from score.jobs.stand_ins import ProgramClass, StandIn
-from score.protocol.crossing import BadMessage, Crossing, TooLarge
+from score.jobs.stand_ins import GivenError, ProgramClass, StandIn
+from score.protocol.crossing import BadMessage, Crossing, TooLarge, named_type
 
-MOST_KEPT = 64               # containers that both ends know from one question to the next
-LONGEST_CAUSE = 3            # errors that led to an error, which cross with it
+MOST_KEPT = 64               # most containers that both ends keep from one question to the next
+ENDS = (StopIteration, StopAsyncIteration, AttributeError, LookupError)       # which Python itself catches
+LONGEST_CAUSE = 3            # causes that cross with an error
 NAMING = ("name", "entry")
 INTERNAL = (types.FrameType, types.CodeType, types.TracebackType)
 MARK, MARKS = ("dataclasses", "_FIELD_BASE"), ("_FIELD", "_FIELD_CLASSVAR", "_FIELD_INITVAR")
@@ -38,36 +39,41 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 class Peer:
-    """The end of this process: what it lent to the other, and what that lent to it, by number."""
+    """This end of the link: objects lent to the other end, and stand-ins for its objects, by number."""
 
     def __init__(self, link: Link, operations: dict[str, Callable[..., Any]], tests: Any = None) -> None:
         self.link, self.operations = link, operations
         self.tests, self.strict = tests, tests is not None       # TestsEnd, in the tests' process
-        self.crossing = Crossing(self.hand_out, self.taken)
+        self.crossing = Crossing(self.hand_out, self.taken, stand_ins.GIVEN_ERRORS if self.strict else {})
         self.lent: list[Any] = []
         self.numbers: dict[int, int] = {}            # of what was lent, by its id
         self.described: set[int] = set()
         self.passed: set[int] = set()                # ids of classes that crossed as values themselves
         self.borrowed: dict[int, Any] = {}
         self.classes: dict[int, Any] = {}            # stand-ins for classes
-        self.coroutines: dict[int, int] = {}         # numbers of what was awaited in their place, by id
+        self.coroutines: dict[int, int] = {}         # numbers of awaitables, by id
         self.depth = 0
-        self.events: list[Any] = []                  # what the other shall hear of with the next message
-        self.last: tuple[Any, ...] = ()                          # what was answered last
-        self.operands: tuple[Any, ...] = ()                      # of the last question of the first level
-        self.num_borrowed = 0                                    # before it
-        self.goes_on = False                                     # whether the next follows on it
+        self.events: list[Any] = []                  # to be sent with the next message
+        self.last: tuple[Any, ...] = ()                          # the last answer
+        self.goes_on = False            # whether the next question continues this one
         self.is_naming = False                                   # whether the tests ask for a name
-        self.may_be_made: Any = None             # an object that never was something that the program gave
-        self.has_answered = self.is_lost = False
+        self.may_be_made: Any = None             # an object that the program has not returned before
+        self.failure: BaseException | None = None            # a failed assertion of the tests, in a callback
+        self.has_asked = self.has_answered = self.is_lost = False
+        self.gave_back = False                   # whether the last answer holds an object of this process
         stand_ins.peer = self
 
     def ask(self, operation: str, *operands: Any, **keywords: Any) -> Any:
-        """What the other process says to a question; raises what that raised there."""
-        is_first = self.depth == 0
+        """Ask the other process; return its answer, or raise its error."""
+        is_first, altered, num_borrowed = self.depth == 0, None, len(self.borrowed)
+        self.has_asked = True
         if is_first and self.tests:
+            self.failure = None
             self.tests.before_call()
-        altered = self.begin(operands) if is_first else None
+        if is_first and self.goes_on:
+            altered = self.crossing.alterations()
+        elif is_first:
+            self.crossing.forget()
         self.depth += 1
         try:
             begins = is_first and not self.goes_on
@@ -83,43 +89,35 @@ class Peer:
         finally:
             self.depth -= 1
             if is_first:
-                self.end()
+                self.end(num_borrowed)
         self.has_answered |= operation not in NAMING or not stand_ins.is_stand_in(value)
+        if self.failure is not None and (not is_error or isinstance(value, ENDS)):
+            raise self.failure
         if is_error:
             name = operands[0] if operands else None
             raise self.tests.as_expected(value, operation, name) if self.tests else value
-        if self.tests:
-            self.tests.check_named(operation, operands, value)
         self.last = value,
         return value
 
-    def begin(self, operands: tuple[Any, ...]) -> Any:
-        """A question that no other is about: it begins anew, or tells what changed since the last."""
-        self.operands, self.num_borrowed = operands, len(self.borrowed)
-        if self.goes_on:
-            return self.crossing.alterations()
-        self.crossing.forget()
-        return None
-
-    def end(self) -> None:
-        """It is answered. Objects that came of it may hold on to what it passed: that stays known then."""
+    def end(self, num_borrowed: int) -> None:
+        """End a question of the first level; what it passed stays known where objects may hold it."""
         if self.tests:
             self.tests.after_call()
-        table = self.crossing.table
-        self.goes_on = 0 < len(table) <= MOST_KEPT and (
-            self.goes_on or len(self.borrowed) > self.num_borrowed)
+        self.goes_on = 0 < len(self.crossing.table) <= MOST_KEPT and (
+            self.goes_on or len(self.borrowed) > num_borrowed)
         if self.goes_on:
             self.crossing.watch()
 
     def answer_of(self, message: list[Any]) -> tuple[bool, Any]:
-        """Whether an answer is an error, and its value."""
+        """(whether it is an error, value) of an answer."""
         if len(message) != 6:
             raise BadMessage("no answer")
         kind, _begins, altered, events, rows, value = message
         if altered:
-            if self.tests:
-                self.tests.keep()
+            if self.tests and not self.tests.in_place:
+                self.tests.detach()
             self.crossing.alter(*altered)
+        self.gave_back = False
         value = self.crossing.read(value, rows)
         if self.tests:
             heard(events)
@@ -134,7 +132,7 @@ class Peer:
         self.link.send([kind, begins, altered, events, rows, written])
 
     def answer(self, message: list[Any]) -> None:
-        """Do what the other asks, and say what came of it."""
+        """Do what the other end asks, and send the result or the error."""
         is_first = self.depth == 0 and not self.strict
         if is_first and message[1:2] == [True]:
             self.crossing.forget()
@@ -142,23 +140,6 @@ class Peer:
             if message[2]:
                 self.crossing.alter(*message[2])
             self.crossing.watch()
-        name, operands, keywords = self.question_of(message)
-        self.depth += 1
-        try:
-            reply = "=", self.operations[name](*operands, **keywords)
-        except (LinkLost, MemoryError):
-            raise
-        except BaseException as error:
-            reply = "!", error
-        finally:
-            self.depth -= 1
-        try:
-            self.say(*reply, altered=self.crossing.alterations() if is_first else None)
-        except (TooLarge, RecursionError) as error:
-            self.say("!", RuntimeError(f"an answer that cannot be passed on: {message_of(error)}"))
-
-    def question_of(self, message: list[Any]) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-        """Operation, operands and keywords."""
         try:
             _kind, _begins, _altered, events, rows, question = message
             name, operands, keywords = self.crossing.read(question, rows)
@@ -168,10 +149,24 @@ class Peer:
             raise BadMessage("no question") from None
         if self.tests:
             heard(events)
-        return name, operands, keywords
+        self.depth += 1
+        try:
+            reply = "=", self.operations[name](*operands, **keywords)
+        except (LinkLost, MemoryError):
+            raise
+        except BaseException as error:
+            reply = "!", error
+            if self.tests and self.tests.fails(error):
+                self.failure = error
+        finally:
+            self.depth -= 1
+        try:
+            self.say(*reply, altered=self.crossing.alterations() if is_first else None)
+        except (TooLarge, RecursionError) as error:
+            self.say("!", RuntimeError(f"an answer that cannot be passed on: {message_of(error)}"))
 
     def lend(self, value: Any) -> int:
-        """The number under which the other knows what stays here."""
+        """The number by which the other end knows an object of this process."""
         number = self.numbers.get(id(value))
         if number is None:
             number = self.numbers[id(value)] = len(self.lent)
@@ -179,7 +174,7 @@ class Peer:
         return number
 
     def hand_out(self, value: Any) -> Any:
-        """How what is no plain data is written: by its number, here or there."""
+        """Write an object that is not plain data: by its number."""
         kind = type(value)
         write = self.crossing._write
         if isinstance(kind, ProgramClass) or isinstance(value, ProgramClass):
@@ -191,6 +186,8 @@ class Peer:
             return ["module", value.__name__]
         if (kind.__module__, kind.__name__) == MARK:
             return ["mark", value.name]
+        if kind is GivenError:
+            return ["type", "builtins", value.__name__]
         if issubclass(kind, INTERNAL):
             raise TooLarge(f"a {kind.__name__} does not cross")
         if issubclass(kind, (type, types.BuiltinFunctionType)) and self.strict and (
@@ -212,7 +209,7 @@ class Peer:
         return ["object", number, class_written]
 
     def class_written(self, kind: type) -> Any:
-        """A class by its number, and what the other needs to know of it, once."""
+        """Write a class by its number, with a description the first time."""
         if isinstance(kind, ProgramClass):
             return ["yours", kind._rh_class]
         number = self.lend(kind)
@@ -232,10 +229,10 @@ class Peer:
                 "__await__" in dir(kind), module]
 
     def error_written(self, error: BaseException, depth: int) -> Any:
-        """An error: its class, or the builtin one, its arguments, its text and its cause."""
+        """Write an error: class, builtin base, arguments, text and cause."""
         kind: Any = None
         number = 0
-        if not self.strict and getattr(builtins, type(error).__name__, None) is not type(error):
+        if getattr(builtins, type(error).__name__, None) is not type(error):
             kind, number = self.class_written(type(error)), self.lend(error)
         base: type = next(each for each in type(error).__mro__
                           if getattr(builtins, each.__name__, None) is each)
@@ -244,16 +241,17 @@ class Peer:
                 message_of(error), None if cause is None else self.error_written(cause, depth + 1)]
 
     def taken(self, written: list[Any]) -> Any:
-        """What the other handed over; of a class that it gives, tests make no objects of their own."""
+        """Read an object; the tests do not trust a class that came as an answer."""
         value = self.take(written)
         if self.strict and isinstance(value, ProgramClass) and not self.is_naming:
             value._rh_trusted = False
         return value
 
     def take(self, written: list[Any]) -> Any:
-        """What was written by number, or by a name that both know."""
+        """Read what `hand_out` wrote."""
         match written:
             case ["yours", int(number)] if number >= 0:
+                self.gave_back = True
                 return self.lent[number]
             case ["class", int(number), *_]:
                 return self.class_taken(*written[1:])
@@ -277,8 +275,8 @@ class Peer:
                 return getattr(sys.modules["dataclasses"], name)
             case ["builtin", str(name)] if not self.strict:
                 return operator.attrgetter(name)(builtins)
-            case ["type", *_]:
-                return self.crossing._read(written)
+            case ["type", str(module), str(name)]:
+                return named_type(module, name)
         raise BadMessage("what cannot be read")
 
     def class_taken(self, number: int, *description: Any) -> Any:
@@ -298,34 +296,39 @@ class Peer:
         specials = [each for each in specials if each in stand_ins.SPECIAL]
         try:
             made = stand_ins.class_of(number, str(name), kinds, specials, methods, doc, likeness)
-        except TypeError:                    # bases that do not go together, but for what this makes of them
+        except TypeError:                    # bases with conflicting layouts
             made = stand_ins.class_of(number, str(name), (), specials, methods, doc, likeness)
         made._rh_awaits = bool(awaits)
         self.classes[number] = made
         return made
 
     def stand_in_for(self, number: int, kind: Any) -> Any:
-        """The stand-in for an object, always the same."""
+        """The stand-in for an object; one per object."""
         if number not in self.borrowed:
             if not (isinstance(kind, ProgramClass) and issubclass(kind, StandIn)):
                 raise BadMessage("an object of no class")
-            made = object.__new__(kind)
+            made: Any = object.__new__(kind)
             object.__setattr__(made, "_rh_number", number)
             if getattr(kind, "_rh_awaits", False):
-                made = self.tests.awaited(made) if self.tests else made
+                made = self.awaited(made)
                 self.coroutines[id(made)] = number
             self.borrowed[number] = self.may_be_made = made
         elif self.strict and isinstance(taken := self.borrowed[number], StandIn):
             self.may_be_made = taken if stand_ins.is_made(taken) else None
-            object.__setattr__(taken, "_rh_made", False)         # now it is what the program gave
+            object.__setattr__(taken, "_rh_made", False)         # the program has returned it
         return self.borrowed[number]
+
+    async def awaited(self, stand_in: Any) -> Any:
+        """A coroutine that has the other end await its object."""
+        return self.ask("finish", stand_in)
 
     def error_taken(self, number: int, kind: Any, base: str, arguments: list[Any], text: str,
                     cause: Any) -> Any:
-        """An error of the other process, as one of this."""
+        """An error of the other process, as an error of this one."""
         known = getattr(builtins, base, None)
         if not (isinstance(known, type) and issubclass(known, BaseException)):
             raise BadMessage("an error of no class")
+        known = self.crossing.instead.get(known, known)
         owner = self.take(kind) if kind is not None else known
         if not issubclass(owner, BaseException):
             raise BadMessage("an error of no class")
@@ -349,7 +352,7 @@ class Peer:
 
 
 def heard(events: list[Any]) -> None:
-    """What the program printed, warned of and logged, done again here."""
+    """Repeat here what the program printed, warned of and logged."""
     for event in events if type(events) is list else ():
         kind, *parts = event if type(event) is list and len(event) > 1 else (None,)
         if kind in ("stdout", "stderr"):
@@ -363,7 +366,7 @@ def heard(events: list[Any]) -> None:
 
 
 def special(name: str, owner: Any, *operands: Any, **keywords: Any) -> Any:
-    """What a special method of an object gives, as the operator or function asks it."""
+    """Call a special method as its operator or built-in function does."""
     if name not in stand_ins.SPECIAL:
         raise AttributeError(name)
     if name in OPERATORS:

@@ -1,4 +1,4 @@
-"""The program's end of the link: does what the tests ask of its functions and objects, until they end."""
+"""The program's end of the link: answers its tests until they end."""
 
 import builtins
 import contextlib
@@ -18,13 +18,13 @@ from score.jobs.modules import function_of, run_module
 from score.jobs.peer import Peer, special
 from score.jobs.stand_ins import CHANGING, StandIn, is_stand_in, specials_of
 
-MOST_EVENTS = 10_000         # of one message: what is printed beyond is dropped
-# Functions of modules that change how both processes go on, and so are called in both.
+MOST_EVENTS = 10_000         # of one message; further events are dropped
+# Functions that are called in both processes, because they change how both go on.
 MIRRORED = {("random", "seed"), ("numpy.random", "seed"), ("sys", "setrecursionlimit")}
 
 
 class Stream(io.TextIOBase):
-    """stdin, stdout or stderr of the program, which are those of its tests."""
+    """A stream of the program, which is the one of its tests."""
 
     def __init__(self, peer: Peer, name: str) -> None:
         self.peer, self.stream = peer, name
@@ -47,7 +47,7 @@ class Stream(io.TextIOBase):
 
 
 def note(peer: Peer, event: list[Any]) -> None:
-    """Something that the tests will hear of with the next message."""
+    """Send an event to the tests with the next message."""
     if len(peer.events) < MOST_EVENTS:
         peer.events.append(event)
 
@@ -67,7 +67,7 @@ def serve_tests(code: CodeType, payload: bytes) -> bytes:
         "evaluate": lambda text, mode, names: evaluated(text, mode, {**namespace, **names}),
         "loads": lambda data: sys.modules["pickle"].loads(data)}
     peer = Peer(Link(), operations)
-    operations["subclass"] = functools.partial(subclass, peer)
+    operations |= {"subclass": functools.partial(subclass, peer), "dataclass": as_dataclass}
     sys.stdout, sys.stderr, sys.stdin = (Stream(peer, name) for name in ("stdout", "stderr", "stdin"))
     builtins.input = lambda prompt="": peer.ask("input", str(prompt))
     hear_warnings(peer)
@@ -78,49 +78,59 @@ def serve_tests(code: CodeType, payload: bytes) -> bytes:
         peer.link.send(["ready"])
         while True:
             peer.answer(peer.link.receive())
-    except LinkLost:        # tests that have ended, or took too long, are no error of the program
+    except LinkLost:        # the tests ended, or took too long
         return b""
 
 
 def signature_of(function: Any) -> list[Any]:
-    """Names, kinds, and what else there is to say, of a function's parameters."""
-    import inspect  # what asks for this has it loaded
+    """Name, kind, default and annotation of each parameter."""
+    import inspect  # loaded beforehand where it is used
     return [(each.name, int(each.kind), {name: value for name, value in (
         ("default", each.default), ("annotation", each.annotation)) if value is not each.empty})
         for each in inspect.signature(function).parameters.values()]
 
 
 async def awaited(value: Any) -> Any:
-    """What comes of anything that can be awaited."""
+    """The result of an awaitable."""
     return await value
 
 
 def finish(value: Any) -> Any:
-    """Run what the tests await to its end, in the one loop of this process."""
+    """Run an awaitable in this process's event loop."""
     loop = sys.modules["asyncio"].get_event_loop_policy().get_event_loop()
     return loop.run_until_complete(awaited(value))
 
 
 def subclass(peer: Peer, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> tuple[int, list[str]]:
-    """A class of the program's with methods of its tests; its number, and its special methods."""
+    """Derive a class with methods of the tests; its number, and its special methods."""
     def called(function: Any) -> Any:
         return lambda *arguments, **keywords: function(*arguments, **keywords)
-    names = {key: called(value) if is_stand_in(value) and callable(value) and not isinstance(value, type)
-             else value for key, value in body.items()}
+
+    def member(value: Any) -> Any:
+        if isinstance(value, property):
+            return property(called(value.fget))
+        is_function = is_stand_in(value) and callable(value) and not isinstance(value, type)
+        return called(value) if is_function else value
+    names = {key: member(value) for key, value in body.items()}
     made = types.new_class(name, bases, exec_body=lambda space: space.update(names))
     peer.described.add(number := peer.lend(made))
     return number, specials_of(made)
 
 
+def as_dataclass(kind: type, options: dict[str, Any]) -> list[str]:
+    """Make a dataclass of a class that the tests derived; its special methods."""
+    return specials_of(sys.modules["dataclasses"].dataclass(kind, **options))
+
+
 def elsewhere(module: str, name: str, arguments: tuple[Any, ...]) -> None:
-    """Call what is called in both processes."""
+    """Call a function that takes effect in both processes."""
     if (module, name) in MIRRORED and module in sys.modules:
         with contextlib.suppress(ValueError):
             getattr(sys.modules[module], name)(*arguments)
 
 
 def patch(module: str, name: str, value: Any) -> None:
-    """Put into a module what the tests put there; in place of what is theirs, this process has its own."""
+    """Patch a module as the tests did; an object of this process replaces its own stand-in."""
     if module in sys.modules:
         parts = vars(sys.modules[module])
         own = originals.setdefault((module, name), parts.get(name))
@@ -131,7 +141,7 @@ originals: dict[tuple[str, str], Any] = {}
 
 
 def hear_warnings(peer: Peer) -> None:
-    """Have the tests hear of warnings, and of what is logged."""
+    """Send warnings and log records to the tests."""
     def warned(message: Any, category: type, *_more: Any, **_options: Any) -> None:
         note(peer, ["warning", category.__name__, str(message)])
     warnings.simplefilter("always")
@@ -140,3 +150,4 @@ def hear_warnings(peer: Peer) -> None:
         handler = logging.Handler()
         handler.emit = lambda record: note(peer, ["log", record.name, record.levelno, record.getMessage()])
         logging.getLogger().addHandler(handler)
+        logging.getLogger().setLevel(logging.DEBUG)          # the tests' loggers filter

@@ -1,4 +1,4 @@
-"""Stand-ins for objects that stay in the other process: what is done to one is asked of its owner there.
+"""Stand-ins for objects that stay in the other process and are asked there.
 
 What a test may do to a stand-in is what could be right. It is never equal to plain data; arithmetic, order
 and `in` with plain data are refused, but for objects that the test itself made of a class that it names,
@@ -17,24 +17,24 @@ BINARY = [f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in (
     "or")]
 BINARY += ["__divmod__", "__rdivmod__"]
 SUMS = ("__add__", "__radd__", "__iadd__")
-# Nothing in their operands, if there are any, says what a test expects.
+# Their operands do not reveal what a test expects.
 FREE = ("__len__", "__iter__", "__next__", "__reversed__", "__getitem__", "__setitem__", "__delitem__",
         "__bool__", "__repr__", "__str__", "__format__", "__bytes__", "__int__", "__float__", "__complex__",
         "__index__", "__round__", "__trunc__", "__floor__", "__ceil__", "__abs__", "__neg__", "__pos__",
         "__invert__", "__call__", "__enter__", "__exit__", "__aiter__", "__anext__", "__aenter__",
         "__aexit__", "__copy__", "__deepcopy__")
 SPECIAL = frozenset({*ORDER, *BINARY, *FREE, "__eq__", "__ne__", "__hash__", "__contains__", "__await__"})
-# Methods by which plain data is asked about an argument: an object that is none does not have them.
+# Methods of plain data that take an expected value; objects of the program do not have them.
 QUESTIONS = frozenset((
     "startswith", "endswith", "issubset", "issuperset", "isdisjoint", "count", "index", "find", "rfind",
     "rindex", "intersection", "difference", "union", "symmetric_difference", "equals"))
-# Names with underscores that may be asked for; by others libraries ask an object to answer in their place.
+# Double-underscore names that are asked for; others are hooks of libraries.
 ASKED = frozenset(f"__{name}__" for name in (
     "name", "qualname", "doc", "dict", "annotations", "defaults", "kwdefaults", "members", "wrapped",
     "dataclass_fields", "match_args", "slots", "notes"))
 VALUES: tuple[Any, ...] = (bool, int, float, complex, str, bytes, tuple, frozenset)     # their value crosses
 CHANGING: tuple[Any, ...] = (list, dict, set, bytearray)             # their value is asked for
-# What a stand-in passes for when its class is asked for: things of the interpreter that are no data.
+# Interpreter types that a stand-in may report as its `__class__`.
 LIKENESSES = {kind.__name__: kind for kind in (
     types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.GeneratorType, types.CoroutineType,
     types.AsyncGeneratorType, map, filter, zip, enumerate, reversed, functools.partial, property)}
@@ -44,11 +44,28 @@ class Failed(BaseException):
     """What `fail` of pytest raises, which no `except Exception` of a test catches."""
 
 
+class GivenError(type):
+    """The class of what tests get where the program gives them AssertionError, Exception or BaseException.
+
+    These are no objects of it, so no `except` that the program names passes over them.
+    """
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls.__base__
+
+    def __hash__(cls) -> int:
+        return hash(cls.__base__)
+
+
+GIVEN_ERRORS: dict[Any, Any] = {kind: GivenError(kind.__name__, (kind,), {"__module__": "builtins"})
+                                for kind in (AssertionError, Exception, BaseException)}
+
+
 class ProgramClass(type):
     """The class of stand-ins for classes of the other process."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], **_options: Any) -> Any:
-        if "_rh_class" not in names:                  # a class statement of this process, on a stand-in
+        if "_rh_class" not in names:                  # a class statement with a stand-in as base
             return subclass(name, bases, names)
         return super().__new__(cls, name, bases, names)
 
@@ -64,7 +81,7 @@ class ProgramClass(type):
             raise AttributeError(name)
         found: Any = peer.ask("getattr", cls, name)
         if issubclass(type(found), StandIn) and f"{cls.__name__}.{name}" in cls._rh_makers:
-            # What is called so makes an object; the same function by another name gives one.
+            # Called by this name, it counts as constructing an object.
             return lambda *arguments, **keywords: as_made(found(*arguments, **keywords), cls)
         return found
 
@@ -87,7 +104,7 @@ class StandIn:
     """An object of the other process."""
 
     __slots__ = ("__weakref__", "_rh_made", "_rh_number")
-    _rh_likeness = None      # an annotation would be one of every stand-in
+    _rh_likeness = None      # without an annotation, which every stand-in would inherit
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -125,16 +142,16 @@ class Doc:
         return self.of_class if owner is None else peer.ask("getattr", owner, "__doc__")
 
 
-peer: Any = None            # the one end of the link that this process is, once it is there
+peer: Any = None            # this process's end of the link
 
 
 def is_inner(name: str) -> bool:
-    """True of a name that nobody asks another process for."""
+    """True for a name that is never asked of another process."""
     return name.startswith("_rh_") or (name.startswith("__") and name not in ASKED)
 
 
 def is_made(value: Any) -> bool:
-    """True of what the test itself made of a class of the program that it names."""
+    """True for an object that the test constructed from a class of the program that it names."""
     try:
         return bool(object.__getattribute__(value, "_rh_made"))
     except AttributeError:
@@ -152,7 +169,7 @@ def as_made(value: Any, kind: Any) -> Any:
 
 
 def is_stand_in(value: Any) -> bool:
-    """True of anything that another process owns."""
+    """True for an object of another process."""
     return isinstance(type(value), ProgramClass) or isinstance(value, ProgramClass)
 
 
@@ -167,6 +184,8 @@ def forwarder(name: str) -> Callable[..., Any]:
 
     def compared(self: Any, other: Any, *more: Any) -> Any:
         if peer.strict and not (is_stand_in(other) or is_made(self)):
+            if name in ORDER and type(other).__module__ == "builtins":       # NotImplemented would be true
+                raise TypeError(f"'{name}' between an object of the program and plain data")
             return NotImplemented
         keeps_kind = is_made(self) and name not in ORDER and (name in SUMS or not is_stand_in(other))
         return as_made(special(self, other, *more), keeps_kind and type(self))
@@ -175,8 +194,8 @@ def forwarder(name: str) -> Callable[..., Any]:
         if self is other or not peer.strict or is_stand_in(other):
             return peer.ask("special", name, self, other)
         if not type(self)._rh_changing:
-            return NotImplemented
-        same = peer.ask("plain", self) == other            # of a list of its own kind, the items
+            return name == "__ne__" if type(other).__module__ == "builtins" else NotImplemented
+        same = peer.ask("plain", self) == other            # compare the contents of a list
         return same if name == "__eq__" else not same
 
     def contains(self: Any, item: Any) -> Any:
@@ -185,13 +204,12 @@ def forwarder(name: str) -> Callable[..., Any]:
         return any(each is item or each == item for each in self)
 
     def left(self: Any, kind: Any, error: Any, _trace: Any) -> Any:
-        own = isinstance(error, (AssertionError, Failed)) and not hasattr(error, "raised_by_program")
-        swallows = peer.ask("special", name, self, *((None, None) if own else (kind, error)), None)
-        last = peer.tests.asserted.pop(id(self), 0) if peer.strict else 0
-        if own or (error is not None and error.__traceback__.tb_lineno <= last):
-            # What a test asserts is not for the program to hear of, or to pass over.
-            return unheard(swallows) if name == "__aexit__" else False
-        return swallows
+        # Only an error that the tests raise on purpose may be passed over: any other may be due to the
+        # program. What they assert is not for it to hear of.
+        if not peer.strict or error is None or peer.tests.is_meant(error):
+            return special(self, kind, error, None)
+        swallows = special(self, *((None, None) if peer.tests.fails(error) else (kind, error)), None)
+        return unheard(swallows) if name == "__aexit__" else False
 
     if name in ("__exit__", "__aexit__"):
         return left
@@ -266,22 +284,30 @@ def forwarded(specials: list[str]) -> dict[str, Any]:
 
 
 def subclass(name: str, bases: tuple[type, ...], names: dict[str, Any]) -> Any:
-    """A class of this process on one of the other, which makes it there, with these methods as callbacks."""
+    """Derive a class from one of the other process, where it is made with these methods as callbacks."""
     body = {key: value for key, value in names.items()
             if key not in ("__classcell__", "__module__", "__qualname__")}
     number, specials = peer.ask("subclass", name, bases, body)
     own: dict[str, Any] = {"_rh_class": number, "_rh_trusted": name[:1].isupper(), "_rh_likeness": None,
                            "_rh_changing": any(getattr(base, "_rh_changing", False) for base in bases),
                            "__module__": "tests", "__slots__": ()}
-    own |= forwarded(specials) | {key: names[key] for key in ("__classcell__",) if key in names}
+    own |= forwarded(specials) | {key: value for key, value in names.items() if key == "__classcell__" or (
+        isinstance(value, (types.FunctionType, property)) and not key.startswith("__"))}
     made = type.__new__(ProgramClass, name, bases, own)
     peer.classes[number] = made
     return made
 
 
+def as_dataclass(kind: Any, **options: Any) -> Any:
+    """`dataclass` on a class of the other process, which makes it one there."""
+    for name, value in forwarded(peer.ask("dataclass", kind, options)).items():
+        type.__setattr__(kind, name, value)
+    return kind
+
+
 def signature_of(function: Any) -> Any:
     """The parameters of a function of the other process."""
-    import inspect  # what asks for this has it loaded
+    import inspect  # loaded beforehand where it is used
     return inspect.Signature([inspect.Parameter(name, kind, **default)
                               for name, kind, default in peer.ask("signature", function)])
 

@@ -1,9 +1,8 @@
-"""The tests' end of the link: runs tests that have stand-ins for the program, and says how each ended."""
+"""The tests' end of the link: runs tests on stand-ins for the program, and reports how each ended."""
 
 import builtins
 import contextlib
 import json
-import operator
 import os
 import re
 import sys
@@ -12,37 +11,33 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-import numpy as np
-
 from score.jobs import evaluation
+from score.jobs.evaluation import ABSENT
 from score.jobs.link import Link, LinkLost
 from score.jobs.modules import failed_at, message_of
 from score.jobs.peer import Peer, special
 from score.jobs.program_end import MIRRORED
-from score.jobs.stand_ins import ProgramClass, is_stand_in
-from score.protocol.crossing import BadMessage, Crossing, TooLarge
+from score.jobs.stand_ins import Failed, ProgramClass, is_stand_in
+from score.protocol.crossing import BadMessage, Crossing, TooLarge, items_of
 
 TEXT_CAPS = (500, 100, 20, 0)        # characters of a test's message: as many as leave room for all tests
-# What leads from an object of the tests to their text and their values.
+# Attributes that lead from an object of the tests to their code and values.
 INNER = re.compile(r"__|(gi|cr|ag|f|tb|co|func)_")
 FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.MethodDescriptorType,
              types.WrapperDescriptorType, types.MethodWrapperType, types.ClassMethodDescriptorType)
-# Errors that iterating and `hasattr` take for an ordinary end, in the methods of tests that they call.
+# Errors that iteration and `hasattr` swallow, and the methods of tests in which they do.
 SWALLOWED: tuple[tuple[type[Exception], str], ...] = (
     (IndexError, "__getitem__"), (AttributeError, "__getattr__"))
-CATCH_ALL = {id(AssertionError), id(Exception), id(BaseException)}
 MODULES = {"np": "numpy"}
 PATCHED = ("builtins", "time", "random", "os", "math", "datetime", "secrets", "uuid")
-SOURCES = ("program.py", "test")     # what the code of tests is compiled as
 
 
 class Names(dict[str, Any]):
-    """The names of the tests; those that they lack are the program's, but for builtins and modules."""
+    """The tests' globals; a name that is missing is a builtin, a module, or the program's."""
 
     def __init__(self, peer: Peer, entry_point: str, classes: list[str]) -> None:
         super().__init__(__name__="tests")
-        self.classes = classes       # of the program, or their methods, whose objects the tests use as such
-        self.was_asked = False       # for a name: one that is not there is the program's fault
+        self.classes = classes       # whose objects the tests use as such
         self.peer, self.entry_point = peer, entry_point.partition(".")[0]
 
     def __missing__(self, name: str) -> Any:
@@ -52,7 +47,6 @@ class Names(dict[str, Any]):
             module = MODULES.get(name, name)
             if module in sys.modules and not module.startswith(("score", "tests")):
                 return sys.modules[module]
-        self.was_asked = True
         value = self.peer.ask("entry") if name == "candidate" else self.peer.ask("name", name)
         if name in ("candidate", self.entry_point) and not callable(value):
             raise blamed(TypeError(f"{name} is no function"))
@@ -65,36 +59,38 @@ class Names(dict[str, Any]):
 
 
 def parts_of_modules() -> dict[tuple[str, str], Any]:
-    """What there is in the modules that tests patch."""
+    """The contents of modules that tests patch."""
     parts = {(module, name): value for module in PATCHED if module in sys.modules
              for name, value in vars(sys.modules[module]).items() if not name.startswith("_")}
     return parts | {("os", "environ"): dict(os.environ)}
 
 
 class TestsEnd:
-    """What tests know of the program: their end of the link, and arguments as they were handed in."""
+    """The state of a run of tests, and what the program may ask of them."""
 
-    def __init__(self, entry_point: str, classes: list[str], *, stops: bool) -> None:
-        self.stops = stops           # whether the tests expect StopIteration of a call
-        self.before: dict[int, tuple[Any, Any]] = {}       # what was altered, and a copy of it before, by id
-        self.has_kept = False        # in the present call
-        self.parts: Any = None       # of modules, as the program has them, where they may be patched
-        self.asserted: dict[int, int] = {}       # by id of what `with` enters: its last line that asserts
+    def __init__(self, order: dict[str, Any]) -> None:
+        self.stops = order["stops"]          # whether the tests expect StopIteration of a call
+        # Lines that raise on purpose, by what their source is compiled as.
+        self.meant = {f"test {place}" if place else "setup": lines
+                      for place, lines in enumerate(order["meant"])}
+        self.in_place = any(order["in_place"])         # whether tests see the program's changes to arguments
+        self.parts: Any = None       # contents of patched modules, as the program has them
+        self.written: list[tuple[Any, str, Any]] = []      # in this call: object, attribute, former value
         self.peer = Peer(Link(), {
             "call": self.of_lent(lambda function, operands, keywords: function(*operands, **keywords)),
             "special": self.of_lent(special, 1),
-            "getattr": self.of_lent(read_attribute), "setattr": self.of_lent(write_attribute),
+            "getattr": self.of_lent(read_attribute), "setattr": self.of_lent(self.set_attribute),
             "stdin": lambda name, size: {"read": sys.stdin.read, "readline": sys.stdin.readline}[name](size),
             "input": lambda prompt: dict.get(self.names, "input", builtins.input)(prompt),
             "finish": self.of_lent(step_through)}, self)
-        self.names = Names(self.peer, entry_point, classes)
+        self.names = Names(self.peer, order["entry_point"], order["classes"])
 
     def before_call(self) -> None:
-        """Have the other process do what was put in place of parts of modules since."""
+        """Pass on what the tests patched in modules since the last call."""
         if self.parts is None:
             return
         known, now = self.parts, parts_of_modules()
-        self.parts = None            # what this asks for is no news
+        self.parts = None            # asking does not recurse
         try:
             for (module, name), value in now.items():
                 before = known.get((module, name))
@@ -104,7 +100,7 @@ class TestsEnd:
             self.parts = now
 
     def of_lent(self, operation: Callable[..., Any], place: int = 0) -> Callable[..., Any]:
-        """The operation on what the tests passed to the program, and on nothing else that it could name."""
+        """Restrict an operation to objects that the tests passed to the program."""
         def checked(*operands: Any, **keywords: Any) -> Any:
             what = operands[place]
             is_class_of_it = isinstance(what, type) and what.__module__ != "tests" and (
@@ -114,118 +110,91 @@ class TestsEnd:
             return operation(*operands, **keywords)
         return checked
 
-    def keep(self) -> None:
-        """Remember what the program was handed, which it altered."""
-        peer = self.peer
-        table = peer.crossing.table
-        arrays = [whole for each in table if type(each) is np.ndarray
-                  if (whole := whole_of(each)) is not each and whole.flags.c_contiguous]
-        handed = *peer.operands, *table, *arrays
-        pairs = zip(flat(handed), flat(self.copied(handed)), strict=True)
-        anew = set(map(id, [*flat(peer.operands), *arrays]))
-        self.before |= {id(mine): (mine, copy) for mine, copy in pairs
-                        if id(mine) in anew or id(mine) not in self.before}
-        self.has_kept = True
+    def detach(self) -> None:
+        """Let the program's changes go to copies of its arguments."""
+        crossing = self.peer.crossing
+        mine = tuple(crossing.table[place] for place in crossing.own)
+        kept = [(each, items_of(each)) for each in mine]
+        for place, each, copy in zip(crossing.own, mine, deep_copies(mine), strict=True):
+            crossing.table[place] = copy
+            crossing.places[id(copy)] = place
+            crossing.shadows[id(each)] = copy, kept
+        crossing.own.clear()
 
-    def copied(self, value: Any) -> Any:
-        """The value with containers of its own, what is no plain data as it is."""
-        hand_out = self.peer.hand_out
-        return Crossing(hand_out, self.mirrored).read(*Crossing(hand_out, self.mirrored).write(value))
-
-    def mirrored(self, written: list[Any]) -> Any:
-        """What this process itself wrote by number."""
-        if written[0] == "yours":
-            return self.peer.borrowed.get(written[1], self.peer.classes.get(written[1]))
-        return self.peer.lent[written[1]] if written[0] in ("object", "class", "value") else None
+    def set_attribute(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute of an object of the tests, or one that a class of theirs lacks, but no method."""
+        is_class = isinstance(owner, type)
+        kind, before = owner if is_class else type(owner), getattr(owner, name, ABSENT)
+        is_closed = is_mock(owner) or is_function(owner) or kind.__module__ != "tests"
+        is_set = before is not ABSENT if is_class else callable(getattr(kind, name, None))
+        if INNER.match(name) or is_closed or is_set:
+            raise AttributeError(name)
+        if is_class and is_stand_in(value) and not isinstance(value, type):
+            setattr(owner, name, lambda *arguments, **keywords: value(*arguments, **keywords))  # a method
+        else:
+            setattr(owner, name, value)
+        if not self.in_place and not is_class:
+            self.written.append((owner, name, before))
 
     def after_call(self) -> None:
-        """A call ended: what it was handed and did not alter is as it was."""
-        if self.before and not self.has_kept:
-            for argument in flat(self.peer.operands):
-                self.before.pop(id(argument), None)
-        self.has_kept = False
+        """Undo the attributes that a call set, unless it returned an object of the tests."""
+        while self.written:
+            owner, name, before = self.written.pop()
+            if not self.peer.gave_back:
+                delattr(owner, name) if before is ABSENT else setattr(owner, name, before)
 
-    def as_it_was(self, value: Any, is_read_later: bool = False) -> Any:
-        """A value with the arguments in it as they were handed in, to compare an answer with."""
-        value = restored(value, self.before, {}) if self.before else value
-        return self.copied(value) if is_read_later else value
+    def is_meant(self, error: BaseException) -> bool:
+        """True for an error that a single statement of the tests raises whatever the program does."""
+        frames, trace = [], error.__traceback__
+        while trace is not None:
+            if (source := trace.tb_frame.f_code.co_filename) in self.meant:
+                frames.append(trace.tb_lineno in self.meant[source])
+            trace = trace.tb_next
+        return frames == [True]
 
-    def asserts(self, entered: Any, line: int) -> Any:
-        """What a `with` enters: of its block, no error may be passed over up to this line."""
-        if is_stand_in(entered):
-            self.asserted[id(entered)] = line
-        return entered
-
-    def check_named(self, operation: str, operands: tuple[Any, ...], value: Any) -> None:
-        """No name of the program is that of an error by which tests fail, which an `except` would catch."""
-        is_error = operation == "name" or (operation == "getattr" and operands[-1][:1].isupper())
-        if is_error and not CATCH_ALL.isdisjoint(map(id, flat(value))):
-            raise blamed(TypeError(f"{operands[-1]} is no error of the program's own"))
-
-    def awaited(self, stand_in: Any) -> Any:
-        """What tests await in place of something that the program awaits."""
-        async def wait() -> Any:
-            return self.peer.ask("finish", stand_in)
-        return wait()
+    def fails(self, error: BaseException) -> bool:
+        """True for a failed assertion of the tests, which the program may not catch."""
+        return isinstance(error, (AssertionError, Failed)) and not (
+            hasattr(error, "raised_by_program") or self.is_meant(error))
 
     def as_expected(self, error: BaseException, operation: str, name: Any) -> BaseException:
-        """The program's error, unless it would pass for an ordinary end of what the tests do."""
+        """The program's error; a RuntimeError if Python would take it for the end of an iteration."""
         if isinstance(error, (StopIteration, StopAsyncIteration)) and not self.stops and (
                 operation, name) != ("special", "__next__") and operation != "finish":
             return blamed(RuntimeError(f"the program raised {type(error).__name__}: {message_of(error)}"))
         for kind, method in SWALLOWED:
             frame = sys._getframe(1) if isinstance(error, kind) else None
             while frame is not None:
-                if frame.f_code.co_name == method and frame.f_code.co_filename in SOURCES:
+                if frame.f_code.co_name == method and frame.f_code.co_filename in self.meant:
                     return blamed(RuntimeError(message_of(error)))
                 frame = frame.f_back
         return error
 
 
-def restored(value: Any, before: dict[int, tuple[Any, Any]], seen: dict[int, bool]) -> Any:
-    """The value, or a copy of it where containers in it have been altered since."""
-    if id(value) in before:
-        return before[id(value)][1]
-    if type(value) is np.ndarray and id(whole := whole_of(value)) in before:
-        start = value.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
-        return np.ndarray(value.shape, value.dtype, before[id(whole)][1], start, value.strides)
-    if type(value) not in (list, tuple, dict) or seen.setdefault(id(value), False):
-        return value
-    seen[id(value)] = True
-    items = list(value.values() if type(value) is dict else value)
-    now = [restored(item, before, seen) for item in items]
-    if all(map(operator.is_, now, items)):
-        return value
-    return dict(zip(value, now, strict=True)) if type(value) is dict else type(value)(now)
+def deep_copies(containers: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Copies of containers and of those in them; other objects stay the same."""
+    others: list[Any] = []
 
-
-def whole_of(array: np.ndarray) -> np.ndarray:
-    """The array that holds the memory of a view."""
-    while type(array.base) is np.ndarray:
-        array = array.base
-    return array
+    def hand_out(value: Any) -> list[Any]:
+        others.append(value)
+        return ["other", len(others) - 1]
+    written = Crossing(hand_out, list).write(containers)
+    return tuple(Crossing(hand_out, lambda found: others[found[1]]).read(*written))
 
 
 def blamed(error: BaseException) -> BaseException:
-    """An error that the program raised."""
+    """Mark an error as raised by the program."""
     error.raised_by_program = True  # type: ignore[attr-defined]
     return error
 
 
-def flat(values: Any) -> list[Any]:
-    """The items of tuples, and of tuples in them."""
-    if type(values) is not tuple:
-        return [values]
-    return [values, *(each for value in values for each in flat(value))]
-
-
 def is_function(value: Any) -> bool:
-    """True of what may be called and no more."""
+    """True for plain callables."""
     return isinstance(value, FUNCTIONS) or type(value).__module__ == "functools"
 
 
 def read_attribute(owner: Any, name: str, *default: Any) -> Any:
-    """An attribute of what the tests passed, but none that leads to the tests themselves."""
+    """Read an attribute of an object of the tests, unless it leads to the tests themselves."""
     if name == "__name__" and isinstance(owner, (type, *FUNCTIONS)):
         return str(owner.__name__)
     of_mock = is_mock(owner) and name in dir(sys.modules["unittest.mock"].Mock)
@@ -237,22 +206,9 @@ def read_attribute(owner: Any, name: str, *default: Any) -> Any:
 
 
 def is_mock(value: Any) -> bool:
-    """True of a mock, of a class of mocks and of an object of a class that derives from one."""
+    """True for mocks and for classes of mocks."""
     kind = value if isinstance(value, type) else type(value)
     return any(base.__module__ == "unittest.mock" for base in kind.__mro__)
-
-
-def write_attribute(owner: Any, name: str, value: Any) -> None:
-    """Set an attribute of an object of the tests, or one that a class of theirs lacks, but no method."""
-    kind = owner if isinstance(owner, type) else type(owner)
-    is_closed = is_mock(owner) or is_function(owner) or kind.__module__ != "tests"
-    is_set = hasattr(owner, name) if kind is owner else callable(getattr(kind, name, None))
-    if INNER.match(name) or is_closed or is_set:
-        raise AttributeError(name)
-    if kind is owner and is_stand_in(value) and not isinstance(value, type):
-        setattr(owner, name, lambda *arguments, **keywords: value(*arguments, **keywords))       # a method
-    else:
-        setattr(owner, name, value)
 
 
 def step_through(coroutine: Any) -> Any:
@@ -265,7 +221,7 @@ def step_through(coroutine: Any) -> Any:
 
 
 def mirror(peer: Peer) -> None:
-    """Have seeds and the like take effect in both processes."""
+    """Make seeds and the like take effect in both processes."""
     def both(module: str, name: str, here: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any) -> Any:
             peer.ask("elsewhere", module, name, arguments)
@@ -276,39 +232,38 @@ def mirror(peer: Peer) -> None:
             setattr(sys.modules[module], name, both(module, name, getattr(sys.modules[module], name)))
 
 
-def run_tests(code: CodeType, payload: bytes, room: int) -> bytes:
-    """Run tests against the program behind the link; `room` bytes are there to say how each of them ended."""
+def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
+    """Run tests against the program behind the link; the report has `room` bytes."""
     order = json.loads(payload)
-    end = TestsEnd(order["entry_point"], order["classes"], stops=order["stops"])
-    peer, names = end.peer, end.names
+    end = TestsEnd(order)
+    peer, names, num_units = end.peer, end.names, len(order["sources"]) - 1
     try:
-        while (message := peer.link.receive())[:1] == ["?"]:        # it reads its stdin before any test
+        while (message := peer.link.receive())[:1] == ["?"]:        # the program reads stdin at its top level
             peer.answer(message)
         if message != ["ready"]:
             raise LinkLost("no program")
     except (LinkLost, BadMessage):
-        return encode_units([["", "the program did not start", "lost"]] * len(order["units"]), room)
+        return encode_units([["", "the program did not start", "lost"]] * num_units, room)
     mirror(peer)
     end.parts = parts_of_modules() if "unittest.mock" in sys.modules else None
     try:
-        compiled = [compile(unit, "test", "exec", dont_inherit=True) for unit in order["units"]]
-        names.update(order.get("names", {}), _as_it_was_=end.as_it_was,
-                     _asserts_=end.asserts)
-        evaluation.patch(peer, names, [code, *compiled])
+        code, *units = [compile(source, name, "exec", dont_inherit=True)
+                        for source, name in zip(order["sources"], end.meant, strict=True)]
+        names.update(order.get("names", {}))
+        evaluation.patch(peer, names, [code, *units])
         sys.modules["tests"] = types.ModuleType("tests")
         exec(code, names)
     except BaseException as error:
-        has_asked = peer.has_answered or names.was_asked
-        whose = "lost" if peer.is_lost else whose_fault(error, peer) if has_asked else "tests"
+        whose = "lost" if peer.is_lost else whose_fault(error, peer) if peer.has_asked else "tests"
         failed = [type(error).__name__, message_of(error), whose]
-        return encode_units([failed] * len(order["units"]), room)
-    return encode_units([run_unit(unit, end) for unit in compiled], room)
+        return encode_units([failed] * num_units, room)
+    return encode_units([run_unit(*each, end) for each in zip(units, order["in_place"], strict=True)], room)
 
 
-def run_unit(unit: CodeType, end: TestsEnd) -> Any:
-    """One test: 1 if it passed, else [error name, message, whose fault it is], `lost` where the link is."""
+def run_unit(unit: CodeType, in_place: bool, end: TestsEnd) -> Any:
+    """Run one test: 1 if it passed, else [error name, message, whose fault: program, assertion or lost]."""
     peer = end.peer
-    peer.is_lost, peer.last = False, ()
+    peer.is_lost, peer.has_asked, peer.last, end.in_place = False, False, (), in_place
     verdict: Any = 1
     try:
         exec(unit, end.names)
@@ -319,23 +274,25 @@ def run_unit(unit: CodeType, end: TestsEnd) -> Any:
 
 
 def account_of(error: BaseException, peer: Peer) -> str:
-    """Of an assertion that says nothing itself: its line, and what the program had answered last."""
+    """For an assertion without a message: its line, and the program's last answer."""
     if not isinstance(error, AssertionError):
         return ""
-    with contextlib.suppress(BaseException):      # more digits than Python writes, an object's repr
+    with contextlib.suppress(BaseException):      # repr may fail
         return failed_at(error) + "".join(f", {value!r}" for value in peer.last)
     return failed_at(error)
 
 
 def whose_fault(error: BaseException, peer: Peer) -> str:
-    """The program's, by raising it or by what it answered, or that of tests which cannot be run from here."""
+    """Whose fault an error is: `program` (it raised it), `assertion`, or `tests` (they cannot run)."""
     if isinstance(error, TooLarge):
         return "assertion" if peer.has_answered else "tests"
+    if isinstance(error, ImportError) and not peer.has_asked:
+        return "tests"
     return "program" if hasattr(error, "raised_by_program") else "assertion"
 
 
 def encode_units(units: list[Any], room: int) -> bytes:
-    """The verdicts as JSON with messages as long as there is room for; a program cannot make it too long."""
+    """The report as JSON, with messages cut so that it fits."""
     for cap in TEXT_CAPS:
         cut = [unit if unit == 1 else [unit[0], unit[1][:cap], unit[2]] for unit in units]
         if len(body := json.dumps(cut).encode()) <= room:

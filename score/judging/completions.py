@@ -1,4 +1,4 @@
-"""Completions together with what judging them needs: the task of each, and how its prompt was augmented."""
+"""Completions with what judging needs: the task, and how the prompt was augmented."""
 
 import json
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Questions:
         rows = warehouse.read("tasks", columns=["task_id", "kind", "payload"],
                               task_ids={row["task_id"] for row in self.prompts.values()})
         self.payloads = {row["task_id"]: row for row in rows.to_pylist()}
-        self.tasks: dict[str, Task] = {}                    # of the part in hand
+        self.tasks: dict[str, Task] = {}                    # of the current part
 
     def items(self, completions: pa.Table) -> list[Item]:
         """What to judge, in the order of the rows; StageError where a row has no prompt or no task."""

@@ -1,4 +1,4 @@
-"""Golden answers: judged first, in the very lanes that will be used; an answer that fails stops the stage."""
+"""Golden answers: judged first, in the same lanes; one wrong verdict stops the stage."""
 
 import math
 from collections.abc import Container

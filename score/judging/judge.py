@@ -25,7 +25,7 @@ STORED = ("finish_reason", "num_completion_tokens", "sample_index", "group_id", 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What became of the program of one completion, and what that is worth."""
+    """Outcome and measures of one completion."""
 
     outcome: Outcome
     measures: Measures

@@ -23,7 +23,7 @@ def ngram_shares(tokens: np.ndarray, lengths: np.ndarray, size: int) -> tuple[np
     num_places = int(places.max()) + 1
     grams, num_grams_at_most = places[starts], num_places
     for step in range(1, size):
-        if num_grams_at_most * num_places * num_rows >= LARGEST:     # sorting is the work, so rarely
+        if num_grams_at_most * num_places * num_rows >= LARGEST:     # sorting is slow, so rarely
             grams = ranks(grams)
             num_grams_at_most = int(grams.max()) + 1
         grams = grams * num_places + places[starts + step]

@@ -23,7 +23,7 @@ class OutputLimit(Exception):
 
 
 class Lane(NamedTuple):
-    """What a lane has for its children, and holds them to. `dataclasses` would add 900 KiB to every fork."""
+    """Settings and limits of a lane's children. `dataclasses` would add 900 KiB to every fork."""
 
     pid: int
     lockdown: Lockdown
@@ -48,7 +48,7 @@ def run_child(files: tuple[int, ...], link_fd: int, job: list[int], place: int, 
 
 def prepare(files: tuple[int, ...], link_fd: int, job: list[int], place: int,
             lane: Lane) -> tuple[Handler, bytes, bytes]:
-    """All that comes before foreign code; what runs the job, its source and its payload."""
+    """Do everything that comes before foreign code; return handler, source and payload."""
     lane.lockdown.die_with_lane(lane.pid, lane.last_cpu_limit)
     kind, seed, names_bytes, source_bytes, payload_bytes = job
     content = os.pread(files[0], names_bytes + source_bytes + payload_bytes, 0)
@@ -86,7 +86,7 @@ def answer(handler: Handler, source: bytes, payload: bytes) -> bytes:
 
 
 def failure(error: BaseException, phase: str) -> bytes:
-    """The frame of an error; what it looks like is foreign code too."""
+    """The frame of an error; its name and text are foreign code."""
     error_class, message = classify(error, phase), message_of(error)
     name = error.flaw if isinstance(error, InvalidOutput) else type(error).__name__
     try:
@@ -96,7 +96,7 @@ def failure(error: BaseException, phase: str) -> bytes:
 
 
 def line_of(error: BaseException) -> str:
-    """The innermost line of the program that an error passed, as what stands before the message."""
+    """The innermost line of the program in a traceback, as a prefix of the message."""
     trace, line = error.__traceback__, 0
     while trace is not None:
         line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == PROGRAM else line

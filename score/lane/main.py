@@ -47,7 +47,7 @@ def main(config: dict[str, Any]) -> None:
     layers = doors.enter_lane()
     warnings.simplefilter("ignore")
     rehearse(ready)
-    os.dup2(1, 2)            # what went wrong so far was for the scorer to read; from here on, nothing is
+    os.dup2(1, 2)            # the scorer reads errors of the start only
     channel.send(HELLO.pack(HELLO_MAGIC, layers, address_space))
     serve(channel, doors, ready)
 
@@ -69,7 +69,7 @@ def serve(channel: _socket.socket, doors: Lockdown, ready: ReadyFile) -> None:
     gc.freeze()
     while order := channel.recv(ORDER.size):
         number, slot, *jobs = ORDER.unpack(order)
-        del order                # what is in this frame, the next program can see
+        del order                # the next program can see this frame
         reports = supervisor.run(slots[slot], jobs)
         channel.send(REPLY_HEADER.pack(number, len(reports) // REPLY_CHILD.size) + reports)
         del reports

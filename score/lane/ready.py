@@ -21,7 +21,7 @@ class ReadyFile:
         self.open()
 
     def open(self) -> None:
-        """Have it where children close it."""
+        """Put it on the descriptor that children close."""
         os.dup2(self.file, READY_FD)
 
     def clear(self, place: int) -> None:
@@ -31,7 +31,7 @@ class ReadyFile:
     def stamp(self, place: int) -> tuple[int, int]:
         """CPU and monotonic ns at which foreign code began; zeros while it has not."""
         stamp = STAMP.unpack(os.pread(READY_FD, STAMP.size, place * STAMP.size))
-        return stamp if stamp[0] else (0, 0)             # read while it was being written
+        return stamp if stamp[0] else (0, 0)             # zeros while it is being written
 
     def report(self, place: int) -> None:
         """In a child, once: note the times and let go of the file, before foreign code could change them."""

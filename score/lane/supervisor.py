@@ -33,7 +33,7 @@ wait4 = libc.wait4
 
 
 class Supervisor:
-    """What a lane needs to run children: their terms, and where the kernel writes how they ended."""
+    """Runs children: their limits, and buffers in which the kernel reports how they ended."""
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
@@ -46,7 +46,7 @@ class Supervisor:
         _signal.pthread_sigmask(_signal.SIG_BLOCK, CHILD_ENDED)
 
     def run(self, files: tuple[int, ...], jobs: list[int]) -> bytes:
-        """Run what an order is about, to the end of every child; a report on each."""
+        """Run the children of an order to their end; return a report on each."""
         links = _socket.socketpair() if jobs[5] else ()          # if there are tests
         children = []
         self.status.value, self.usage.raw = 0, NO_USAGE       # of the program before
@@ -62,7 +62,7 @@ class Supervisor:
             except OSError:
                 pid = -1
             if pid == 0:
-                # A program can look into the frames below its own: nothing of its tests stays there.
+                # A program can read the frames below its own: remove its tests from them.
                 del jobs[5 * place + 5:], jobs[:5 * place]
                 run_child(files[2 * place:], link, jobs, place, self.lane)
             children.append(Child(pid, place, started))
@@ -107,7 +107,7 @@ class Supervisor:
                     for other in running:
                         other.kill(self)
                         if other.ready_at and (other.verdict != SIGNALED or other.code == SIGKILL):
-                            other.verdict = EXITED     # it had not crashed by itself just before
+                            other.verdict = EXITED     # unless it crashed by itself just before
                     return
 
 

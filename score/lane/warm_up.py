@@ -39,7 +39,7 @@ OUTPUT_BYTES = 65536
 
 
 def rehearse(ready: ReadyFile) -> None:
-    """Run a program of our own, but for what could not be undone; RuntimeError if it fails."""
+    """Run a program of our own without locking the lane; RuntimeError if it fails."""
     payload = encode_grids([np.array([[0, 1], [1, 2]], np.uint8)])
     files = os.memfd_create("job"), os.memfd_create("result")
     os.pwrite(files[0], PROGRAM + payload, 0)

@@ -31,9 +31,9 @@ LATE = {"numpy.ma": ("percentile", "quantile", "nanpercentile", "nanquantile", "
         "heapq": ("most_common", "mode", "multimode"), "_strptime": ("strptime",),
         "inspect": ("get_docstring", "runtime_checkable"), "linecache": ("traceback",),
         "tokenize": ("traceback",), "locale": ("unittest",),
-        "unittest.async_case": ("IsolatedAsyncioTestCase",),
+        "unittest.async_case": ("IsolatedAsyncioTestCase",), "unittest._log": ("assertLogs", "assertNoLogs"),
         "score.jobs.event_loop": ("asyncio", "IsolatedAsyncioTestCase", "async"),
-        "score.jobs.pytest_words": ("pytest",), "concurrent.futures.thread": ("ThreadPoolExecutor",),
+        "score.jobs.pytest_stub": ("pytest",), "concurrent.futures.thread": ("ThreadPoolExecutor",),
         "concurrent.futures.process": ("ProcessPoolExecutor",)}
 CODING = ("encode", "decode", "encoding", "encodings", "codecs")     # words of sources that name codecs
 # By the last of the words that must all appear in a source: those words, and the module.
@@ -41,7 +41,7 @@ Allowed = dict[str, list[tuple[frozenset[str], str]]]
 
 
 def allowed_modules(extra: tuple[str, ...]) -> Allowed:
-    """Every module that may be imported, with the words that a source which wants it must hold."""
+    """Every module that may be imported, with the words that must appear in a source for it to be loaded."""
     names = [*STANDARD, *LAZY_NUMPY, *extra, *(part for package in extra for part in PARTS.get(package, ()))]
     wanted = [(name.removeprefix("numpy.").split("."), name) for name in names]
     wanted += [([word], name) for name, words in LATE.items() for word in words]
@@ -72,7 +72,7 @@ def mentioned_modules(source: str, allowed: Allowed) -> list[str]:
 
 
 def check_imports(extra: tuple[str, ...]) -> None:
-    """Import what the user allows in a process of its own; ImportError for what cannot be.
+    """Import the user's modules in a process of its own; ImportError if one fails.
 
     The lane itself stays small, for every fork pays for what it holds.
     """
@@ -93,7 +93,7 @@ def check_imports(extra: tuple[str, ...]) -> None:
 
 
 def import_all(names: list[str]) -> None:
-    """Import what the scorer says a program wants, but for names that this Python does not have.
+    """Import the modules that a program mentions, except names that this Python lacks.
 
     What the user allows was imported before, so that a module which fails now (for want of memory) was the
     program's choice: it meets the error where it imports the module.

@@ -1,4 +1,4 @@
-"""Values as JSON between two processes: plain data as itself, anything else by a name that its owner knows.
+"""Values as JSON between two processes: plain data by value, other objects by number.
 
 A message numbers its mutable containers in the order in which they are met, so that two names of one list
 stay two names of one list, and data may be deep or cyclic. Nothing that is read can run code of the other
@@ -17,8 +17,8 @@ import numpy as np
 
 BIG_INTEGER = 1 << 60
 ARRAY_TYPE = re.compile(r"[<>|=][biufcSUmM]\d+(\[\w+\])?")     # numpy's words for types that are bytes
-DEEPEST = 100                # tuples in tuples, which are written in place; lists may go as deep as they like
-Row = list[Any]              # name of a container's type, what it holds, and what else it takes to make one
+DEEPEST = 100                # nested tuples, which are written in place; lists may be deeper
+Row = list[Any]              # type name, contents, and further arguments of the type
 
 PLAIN_TYPES = {kind.__name__: kind for kind in (
     int, float, complex, bool, str, bytes, bytearray, memoryview, list, tuple, dict, set, frozenset, range,
@@ -52,28 +52,33 @@ class TooLarge(TypeError):
 
 
 class BadMessage(ValueError):
-    """What the other process cannot have written."""
+    """A message that an honest process does not write."""
 
 
 class Crossing:
-    """One end of the channel: what has crossed during the present call, by number.
+    """One end of the channel: the containers of the present call, by number.
 
     `hand_out` writes what is no plain data, `take` reads it; both know objects that stay where they are.
+    `instead` has what is read in place of some types.
     """
 
-    def __init__(self, hand_out: Callable[[Any], Any], take: Callable[[list[Any]], Any]) -> None:
-        self.hand_out, self.take = hand_out, take
+    def __init__(self, hand_out: Callable[[Any], Any], take: Callable[[list[Any]], Any],
+                 instead: dict[Any, Any] | None = None) -> None:
+        self.hand_out, self.take, self.instead = hand_out, take, instead or {}
+        self.shadows: dict[int, tuple[Any, Any]] = {}     # by id of a container: see `shadow_of`
+        self.checked: dict[int, bool] = {}                # whether they are valid, in the present message
         self.forget()
 
     def forget(self) -> None:
-        """Begin a call: nothing has crossed."""
+        """Begin a call."""
         self.table: list[Any] = []
         self.places: dict[int, int] = {}
+        self.own: list[int] = []                          # places of this end's own containers
         self.watched: list[tuple[int, Any, Any]] = []     # place, container, its items as the other has them
 
     def write(self, value: Any) -> tuple[Any, list[Row]]:
         """The value, and a row for each container that has not crossed yet."""
-        done = len(self.table)
+        done, self.checked = len(self.table), {}
         written = self._write(value, 0)
         return written, self._rows_from(done)
 
@@ -96,7 +101,12 @@ class Crossing:
             place = self.places.get(id(value))
             if place is None:
                 place = self.places[id(value)] = len(self.table)
-                self.table.append(value)
+                if self.shadows and (shadow := self.shadow_of(value)) is not value:
+                    self.table.append(shadow)
+                    self.places[id(shadow)] = place
+                else:
+                    self.table.append(value)
+                    self.own.append(place)
             return [place]
         if depth > DEEPEST:
             raise TooLarge(f"tuples nested more than {DEEPEST} deep")
@@ -117,6 +127,13 @@ class Crossing:
         if isinstance(value, type) and known_type(value.__module__, value.__name__) is value:
             return ["type", value.__module__, value.__name__]
         return self.hand_out(value)
+
+    def shadow_of(self, value: Any) -> Any:
+        """The other end's version of a container, unless this end has altered it since, or others with it."""
+        shadow, kept = self.shadows.get(id(value), (value, ()))
+        if id(kept) not in self.checked:
+            self.checked[id(kept)] = all(is_unaltered(*each) for each in kept)
+        return shadow if self.checked[id(kept)] else value
 
     def _row(self, value: Any) -> Row:
         """What a container holds."""
@@ -195,18 +212,18 @@ class Crossing:
                     container[key] = item
 
     def watch(self) -> None:
-        """From here on, notice what becomes of all that has crossed: the other end has it as it is now."""
+        """Take a snapshot of all containers: the other end has them as they are now."""
         self.watched = [(place, container, items_of(container)) for place, container in enumerate(self.table)]
 
     def alterations(self) -> tuple[list[Row], list[Row]] | None:
-        """Rows of the containers that differ from what the other end has, and of new ones in them."""
+        """Rows of containers altered since the snapshot, and of new containers in them."""
         done = len(self.table)
         altered: list[Row] = [[place, self._row(container)] for place, container, before in self.watched
                               if not is_unaltered(container, before)]
         return (altered, self._rows_from(done)) if altered else None
 
     def alter(self, altered: list[Row], rows: list[Row]) -> None:
-        """Bring containers of this end to what the other end made of them."""
+        """Apply the other end's alterations."""
         self.read(None, rows)
         try:
             for place, row in altered:
@@ -216,7 +233,7 @@ class Crossing:
 
 
 def items_of(container: Any) -> Any:
-    """What tells later whether a container was altered: its items, or its bytes."""
+    """A snapshot that tells later whether a container was altered."""
     if isinstance(container, dict):
         return [*container.keys(), *container.values()]
     if isinstance(container, np.ndarray) and not container.dtype.hasobject:
@@ -251,13 +268,19 @@ def known_type(module: str, name: str) -> type | None:
 
 
 def read_made(crossing: Crossing, module: str, name: str, parts: list[Any]) -> Any:
-    """What a type makes of its parts."""
+    """Construct a value from its parts."""
     if (module, name) not in PARTS:
         raise BadMessage(f"no value of {name}")
-    return read_type(crossing, module, name)(*crossing._read_all(parts))
+    return named_type(module, name)(*crossing._read_all(parts))
 
 
-def read_type(_crossing: Crossing, module: str, name: str) -> Any:
+def read_type(crossing: Crossing, module: str, name: str) -> Any:
+    """Read a type, or its substitute."""
+    kind = named_type(module, name)
+    return crossing.instead.get(kind, kind)
+
+
+def named_type(module: str, name: str) -> Any:
     """A type by its name."""
     kind = known_type(module, name)
     if kind is None:

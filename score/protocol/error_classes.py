@@ -30,8 +30,8 @@ class ErrorClass(StrEnum):
 INFRASTRUCTURE = frozenset({ErrorClass.LANE_LOST, ErrorClass.SPAWN_FAILED, ErrorClass.KILLED_OUTSIDE,
                             ErrorClass.UNTESTABLE})
 
-# What a child may claim in its own frame; all else is concluded by the lane or the scorer alone, so that no
-# program can ask to be retried or masked.
+# Classes that a child may claim in its frame. The lane or the scorer concludes all others, so that no
+# program can ask for a retry or for a null reward.
 CHILD_CLASSES: tuple[ErrorClass, ...] = (
     ErrorClass.SYNTAX, ErrorClass.MISSING_FUNCTION, ErrorClass.IMPORT_NOT_ALLOWED, ErrorClass.RUNTIME,
     ErrorClass.RECURSION, ErrorClass.MEMORY, ErrorClass.INVALID_OUTPUT, ErrorClass.OUTPUT_LIMIT,

@@ -35,7 +35,7 @@ REPLY_HEADER = struct.Struct("<QB")
 REPLY_CHILD = struct.Struct("<BiQQQ")
 # Job and result of the program, then stdin and stdout of a script, or job and result of the tests.
 FILES_PER_SLOT = 4
-HELLO = struct.Struct("<4sIQ")               # magic, layers in force, address space in bytes (0: not known)
+HELLO = struct.Struct("<4sIQ")               # magic, layers in force, address space in bytes (0: unknown)
 HELLO_MAGIC = b"RHL1"
 # Wall time may take this many times the limit while a program gets some CPU time, but too little of it.
 OVERLOAD_PATIENCE = 5
@@ -127,7 +127,7 @@ def decode_error(body: bytes, num_classes: int) -> tuple[int, str, str]:
 
 def decode_json(body: bytes) -> Any:
     """Plain JSON; BadFrame for anything else, deep nesting included."""
-    import json  # here, because lanes import this module and every fork pays for what they hold
+    import json  # imported here, because every fork pays for what a lane imports
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -136,7 +136,7 @@ def decode_json(body: bytes) -> Any:
     for _ in range(MAX_NESTING):
         level = [item for each in level if isinstance(each, (list, dict))
                  for item in (each.values() if isinstance(each, dict) else each)]
-    if level:           # Python's stack would not do for writing it again
+    if level:           # writing it again would overflow the stack
         raise BadFrame("nested too deep")
     return value
 

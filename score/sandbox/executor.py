@@ -8,7 +8,7 @@ from score.sandbox.outcomes import outcome_of
 from score.sandbox.pool import LanePool
 from score.sandbox.program import Outcome, Program
 
-CACHED_BYTES = 256 * 2**20      # outcomes kept across the parts of a stage: each is small, they are many
+CACHED_BYTES = 256 * 2**20      # of outcomes cached across the parts of a stage
 OVERHEAD_BYTES = 1024
 SOURCE_KIB = 64                 # of a program
 
@@ -19,9 +19,9 @@ class Executor:
 
     pool: LanePool
     isolated: bool = True
-    outcomes: dict[bytes, tuple[Outcome, int]] = field(default_factory=dict)       # with their bytes, roughly
+    outcomes: dict[bytes, tuple[Outcome, int]] = field(default_factory=dict)       # with their size
     cached_bytes: int = 0
-    num_run: int = 0             # programs that were really run
+    num_run: int = 0             # programs run, not taken from the cache
 
     def run(self, programs: Iterable[Program | None],
             finished: Callable[[Outcome], None] = lambda _outcome: None) -> list[Outcome]:
@@ -32,7 +32,7 @@ class Executor:
         asked: list[Program] = []
         known: dict[bytes, Outcome] = {}
         waiting: list[Program] = []
-        ended: dict[bytes, int] = {}         # bytes of what each left
+        ended: dict[bytes, int] = {}         # bytes of each outcome
         for index, endings in self.pool.run(self._new(programs, asked, known, waiting)):
             program = waiting[index]
             outcome = outcome_of(program, endings, self.pool.limits, isolated=self.isolated)
@@ -47,7 +47,7 @@ class Executor:
 
     def _new(self, programs: Iterable[Program | None], asked: list[Program], known: dict[bytes, Outcome],
              waiting: list[Program]) -> Iterator[Program | None]:
-        """What has to be run of the programs, each noted in `asked` and, if it is to be run, in `waiting`."""
+        """Yield the programs that must run; note each in `asked`, and those in `waiting`."""
         distinct, most = set[bytes](), SOURCE_KIB * 1024
         for program in programs:
             if program is None:
@@ -66,14 +66,14 @@ class Executor:
 
     def _follow_up(self, programs: list[Program], known: dict[bytes, Outcome],
                    finished: Callable[[Outcome], None]) -> dict[bytes, Outcome]:
-        """What becomes of the outcomes of these programs when what follows on each was run."""
+        """Run the follow-ups of these programs; return their final outcomes."""
         plans = [each.then.program(known[each.key]) if each.then else None for each in programs]
         later = iter(self.run(filter(None, plans), finished) if any(plans) else ())
         return {program.key: program.then.settle(known[program.key], next(later) if plan else None)
                 for program, plan in zip(programs, plans, strict=True) if program.then}
 
     def _remember(self, key: bytes, outcome: Outcome, num_bytes: int) -> None:
-        """Keep an outcome for later parts, the oldest leaving first, unless it says nothing."""
+        """Cache an outcome for later parts, unless infrastructure failed."""
         if outcome.infrastructure:
             return
         self.outcomes[key] = outcome, OVERHEAD_BYTES + num_bytes

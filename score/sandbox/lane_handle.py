@@ -1,4 +1,4 @@
-"""A lane as the scorer sees it: starting it, what it is working on, and noticing that it is gone."""
+"""The scorer's handle of a lane: start it, give it programs, notice that it is gone."""
 
 import fcntl
 import os
@@ -18,12 +18,12 @@ import numpy as np
 from score.isolation import bubblewrap, lockdown
 from score.protocol.allowed_imports import allowed_modules
 from score.protocol.frames import HELLO, HELLO_MAGIC, OVERLOAD_PATIENCE, SETUP
-from score.sandbox.flight import Ending, Flight, Slot
 from score.sandbox.limits import Limits
+from score.sandbox.ticket import Ending, Slot, Ticket
 from warehouse.store.errors import StageError
 
 START_SECONDS = 120.0       # importing numpy from a network file system is slow the first time
-SILENT_SECONDS = 30.0       # beyond the wall limit: setting up the child takes at most 20 of them
+SILENT_SECONDS = 30.0       # beyond the wall limit; setting up a child takes at most 20
 DEPTH = 2                   # one program running, one waiting in the lane's socket
 ROOT = Path(__file__).resolve().parents[2]
 NOT_STARTED = "A lane for running programs could not start"
@@ -51,21 +51,21 @@ class LaneProcess:
         self.output_bytes = limits.output_kib * 1024
         self.slots = [Slot() for _ in range(DEPTH)]
         self.free = list(range(DEPTH))
-        self.flights: deque[Flight] = deque()
-        self.since = time.monotonic()            # when the oldest of them was begun
+        self.tickets: deque[Ticket] = deque()
+        self.since = time.monotonic()            # start of the oldest ticket
         self.allowed = allowed_modules(config.imports)
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the lane)
-        # The hello then says the lane's pid.
+        # Credentials with the hello tell the lane's pid.
         self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        number = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 10)    # above those that a lane has uses for
+        number = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 10)    # above a lane's reserved ones
         theirs.close()
         self.process = subprocess.Popen(
             lane_command(config, number), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=self.errors, pass_fds=[number], env=lane_environment(), start_new_session=True, cwd="/")
         os.close(number)
         self.layers = 0
-        self.pid = self.process.pid              # of the lane itself, which bwrap may have started
+        self.pid = self.process.pid              # of the lane itself, not of bwrap
 
     def greet(self) -> None:
         """Wait until the lane is ready, give it limits and slots; LaneLost with its own words if it fails."""
@@ -102,19 +102,19 @@ class LaneProcess:
             for each in descriptors:
                 os.close(each)
 
-    def hand(self, flight: Flight) -> None:
+    def hand(self, ticket: Ticket) -> None:
         """Give the lane one more program; there must be a free slot."""
-        if not self.flights:
+        if not self.tickets:
             self.since = time.monotonic()
-        flight.attempts += 1
-        self.flights.append(flight)
-        flight.slot = self.free.pop()
+        ticket.attempts += 1
+        self.tickets.append(ticket)
+        ticket.slot = self.free.pop()
         try:
-            self.channel.send(flight.order(self.slots[flight.slot], self.allowed))
+            self.channel.send(ticket.order(self.slots[ticket.slot], self.allowed))
         except (BrokenPipeError, ConnectionResetError) as error:
             raise LaneLost(str(error)) from error
 
-    def take(self) -> tuple[Flight, list[Ending]]:
+    def take(self) -> tuple[Ticket, list[Ending]]:
         """The oldest program and how it ended, from the next reply."""
         try:
             reply = self.channel.recv(256)
@@ -123,14 +123,14 @@ class LaneProcess:
         if not reply:
             raise LaneLost("the lane ended")
         self.since = time.monotonic()
-        flight = self.flights.popleft()
-        endings = flight.endings(reply, self.slots[flight.slot], self.output_bytes)
-        self.free.append(flight.slot)
-        return flight, endings
+        ticket = self.tickets.popleft()
+        endings = ticket.endings(reply, self.slots[ticket.slot], self.output_bytes)
+        self.free.append(ticket.slot)
+        return ticket, endings
 
     def is_stuck(self) -> bool:
-        """True when it has been silent for longer than any program can take, or was stopped by a signal."""
-        if not self.flights:
+        """True if it was silent for longer than any program can take, or was stopped by a signal."""
+        if not self.tickets:
             return False
         if time.monotonic() - self.since > self.limits.wall_seconds * OVERLOAD_PATIENCE + SILENT_SECONDS:
             return True
@@ -183,7 +183,7 @@ def folders_of_numpy() -> list[Path]:
     package = Path(np.__file__).parent
     if package.parent.name in ("site-packages", "dist-packages"):
         return [package.parent]
-    return [package, package.with_name("numpy.libs")]       # beside a home's or a project's own files
+    return [package, package.with_name("numpy.libs")]       # the folder may be a home
 
 
 def start_lanes(config: LaneConfig, limits: Limits, count: int) -> list[LaneProcess]:

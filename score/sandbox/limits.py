@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 
 from warehouse.store.errors import StageError
 
-MOST = 1_000_000            # seconds, MiB or KiB; NaN is not at most this either
+MOST = 1_000_000            # seconds, MiB or KiB; also excludes NaN
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class Limits:
     cpu_seconds: float = 1.0         # all grids, or all calls, of one program together
     wall_seconds: float = 5.0        # for programs that sleep; at least cpu_seconds
     memory_mib: int = 512            # address space above that of the empty process
-    output_kib: int = 64             # the answer, and what is printed where that is the answer
+    output_kib: int = 64             # the answer, or the stdout of a script
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

@@ -1,4 +1,4 @@
-"""Outcomes of programs, from how processes ended and the bytes they left; no byte is believed unchecked."""
+"""Outcomes of programs, from how processes ended and from the bytes they left, all checked."""
 
 import signal
 from collections.abc import Callable
@@ -8,13 +8,13 @@ from typing import Any
 from score.protocol import frames
 from score.protocol.error_classes import CHILD_CLASSES, ErrorClass
 from score.protocol.frames import BadFrame, JobKind, Verdict
-from score.sandbox.flight import Ending
 from score.sandbox.limits import Limits
 from score.sandbox.program import Outcome, Program
+from score.sandbox.ticket import Ending
 
 LOST = Outcome(error_class=ErrorClass.LANE_LOST,
                error_message="the process that runs programs was lost repeatedly")
-# What a lane concludes, which overrides whatever frame was written before: class and message.
+# The lane's verdict overrides any frame: class and message.
 LANE_VERDICTS = {
     Verdict.SETUP_FAILED: (ErrorClass.SPAWN_FAILED, "the process ended before the program began"),
     Verdict.FORK_FAILED: (ErrorClass.SPAWN_FAILED, "no process could be forked"),
@@ -76,7 +76,7 @@ def pair_outcome(program: Outcome, tests: Outcome) -> Outcome:
     if tests.error_class is not None:
         if program.error_class is not None and program.error_class != ErrorClass.NO_RESULT:
             return program
-        # Anything but their text may be what the program brought about.
+        # Only their text is certainly not the program's doing.
         blame = ErrorClass.UNTESTABLE if tests.error_class == ErrorClass.SYNTAX else tests.error_class
         return replace(measured, error_class=blame, error_name=tests.error_name,
                        error_message=f"in the tests: {tests.error_message}")

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from score.protocol.frames import Verdict
-from score.sandbox.flight import Ending, Flight
 from score.sandbox.lane_handle import DEPTH, LaneConfig, LaneLost, LaneProcess, start_lanes
 from score.sandbox.limits import Limits
 from score.sandbox.program import Program
+from score.sandbox.ticket import Ending, Ticket
 from warehouse.store.errors import StageError
 
 MAX_ATTEMPTS = 3
@@ -26,7 +26,7 @@ SETUP_VERDICTS = (Verdict.SETUP_FAILED, Verdict.FORK_FAILED)
 
 
 class LanePool:
-    """Lanes that run as soon as it is made, until `close`; use it as a context."""
+    """Running lanes, until `close`; use it as a context."""
 
     def __init__(self, config: LaneConfig, limits: Limits, num_lanes: int) -> None:
         self.config, self.limits = config, limits
@@ -54,39 +54,39 @@ class LanePool:
         None among them says that there is none at the moment: it is asked again while any program runs.
         """
         numbers = itertools.count()
-        waiting = (Flight(next(numbers), program) if program else None for program in programs)
-        again: deque[Flight] = deque()         # infrastructure failed: at once
-        late: deque[Flight] = deque()          # out of wall time once: when all others are done
+        waiting = (Ticket(next(numbers), program) if program else None for program in programs)
+        again: deque[Ticket] = deque()         # infrastructure failed: at once
+        late: deque[Ticket] = deque()          # out of wall time once: when all others are done
         while True:
             self._hand_out(waiting, again, late)
-            if not any(lane.flights for lane in self.lanes):
+            if not any(lane.tickets for lane in self.lanes):
                 if again or late:
-                    continue        # a lane was lost while it was being handed work; its successor is idle
+                    continue        # a lane was lost at the hand-over; its replacement is idle
                 return
-            for flight, endings in self._collect():
-                if must_run_again(endings, flight):
-                    again.append(flight)
-                elif not flight.is_second and any(each.verdict == Verdict.TIMEOUT_WALL for each in endings):
-                    flight.is_second, flight.attempts = True, 0
-                    late.append(flight)
+            for ticket, endings in self._collect():
+                if must_run_again(endings, ticket):
+                    again.append(ticket)
+                elif not ticket.is_second and any(each.verdict == Verdict.TIMEOUT_WALL for each in endings):
+                    ticket.is_second, ticket.attempts = True, 0
+                    late.append(ticket)
                 else:
-                    yield flight.number, endings
+                    yield ticket.number, endings
 
-    def _hand_out(self, waiting: Iterator[Flight | None], again: deque[Flight], late: deque[Flight]) -> None:
+    def _hand_out(self, waiting: Iterator[Ticket | None], again: deque[Ticket], late: deque[Ticket]) -> None:
         """Keep every lane supplied, idle ones first; a late program has a lane, and a core, for itself."""
-        for num_flights in range(DEPTH):
-            for lane in [lane for lane in self.lanes if len(lane.flights) == num_flights]:
-                flight = again.popleft() if again else next(waiting, None)
-                if flight is None:
+        for num_tickets in range(DEPTH):
+            for lane in [lane for lane in self.lanes if len(lane.tickets) == num_tickets]:
+                ticket = again.popleft() if again else next(waiting, None)
+                if ticket is None:
                     break
-                self._hand(lane, flight, again)
+                self._hand(lane, ticket, again)
         for lane in self.lanes[:usable_cores()] if late else ():
-            if late and not lane.flights:
+            if late and not lane.tickets:
                 self._hand(lane, late.popleft(), again)
 
-    def _hand(self, lane: LaneProcess, flight: Flight, again: deque[Flight]) -> None:
+    def _hand(self, lane: LaneProcess, ticket: Ticket, again: deque[Ticket]) -> None:
         try:
-            lane.hand(flight)
+            lane.hand(ticket)
         except LaneLost:
             again.extend(self._replace(lane))
 
@@ -97,28 +97,28 @@ class LanePool:
         for fd in self.by_fd:
             self.poll.register(fd, select.POLLIN)
 
-    def _collect(self) -> Iterator[tuple[Flight, list[Ending]]]:
+    def _collect(self) -> Iterator[tuple[Ticket, list[Ending]]]:
         """Programs that ended, and those of lanes that were lost (with no endings)."""
         talking = [self.by_fd[fd] for fd, _event in self.poll.poll(POLL_MS)]
         for lane in talking:
             try:
-                flight, endings = lane.take()
+                ticket, endings = lane.take()
             except LaneLost:
-                yield from ((flight, []) for flight in self._replace(lane))
+                yield from ((ticket, []) for ticket in self._replace(lane))
                 continue
             if any(ending.verdict in SETUP_VERDICTS for ending in endings):
-                time.sleep(0.05 * flight.attempts)        # fork fails for want of memory: give it a moment
-            yield flight, endings
+                time.sleep(0.05 * ticket.attempts)        # fork fails when memory is short: wait a moment
+            yield ticket, endings
         if time.monotonic() - self.last_look > 1.0:
             self.last_look = time.monotonic()
             for lane in [lane for lane in self.lanes if lane.is_stuck()]:
-                yield from ((flight, []) for flight in self._replace(lane))
+                yield from ((ticket, []) for ticket in self._replace(lane))
 
-    def _replace(self, lane: LaneProcess) -> list[Flight]:
+    def _replace(self, lane: LaneProcess) -> list[Ticket]:
         """A fresh lane in place of a lost lane, whose programs come back."""
-        flights = list(lane.flights)
+        tickets = list(lane.tickets)
         lane.stop()
-        for waiting in flights[1:]:
+        for waiting in tickets[1:]:
             waiting.attempts -= 1              # it never began
         self.lanes.remove(lane)
         self.lanes += start_lanes(self.config, self.limits, 1)
@@ -128,16 +128,16 @@ class LanePool:
             raise StageError(f"Lanes that run programs were lost {self.num_restarts} times. Something on "
                              "this machine ends them, perhaps for want of memory: give it more, or use fewer "
                              "--lanes.")
-        return flights
+        return tickets
 
 
-def must_run_again(endings: list[Ending], flight: Flight) -> bool:
+def must_run_again(endings: list[Ending], ticket: Ticket) -> bool:
     """True while endings say nothing about the program and attempts are left."""
-    # SIGKILL that neither the lane nor the CPU limit sent: out of memory, or a person did it
+    # SIGKILL that neither the lane nor the CPU limit sent: the OOM killer, or a person
     killed = Verdict.SIGNALED, signal.SIGKILL
     failed = not endings or any(ending.verdict in SETUP_VERDICTS or (ending.verdict, ending.code) == killed
                                 for ending in endings)
-    return failed and flight.attempts < MAX_ATTEMPTS
+    return failed and ticket.attempts < MAX_ATTEMPTS
 
 
 def usable_cores() -> int:

@@ -11,13 +11,13 @@ from score.protocol.allowed_imports import Allowed, mentioned_modules
 from score.protocol.error_classes import INFRASTRUCTURE, ErrorClass
 from score.protocol.frames import Facts, JobKind
 
-# Modules of what a program and its tests pass on.
-PASSED = ("datetime", "decimal", "fractions", "inspect", "pickle")
+# Modules of objects that a program and its tests pass to each other.
+PASSED = ("dataclasses", "datetime", "decimal", "fractions", "inspect", "pickle")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one program did: `result` when it ran (in the form of its kind of job), else an error class."""
+    """The outcome of one program: `result` if it ran (as its kind of job has it), else an error class."""
 
     result: Any = None
     error_class: ErrorClass | None = None
@@ -39,7 +39,7 @@ class Outcome:
 
 
 class FollowUp(Protocol):
-    """What is run because of how a program ended, and what then becomes of its outcome."""
+    """A second program that depends on the first one's outcome, such as a checker."""
 
     @property
     def key(self) -> bytes:

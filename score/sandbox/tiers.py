@@ -1,4 +1,4 @@
-"""Which isolation this machine offers: seen by starting lanes with it and attacking from inside."""
+"""The isolation that this machine offers, tried by attacks from inside a lane."""
 
 import os
 import platform
@@ -9,7 +9,7 @@ from typing import Any
 
 from score.isolation import landlock, seccomp
 from score.isolation.lockdown import Layer
-from score.sandbox.canaries import reached_effects
+from score.sandbox.attacks import reached_effects
 from score.sandbox.lane_handle import NOT_STARTED, LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
@@ -20,7 +20,7 @@ UNSAFE = "D"
 
 @dataclass(frozen=True)
 class Tier:
-    """A degree of isolation: its letter, what it is made of, and what this machine has and lacks."""
+    """A tier of isolation: letter, layers, and what this machine has and lacks."""
 
     name: str
     layers: Layer
@@ -42,7 +42,7 @@ TIERS = {
 
 
 def missing_for(layers: Layer) -> str | None:
-    """What this machine evidently lacks for the layers; None if only trying can tell."""
+    """What this machine lacks for the layers; None if only a trial can tell."""
     if Layer.SECCOMP in layers and not seccomp.is_known_machine():
         return f"no system call table for {platform.system()} on {platform.machine()}"
     if Layer.LANDLOCK in layers and landlock.version() == 0:
@@ -72,7 +72,7 @@ def open_lanes(wanted: str | None, *, unsafe: bool, limits: Limits, num_lanes: i
             reason = pool
         reasons[name] = reason
     if reason and reason.startswith(NOT_STARTED) and re.search("ImportError|ModuleNotFoundError", reason):
-        # Of the last tier that was tried: isolation is not to blame.
+        # The last tier failed for a missing module, not for isolation.
         raise StageError(f"{reason} A module of your own is found in a folder that --import-path names.")
     told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
     raise StageError(f"Foreign programs cannot be isolated on this machine ({told}). Run `warehouse doctor` "
@@ -80,7 +80,7 @@ def open_lanes(wanted: str | None, *, unsafe: bool, limits: Limits, num_lanes: i
 
 
 def try_tier(config: LaneConfig, limits: Limits, num_lanes: int) -> LanePool | str:
-    """Lanes that withstood every canary, or the reason why there are none."""
+    """Lanes that withstood every attack, or the reason why there are none."""
     try:
         pool = LanePool(config, limits, num_lanes)
     except StageError as error:

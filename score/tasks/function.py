@@ -10,7 +10,7 @@ from score.protocol import plain_data
 from score.protocol.frames import JobKind
 from score.sandbox.program import Outcome, Program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
-from score.tasks.test_sources import calls_of_tests, guarded
+from score.tasks.test_sources import calls_of_tests, facts_of
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class FunctionTask:
 
     @cached_property
     def order(self) -> bytes:
-        """What a program is told; made once, for it may be long and each of its programs holds it."""
+        """The payload of every program; made once, because it may be long."""
         order: dict[str, Any] = {"entry_point": self.entry_point, "setup": self.program_setup}
         if self.calls:
             order["calls"] = [[call.arguments, call.keywords] for call in self.calls]
@@ -49,12 +49,19 @@ class FunctionTask:
     @cached_property
     def tests(self) -> list[Program]:
         """The tests: those that share what the program keeps, or each by itself."""
-        setup, units, classes = guarded(self.setup, self.units)
-        groups = [[unit] for unit in units] if self.separate else [units]
-        order = {"entry_point": self.entry_point, "classes": classes,
-                 "stops": "StopIteration" in "".join([setup, *units])}
-        return [Program(JobKind.TEST, setup, json.dumps({**order, "units": group}).encode(),
-                        mentions="\n".join(group)) for group in groups]
+        facts, units = facts_of(self.setup, self.units), list(self.units)
+        order = {"entry_point": self.entry_point, **facts,
+                 "stops": "StopIteration" in "".join([self.setup, *units])}
+        groups = [slice(place, place + 1) for place in range(len(units))] if self.separate else [slice(None)]
+        meant = facts["meant"]
+        return [tests_program(order | {"sources": [self.setup, *units[group]],
+                                       "meant": [meant[0], *meant[1:][group]],
+                                       "in_place": facts["in_place"][group]}) for group in groups]
+
+
+def tests_program(order: dict[str, Any]) -> Program:
+    """The tests of a program; `sources` are a setup and the statements that are tests."""
+    return Program(JobKind.TEST, "", json.dumps(order).encode(), mentions="\n".join(order["sources"]))
 
 
 class FunctionKind:

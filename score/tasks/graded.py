@@ -18,7 +18,7 @@ from score.tasks.measures import Answer, Measures, digest, unit_measures
 from warehouse.store.errors import StageError
 from warehouse.tasks.answers import boxed
 
-LONGEST_TEXT = 4000         # the end of an answer: what a grader needs to see, and bounds on what it costs
+LONGEST_TEXT = 4000         # characters at the end of an answer; bounds the grader's cost
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def given_by(outcome: Outcome) -> dict[str, Any]:
 
 
 class OwnGrader:
-    """What becomes of the outcome of a task's own grader: where it fails, the task cannot be judged."""
+    """Makes a failure of a task's own grader `untestable`."""
 
     key: ClassVar[bytes] = b"own grader"
 

@@ -46,11 +46,11 @@ class Measures:
     valid_outputs: bool
     train: SplitScore = NOTHING
     test: SplitScore = NOTHING
-    hidden: bool = False             # nobody here knows what is right: no verdict, no reward
+    hidden: bool = False             # expected outputs are unknown: no verdict, no reward
     fingerprint: str | None = None
     outputs: str | None = None       # JSON
     rewards: dict[str, float] | None = None                      # what the task's own grader gives, by name
-    metrics: dict[str, float] = field(default_factory=dict)      # what it says besides
+    metrics: dict[str, float] = field(default_factory=dict)      # further values of the grader
 
     @property
     def num_units(self) -> int:
@@ -85,7 +85,7 @@ def texts_of(answer: Any) -> list[str]:
 
 
 def digest(text: str) -> str:
-    """What tells answers apart."""
+    """A hash that tells answers apart."""
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
 
 
@@ -103,10 +103,10 @@ class TaskKind(Protocol):
     """One kind of task: how its payload is read, what is run, and what the outcome is worth."""
 
     def load(self, payload: dict[str, Any]) -> Any:
-        """What a payload that was checked says."""
+        """Read a checked payload."""
 
     def programs(self, task: Any, answer: Answer) -> list[Program] | Outcome:
-        """What to run for an answer; an Outcome where nothing has to be run."""
+        """The programs to run for an answer, or its Outcome if there are none."""
 
     def measure(self, task: Any, answer: Answer, outcomes: list[Outcome]) -> Measures:
-        """What the outcomes are worth; the comparison with what was expected happens here."""
+        """Compare outcomes with what was expected."""

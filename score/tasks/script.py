@@ -9,6 +9,7 @@ from typing import Any
 
 from score.protocol.frames import JobKind
 from score.sandbox.program import Outcome, Program
+from score.tasks.function import tests_program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
 
 CHECKED = ("_input_", "_output_", "_expected_")       # what a checker is called with
@@ -51,10 +52,11 @@ class Checker:
         if outcome.error_class is not None:
             return None
         names = dict(zip(CHECKED, (self.given, outcome.result, self.expected), strict=True))
-        order = {"entry_point": "nothing", "classes": [], "stops": False, "names": names,
-                 "units": [f"assert check({', '.join(CHECKED)}) == True"]}
+        order = {"entry_point": "nothing", "classes": [], "meant": [[], []], "in_place": [True],
+                 "stops": False, "names": names,
+                 "sources": [self.source, f"assert check({', '.join(CHECKED)}) == True"]}
         return Program(JobKind.SERVE, "def nothing(): pass", json.dumps({"entry_point": "nothing"}).encode(),
-                       tests=Program(JobKind.TEST, self.source, json.dumps(order).encode()))
+                       tests=tests_program(order))
 
     def settle(self, outcome: Outcome, later: Outcome | None) -> Outcome:
         """The outcome with [output, what the checker says]; a checker that fails finds nothing right."""

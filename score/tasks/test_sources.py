@@ -1,12 +1,11 @@
-"""Tests as they are run apart from the program: what calls them, and arguments that a program may alter."""
+"""The text of tests: what calls them, and what their process has to know of it."""
 
 import ast
 import builtins
-import contextlib
 import datetime
 import decimal
 import fractions
-import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,18 +15,14 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 PLACES = (ast.Name, ast.Attribute, ast.Subscript)
 NO_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 SEVERAL = (ast.Tuple, ast.List, ast.Set, ast.Dict)
-HANDED_IN = "_as_it_was_"           # what lanes call an argument as it was before the program had it
-ASSERTS = "_asserts_"               # and what a `with` enters whose block asserts
 PLAIN_ATTRIBUTES = frozenset(name for kind in (str, bytes, int, float, complex, list, tuple, dict, set, range)
                              for name in dir(kind))
 # Of all plain data: a class with a name in lower case makes objects that have others.
 DATA_ATTRIBUTES = PLAIN_ATTRIBUTES.union(*map(dir, (
     np.ndarray, np.datetime64, datetime.datetime, datetime.timedelta, decimal.Decimal, fractions.Fraction)))
+BUILTINS = frozenset(dir(builtins))
 GATHERS = frozenset((
     "append", "appendleft", "add", "extend", "insert", "update", "setdefault", "put", "write"))
-LATER = frozenset((                 # what they give reads their arguments when it is used
-    "iter", "map", "filter", "zip", "enumerate", "reversed", "partial", "keys", "values", "items"))
-SCOPE = re.compile(r"@\d+")           # behind a name: of which function or comprehension it is
 SCOPES = (*FUNCTIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -54,7 +49,7 @@ def calls_of_tests(source: str) -> list[str]:
 
 
 class WithoutLiterals(ast.NodeTransformer):
-    """Has nothing in the place of lists, tuples and the like of numbers and texts, which may be long."""
+    """Drops literal containers, which may be long."""
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
@@ -62,13 +57,6 @@ class WithoutLiterals(ast.NodeTransformer):
             isinstance(each, (ast.Constant, ast.expr_context, ast.unaryop))
             for each in ast.iter_child_nodes(node))
         return ast.Constant(None) if is_literal else node
-
-
-def parsed(source: str) -> ast.Module:
-    """The tree of a source, but for what is written out in it; see NO_PYTHON."""
-    tree = ast.parse(source)
-    WithoutLiterals().visit(tree)
-    return tree
 
 
 def classes_in(tree: ast.Module) -> list[str]:
@@ -83,7 +71,7 @@ def classes_in(tree: ast.Module) -> list[str]:
     def made(expression: ast.AST) -> set[str]:
         inside = list(ast.walk(expression))
         return {maker for each in inside if (maker := maker_of(each))}.union(
-            *(made_by.get(unparsed(each), ()) for each in inside))
+            *(made_by.get(ast.unparse(each), ()) for each in inside if isinstance(each, PLACES)))
 
     for target, value in (pair for node in nodes for pair in bindings(node)):
         makers = made(value) if isinstance(value, (ast.BinOp, ast.UnaryOp)) else {maker_of(value) or ""}
@@ -103,7 +91,7 @@ def classes_in(tree: ast.Module) -> list[str]:
 
 
 def maker_of(node: ast.AST) -> str | None:
-    """What is called by its name, or as `Class.method`."""
+    """The name that a call uses: `name`, or `Class.method`."""
     match node:
         case ast.Call(func=ast.Name(id=name)):
             return name
@@ -112,67 +100,49 @@ def maker_of(node: ast.AST) -> str | None:
     return None
 
 
-def guarded(setup: str, units: Sequence[str]) -> tuple[str, list[str], list[str]]:
-    """Setup and tests as they are run, and the names of the program from which they make objects.
+def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
+    """What the process of the tests has to know of their text.
 
-    What the program's answers are compared with reads arguments as they were handed in.
-    `assert f(a) == sorted(a)` is then no easier for a program that empties `a`, nor is it where the test has
-    written `want = sorted(a)` before. `f(a)` and then `assert a == [1, 2]`, or `assert a[:f(a)] == [1, 2]`,
-    reads it as it is.
+    `classes` are names of the program from which they make objects, `meant` the lines of each source that
+    raise on purpose, and `in_place` says of each unit whether it looks at an argument that the program may
+    have altered. Any other unit never sees such a change: `assert f(a) == sorted(a)` is no easier then for a
+    program that empties `a`.
     """
-    sources = [setup, *units]
     try:
-        trees = [parsed(source) for source in sources]
+        trees = [parsed(source) for source in (setup, *units)]
     except NO_PYTHON:
-        return setup, list(units), []
+        return {"classes": [], "meant": [[]] * (1 + len(units)), "in_place": [True] * len(units)}
     whole = ast.Module([node for tree in trees for node in tree.body], [])
-    classes = classes_in(whole)
+    meant, classes = list(map(raised_on_purpose, trees)), classes_in(whole)
+    tests = {each: node.name for node in ast.walk(whole) if isinstance(node, FUNCTIONS)
+             and node.name.startswith("test") for each in ast.walk(node)}
     separate_scopes(whole)
-    expected = Expected(whole)
-    setup, *units = [rewritten(*pair, expected) for pair in zip(sources, trees, strict=True)]
-    return setup, units, classes
+    where = {tests.get(node, "") for node in in_place_in(whole)}
+    return {"classes": classes, "meant": meant,
+            "in_place": [any(name in unit for name in where) for unit in units]}
 
 
-def rewritten(source: str, tree: ast.Module, expected: "Expected") -> str:
-    """A source that reads some places of it as they were handed in; its lines stay where they are."""
-    lines = source.encode().splitlines(keepends=True)
-    edits: list[tuple[int, int, int, bytes]] = []         # line, where from and to, and what is put there
-    in_texts: set[ast.AST] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr) and node not in in_texts:
-            in_texts.update(ast.walk(node))       # where they stand is not known
-            names = {SCOPE.sub("", ast.unparse(each)) for each in ast.walk(node) if each in expected.places}
-            line, begin, end = node.lineno, node.col_offset, node.end_col_offset or 0
-            if names and line == node.end_lineno:
-                written = AsHandedIn(names).visit(ast.parse(lines[line - 1][begin:end], mode="eval"))
-                with contextlib.suppress(ValueError):          # a backslash, which Python 3.11 has not there
-                    edits.append((line, begin, end, ast.unparse(written).encode()))
-        elif isinstance(node, PLACES) and node in expected.places and node not in in_texts:
-            after = f"{', True' * (node in expected.kept)})".encode()
-            edits += [(node.lineno, node.col_offset, node.col_offset, f"{HANDED_IN}(".encode()),
-                      (node.end_lineno or 0, node.end_col_offset or 0, node.end_col_offset or 0, after)]
-        elif isinstance(node, (ast.With, ast.AsyncWith)):
-            for each, last in expected.answers.entered_to_assert(node):
-                if each not in expected.places:
-                    column = each.end_col_offset or 0
-                    edits += [(each.lineno, each.col_offset, each.col_offset, f"{ASSERTS}(".encode()),
-                              (each.end_lineno or 0, column, column, f", {last})".encode())]
-    for line, begin, end, text in sorted(edits, reverse=True):
-        before = lines[line - 1]
-        lines[line - 1] = before[:begin] + text + before[end:]
-    return b"".join(lines).decode()
+def parsed(source: str) -> ast.Module:
+    """The syntax tree of a source without its literal containers; may raise NO_PYTHON."""
+    tree = ast.parse(source)
+    WithoutLiterals().visit(tree)
+    return tree
 
 
-class AsHandedIn(ast.NodeTransformer):
-    """Has what goes by these names read as it was handed in."""
+def raised_on_purpose(tree: ast.AST) -> list[int]:
+    """Lines of functions and `with` blocks that raise an error whatever the program does: `1 / 0`."""
+    lines = Counter(node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)
+                    and not hasattr(node, "body"))
 
-    def __init__(self, names: set[str]) -> None:
-        self.names = names
-
-    def visit(self, node: ast.AST) -> Any:
-        if isinstance(node, PLACES) and ast.unparse(node) in self.names:
-            return ast.Call(ast.Name(HANDED_IN, ast.Load()), [node], [])
-        return self.generic_visit(node)
+    def is_fixed(statement: ast.stmt) -> bool:
+        nodes = list(ast.walk(statement))
+        if isinstance(statement, ast.Raise):
+            return not any(isinstance(each, ast.IfExp) for each in nodes)
+        return isinstance(statement, (ast.Assert, ast.Expr, ast.Assign)) and BUILTINS.issuperset(
+            each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load))
+    return sorted({each.lineno for block in ast.walk(tree) if isinstance(
+        block, (*FUNCTIONS, ast.With, ast.AsyncWith)) for each in block.body
+        if lines[each.lineno] == 1 and is_fixed(each)})
 
 
 def separate_scopes(tree: ast.Module) -> None:
@@ -191,12 +161,12 @@ def separate_scopes(tree: ast.Module) -> None:
 
 
 class Answers:
-    """Which names of tests are the program's or hold what it gave, and what it was handed by name."""
+    """Which names of tests are the program's or hold what it gave."""
 
     def __init__(self, tree: ast.Module) -> None:
         nodes = list(ast.walk(tree))
         self.functions = {node.name: node for node in nodes if isinstance(node, FUNCTIONS)}
-        self.fixed = {*dir(builtins), *self.functions}         # names that no program alters
+        self.fixed = {*BUILTINS, *self.functions}         # names that no program alters
         self.own: set[str] = set()
         for node in nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -211,7 +181,7 @@ class Answers:
         self.own |= self.fixed
         self.bound = [pair for node in nodes for pair in bindings(node)]
         self.bound += [pair for node in nodes if isinstance(node, ast.Call) for pair in self.passed_on(node)]
-        self.given: set[str] = set()         # places, and functions of the tests that read the program's
+        self.given: set[str] = set()         # places of answers, functions that use them
         before = -1
         while len(self.given) > before:
             before = len(self.given)
@@ -219,16 +189,12 @@ class Answers:
                            for name in places_set(target)}
             self.given |= {name for name, function in self.functions.items()
                            if not name.startswith("test") and any(map(self.reads_program, function.body))}
-        calls = [node for node in nodes if isinstance(node, ast.Call) and self.is_programs(node)]
-        self.passed = {ast.unparse(place) for node in calls
-                       for argument in [*node.args, *(each.value for each in node.keywords)]
-                       for place in handed(argument)}
 
     def passed_on(self, call: ast.Call) -> Iterator[tuple[ast.AST, ast.AST]]:
         """Parameters of a function of the tests, and what this call has for them."""
         if function := self.functions.get(name_of(call.func)):
             names = [each.arg for each in function.args.args if each.arg != "self"]
-            by_keyword = {SCOPE.sub("", each): each for each in (
+            by_keyword = {each.partition("@")[0]: each for each in (
                 *names, *(only.arg for only in function.args.kwonlyargs))}
             pairs = [*zip(names, call.args, strict=False), *(
                 (by_keyword[each.arg], each.value) for each in call.keywords if each.arg in by_keyword)]
@@ -243,7 +209,7 @@ class Answers:
         if isinstance(place, ast.Name) and isinstance(place.ctx, ast.Load) and place.id not in self.own:
             return True
         names = {ast.unparse(place)}
-        if isinstance(place, ast.Attribute):          # of an object whose methods set it, or a method itself
+        if isinstance(place, ast.Attribute):          # set by a method of its object, or a method itself
             names |= {f"self.{place.attr}", *({place.attr} & self.functions.keys())}
         return not self.given.isdisjoint(names)
 
@@ -261,107 +227,74 @@ class Answers:
                 return False
 
 
-    def entered_to_assert(self, block: ast.With | ast.AsyncWith) -> Iterator[tuple[ast.expr, int]]:
-        """What of the program's a `with` enters whose block asserts, and the last line of that."""
-        inside = [each for statement in block.body for each in ast.walk(statement)]
-        last = max((each.end_lineno or 0 for each in inside if isinstance(each, (ast.stmt, ast.expr))
-                    and self.asserts(each)), default=0)
-        entered = [item.context_expr for item in block.items] + [
-            each.args[0] for each in inside if isinstance(each, ast.Call) and each.args
-            and name_of(each.func) in ("enter_context", "enter_async_context")]
-        yield from ((each, last) for each in entered if last and self.reads_program(each))
+def in_place_in(tree: ast.Module) -> Iterator[ast.AST]:
+    """Statements by which tests look at what became of an argument, or call the program for that alone."""
+    answers, nodes = Answers(tree), list(ast.walk(tree))
+    calls: dict[ast.AST, set[str]] = {
+        node: {ast.unparse(place) for argument in [*node.args, *(each.value for each in node.keywords)]
+               for place in places_in(argument)}
+        for node in nodes if isinstance(node, ast.Call) and answers.is_programs(node)}
+    raising = {each for node in nodes if isinstance(node, ast.With) and "aises" in ast.unparse(node.items[0])
+               for each in node.body}
+    altered, before = set[str]().union(*calls.values()), -1
+    while len(altered) > before:
+        before = len(altered)
+        altered |= {name for target, value in answers.bound if not answers.reads_program(value)
+                    and reads(value, altered) for name in places_set(target)}
 
-    def asserts(self, node: ast.AST) -> bool:
-        """True of what asserts, itself or in a helper, and of an error raised because of an answer."""
-        if isinstance(node, ast.If):
-            return self.reads_program(node.test) and any(isinstance(each, ast.Raise) for each in node.body)
-        helper = self.functions.get(name_of(node.func)) if isinstance(node, ast.Call) else None
-        return any(isinstance(each, ast.Assert) or (isinstance(each, ast.Call) and compares(each))
-                   for each in [node, *(ast.walk(helper) if helper else ())])
+    def looks(claim: ast.expr) -> bool:
+        if not reads(claim, altered):
+            return False
+        if not answers.reads_program(claim):
+            return True
+        operands = [claim.left, *claim.comparators] if isinstance(claim, ast.Compare) else (
+            claim.args if isinstance(claim, ast.Call) else [])
+        others = [each for each in operands
+                  if not isinstance(each, PLACES) or root_of(each) not in altered - answers.given]
+        return len(others) < len(operands) and (
+            is_identity(claim) or not any(map(answers.reads_program, others)))
+
+    alone = {node for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+             and calls.get(node.value) and node not in raising
+             and name_of(node.value.func) not in answers.functions}
+    yield from (node for node in nodes if node in alone or any(map(looks, claims_of(node))))
 
 
-class Expected:
-    """The places that are read for what an answer, or an altered argument, is compared with."""
+def claims_of(node: ast.AST) -> list[ast.expr]:
+    """What must hold for a statement to go on, each by itself."""
+    match node:
+        case ast.Assert(test=test):
+            return parts_of(test)
+        case ast.If(test=test, body=[ast.Raise(), *_]):
+            return parts_of(test)
+        case ast.Expr(value=ast.Call() as call) if compares(call):
+            return [call]
+    return []
 
-    def __init__(self, tree: ast.Module) -> None:
-        self.answers = Answers(tree)
-        self.places: set[ast.expr] = set()
-        self.kept: set[ast.expr] = set()     # of these, what is iterated over or viewed later
-        self.names: set[str] = set()         # what these read, whose values are then read so, too
-        nodes = list(ast.walk(tree))
-        self.whole = {each for node in nodes if compares(node) for each in operands_of(node)}
-        # What decides how often, or whether, a name is set.
-        self.decides = [(target, node.test) for node in nodes if isinstance(node, (ast.If, ast.While))
-                        for inner in ast.walk(node) for target, _value in bindings(inner)]
-        self.decides += [(target, node.iter) for node in nodes if isinstance(node, ast.For)
-                         for inner in ast.walk(node) for target, _value in bindings(inner)]
-        later = [node for node in nodes if isinstance(node, ast.GeneratorExp) or (
-            isinstance(node, ast.Call) and name_of(node.func) in LATER)]
-        self.later = {place for node in later for place in ast.walk(node)}
-        for node in nodes:
-            for each in self.beside(node):
-                self.add(each)
-        for node in nodes:               # `a.sort()`, where `a` is what an answer is compared with
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and not (
-                    compares(node.value) or self.answers.reads_program(node)):
-                for each in operands_of(node.value):
-                    if unparsed(each) in self.names:
-                        self.add(each)
 
-    def beside(self, node: ast.AST) -> Iterator[ast.expr]:
-        """What stands beside an answer, or beside an argument, in one expression, container or stream."""
-        reads_program = self.answers.reads_program
-        deciding = [each for each in deciding_in(node) if not reads_program(each)]
-        if deciding and (leaves(node) or any(
-                compares(each) and reads_program(each) for each in ast.walk(node))):
-            yield from deciding
-        if isinstance(node, (ast.Call, ast.Assign)):
-            yield from (value for target, value in bindings(node)
-                        if isinstance(value, ast.expr)
-                        if isinstance(node, ast.Call) or isinstance(target, ast.Subscript)
-                        if not self.answers.given.isdisjoint(places_set(target)) and not reads_program(value))
-        operands = operands_of(node)
-        if isinstance(node, ast.Call) and self.answers.is_programs(node):
-            return
-        if isinstance(node, SEVERAL) and node in self.whole:
-            return
-        if any(map(reads_program, operands)):
-            yield from (each for each in operands if not reads_program(each))
-        elif compares(node) and any(unparsed(each) in self.answers.passed for each in operands):
-            yield from (each for each in operands if not isinstance(each, PLACES))
+def parts_of(test: ast.expr) -> list[ast.expr]:
+    """The parts of a condition that hold by themselves if it does."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        return [part for each in test.values for part in parts_of(each)]
+    return [test]
 
-    def add(self, node: ast.AST) -> None:
-        """Read all that an expression reads as it was handed in, and what it was made from."""
-        for place in read_in(node):
-            roots: list[ast.expr] = [place]
-            while isinstance(roots[-1], (ast.Attribute, ast.Subscript)):
-                roots.append(roots[-1].value)
-            is_fixed = isinstance(roots[-1], ast.Name) and roots[-1].id in self.answers.fixed
-            if place in self.places or is_fixed or self.answers.reads_program(place):
-                continue
-            self.places.update(roots)        # `a[::-1]` is a part of `a` as it was
-            self.kept |= {place} & self.later
-            if not isinstance(roots[-1], PLACES):        # `sorted(a)[0]`
-                self.add(roots.pop())
-            for root in roots:
-                self.use(ast.unparse(root))
-                if isinstance(root, ast.Subscript):
-                    self.add(root.slice)
-        for each in ast.walk(node):
-            if isinstance(each, ast.Call):
-                self.use(name_of(each.func))
 
-    def use(self, name: str) -> None:
-        """A place, or a function of the tests, on which the expected value rests."""
-        if name in self.names:
-            return
-        self.names.add(name)
-        for target, value in [*self.answers.bound, *self.decides]:
-            if name in places_set(target) and not self.answers.reads_program(value):
-                self.add(value)
-        if name in self.answers.functions and name not in self.answers.given:
-            for statement in self.answers.functions[name].body:
-                self.add(statement)
+def is_identity(claim: ast.expr) -> bool:
+    """True of a claim that two names are of one object."""
+    return "assertIs" in ast.unparse(claim) if isinstance(claim, ast.Call) else isinstance(
+        claim, ast.Compare) and isinstance(claim.ops[0], (ast.Is, ast.IsNot))
+
+
+def reads(node: ast.AST, names: set[str]) -> bool:
+    """True where one of the places is read."""
+    return any(isinstance(each, PLACES) and ast.unparse(each) in names for each in ast.walk(node))
+
+
+def root_of(place: ast.expr) -> str:
+    """The place of which a place is an item: `a` of `a[0]`."""
+    while isinstance(place, ast.Subscript):
+        place = place.value
+    return ast.unparse(place)
 
 
 def compares(node: ast.AST) -> bool:
@@ -370,73 +303,14 @@ def compares(node: ast.AST) -> bool:
         node.func, ast.Attribute) and node.func.attr.startswith("assert"))
 
 
-
-
-def deciding_in(node: ast.AST) -> list[ast.expr]:
-    """What decides whether, or how often, the rest of a node is done."""
-    match node:
-        case ast.If() | ast.While() | ast.IfExp():
-            return [node.test]
-        case ast.For():
-            return [node.iter]
-        case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
-            return [each for part in node.generators for each in (part.iter, *part.ifs)]
-        case ast.BoolOp():
-            bare = [each.operand if isinstance(each, ast.UnaryOp) else each for each in node.values]
-            return [each for each in bare if isinstance(each, PLACES)]
-    return []
-
-
-def leaves(node: ast.AST) -> bool:
-    """True of an `if` that goes on with no word: what follows is done or not."""
-    return isinstance(node, ast.If) and len(node.body) == 1 and (
-        isinstance(node.body[0], (ast.Break, ast.Continue, ast.Pass)) or (
-            isinstance(node.body[0], ast.Return) and node.body[0].value is None))
-
-
-def operands_of(node: ast.AST) -> list[ast.expr]:
-    """Expressions that stand beside each other in one."""
-    match node:
-        case ast.Compare() if any(isinstance(each, (ast.Is, ast.IsNot)) for each in node.ops):
-            return []
-        case ast.Call():
-            whose = [node.func.value] if isinstance(node.func, ast.Attribute) and (
-                node.func.attr not in GATHERS) else []
-            return [*whose, *node.args, *(each.value for each in node.keywords)]
-        case ast.Subscript() if not isinstance(node.value, PLACES):
-            return [node.value, node.slice]
-        case ast.Compare() | ast.BinOp() | ast.Tuple() | ast.List() | ast.Set() | ast.Dict():
-            return [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
-    return []
-
-
-def read_in(node: ast.AST) -> Iterator[ast.expr]:
-    """The largest places that are read in a node, but for functions that it calls."""
-    if isinstance(node, PLACES) and isinstance(node.ctx, ast.Load):
-        yield node
-        return
-    for name, field in ast.iter_fields(node):
-        if isinstance(node, ast.Call) and name == "func":
-            field = field.value if isinstance(field, ast.Attribute) else None
-        for each in field if isinstance(field, list) else [field]:
-            if isinstance(each, ast.AST):
-                yield from read_in(each)
-
-
-def unparsed(node: ast.AST) -> str | None:
-    """What a place is called: a name, or an attribute or item of one."""
-    return ast.unparse(node) if isinstance(node, PLACES) else None
-
-
-def handed(argument: ast.expr) -> Iterator[ast.expr]:
+def places_in(argument: ast.expr) -> Iterator[ast.expr]:
     """Names, attributes and items that a program is handed itself, also within a list."""
-    if isinstance(argument, ast.Starred):
-        yield from handed(argument.value)
-    elif isinstance(argument, SEVERAL):
-        for each in operands_of(argument):
-            yield from handed(each)
-    elif isinstance(argument, PLACES):
+    if isinstance(argument, PLACES):
         yield argument
+    elif isinstance(argument, (ast.Starred, *SEVERAL)):
+        for each in ast.iter_child_nodes(argument):
+            if isinstance(each, ast.expr):
+                yield from places_in(each)
 
 
 def places_set(target: ast.AST) -> Iterable[str]:
@@ -463,8 +337,6 @@ def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
             return [(node.optional_vars, node.context_expr)]
         case ast.Call(func=ast.Attribute(value=gathering, attr=name)) if name in GATHERS:
             return [(gathering, each) for each in node.args]
-        case ast.Call(func=ast.Name(id="print")):              # what it prints stands together
-            return [(node.func, each) for each in node.args]
     return []
 
 

@@ -50,8 +50,10 @@ def test_gold_and_cheats_are_judged_of_a_run_and_of_a_source_alike(files):
 
 @pytest.mark.parametrize(("kind", "payload", "paid"), [
     ("function", {"entry_point": "f", "tests": ["assert f([1])"]},
-     "returns True, returns float('nan'), returns what equals everything, returns its argument; "
-     "test 1: right assert f([1])"),
+     "returns True, returns float('nan'), returns what equals everything, returns its argument, "
+     "returns a function that does nothing; test 1: right assert f([1])"),
+    ("function", {"entry_point": "f", "tests": ["@f\ndef check(): assert 1 == 2\ncheck()"]},
+     "returns a function that does nothing; test 1: right check()"),
     ("function", {"entry_point": "S.f", "tests": ["x = [2, 1]\ns = S()\ns.f(x)\nassert x == []"]},
      "empties its argument; test 1: right assert x == []"),
     ("function", {"entry_point": "f", "tests": ["try:\n    f()\nexcept BaseException:\n    pass"]},

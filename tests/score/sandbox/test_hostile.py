@@ -10,7 +10,7 @@ import pytest
 
 from score.isolation.lockdown import Layer
 from score.protocol.frames import JobKind, encode_grids
-from score.sandbox.canaries import BODIES, reached_effects
+from score.sandbox.attacks import BODIES, reached_effects
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits

@@ -12,11 +12,11 @@ from score.judging.completions import Item
 from score.judging.judge import measure, run_programs
 from score.protocol.frames import JobKind, Verdict, encode_grids, split_result
 from score.sandbox.executor import Executor
-from score.sandbox.flight import Slot
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
 from score.sandbox.program import Program
+from score.sandbox.ticket import Slot
 from score.tasks.kinds import load_task
 from score.tasks.measures import Answer
 
@@ -118,10 +118,10 @@ def test_second_runs_share_the_lanes_but_have_a_core_each(cores, at_a_time, monk
     seen = []
     with LanePool(LaneConfig(Layer.SECCOMP), Limits(cpu_seconds=0.2, wall_seconds=0.2), 2) as pool:
         for _number, [ending] in pool.run(programs):
-            seen.append([flight.is_second for lane in pool.lanes for flight in lane.flights])
+            seen.append([ticket.is_second for lane in pool.lanes for ticket in lane.tickets])
             assert ending.verdict == Verdict.TIMEOUT_WALL
-    assert all(all(flights) for flights in seen) and len(seen) == 4
-    assert max(len(flights) for flights in seen) == at_a_time - 1
+    assert all(all(tickets) for tickets in seen) and len(seen) == 4
+    assert max(len(tickets) for tickets in seen) == at_a_time - 1
 
 
 def test_the_smallest_limit_on_output_leaves_room_for_what_a_lane_rehearses():

@@ -12,7 +12,7 @@ from score.sandbox.pool import LanePool
 from score.sandbox.program import Program
 from score.tasks.kinds import ENDS, load_task
 from score.tasks.measures import Answer
-from score.tasks.test_sources import guarded
+from score.tasks.test_sources import facts_of
 from tests.hostile.cheats import CHEATS
 from tests.score.sandbox.forms import FORMS, RIGHT
 
@@ -244,6 +244,64 @@ def test_objects_that_agree_to_everything_are_asked_nothing(executor, test, chea
     assert not row.measures.correct and not row.outcome.infrastructure
 
 
+GIVES = "def f(*a): return 0\ndef get(): return {}\n"
+PASSES_ALL = "class C:\n    def __enter__(s): return s\n    def __exit__(s, *a): return True\n" \
+             "    def get(s, x): raise KeyError(x)\n    def none(s): return None\ndef f(*a): return C()\n"
+CATCHES = "def f(call, *a):\n    try: call(1)\n    except BaseException: pass\n    return 'ok'\n"
+HELPER = "import contextlib\n@contextlib.contextmanager\ndef h():\n    with f() as y:\n        yield y\n"
+
+
+@pytest.mark.parametrize(("test", "cheat"), [
+    *((test, GIVES.format(given)) for given in ("AssertionError", "Exception", "(ValueError, BaseException)")
+      for test in ("try:\n    assert f(1, 2) == 3\nexcept get():\n    pass",
+                   "import pytest\nwith pytest.raises(get()):\n    assert f(1, 2) == 3",
+                   "import unittest as u\nwith u.TestCase().assertRaises(get()):\n    assert f(1, 2) == 3",
+                   "errors = get()\ntry:\n    assert f(1, 2) == 3\nexcept errors:\n    pass")),
+    ("import contextlib as c\nwith c.suppress(get()):\n    assert f(1, 2) == 3", GIVES.format("Exception")),
+    (HELPER + "with h() as y:\n    assert y.get(2) == 3", PASSES_ALL),
+    (HELPER + "with h() as y:\n    t = y.none() + 1\n    assert t == 3", PASSES_ALL),
+    ("class W:\n    def __init__(self): self.c = f()\n    def __enter__(self): return self.c.__enter__()\n"
+     "    def __exit__(self, *a): return self.c.__exit__(*a)\nwith W() as y:\n    assert y.get(2) == 3",
+     PASSES_ALL),
+    ("out = []\nwith f() as y:\n    out.append(y.get(2))\nfor x in out:\n    assert x == 3", PASSES_ALL),
+    ("from contextlib import ExitStack\nwith ExitStack() as s:\n    s.push(f())\n    assert f().get(2) == 3",
+     PASSES_ALL),
+    ("def cb(x):\n    assert x == 3\nf(cb)", CATCHES),
+    ("def cb(x):\n    assert x == 3\nassert f(cb) == 'ok'", CATCHES),
+    ("import pytest\ndef cb(x):\n    if x != 3:\n        pytest.fail('no')\nf(cb)", CATCHES),
+    ("import unittest\nf(lambda x: unittest.TestCase().assertEqual(x, 3))", CATCHES),
+    ("class K:\n    def __eq__(self, o):\n        assert o == 3\nf(K().__eq__)", CATCHES),
+    ("def cb(x):\n    assert x == 3\nfor _ in f(cb): pass", CATCHES.replace("return 'ok'", "yield from ()")),
+    ("def cb(x):\n    assert x == 3\nassert not hasattr(f(cb), 'x')",
+     "class K:\n    def __init__(s, cb): s.cb = cb\n    def __getattr__(s, name):\n"
+     "        try: s.cb(1)\n        except AssertionError: raise AttributeError\nf = K\n"),
+    *((test, PASSES_ALL) for test in (
+        "def g(): h()\ndef h():\n    with f() as y: assert y.get(2) == 4; z = 1\ng()\nassert 1 == 2",
+        "try:\n    with f() as y: assert y.none() == 4; raise ValueError\nexcept ValueError:\n    pass",
+        "def g():\n    raise ValueError\nwith f() as y:\n    g()\nassert y.none() == 3")),
+    *((f"assert {claim}", "class E:\n    __eq__ = __lt__ = __ge__ = lambda *a: True\ndef f(*a): return E()\n")
+      for claim in ("f(1, 2).__eq__(3)", "f(1, 2).__lt__(4)", "not f(1, 2).__ne__(3)")),
+    ("def cb(x):\n    raise AssertionError if x != 3 else ValueError\ntry:\n    f(cb)\n"
+     "except ValueError:\n    pass", CATCHES),
+    ("def gen():\n    for i in range(3):\n        assert (yield i) == i * 2\nf(gen().send)",
+     CATCHES.replace("call(1)", "call(None); call(1)")),
+    ("import asyncio\nasync def cb(x):\n    assert x == 3\nasyncio.run(f(cb))",
+     "async def f(cb):\n    try: await cb(1)\n    except AssertionError: pass\n"),
+    *((f"class T:\n    v = 0\nt = T()\nt.v = [3, 1]\nassert f(t) == sorted({read})",
+       f"def f(t):\n    t.v{change}\n    return []\n")
+      for read in ("t.v", "getattr(t, 'v')", "vars(t)['v']") for change in (" = []", ".clear()")),
+    *((test, cheat) for cheat in ("def f(x):\n    x.clear()\n    return []\n",
+                                  "def f(x):\n    yield from ()\n    x.clear()\n")
+      for test in ("a = [3, 1]\nassert [*f(a)] == (lambda: sorted(a))()",
+                   "def both():\n    a = [3, 1]\n    yield [*f(a)]\n    yield sorted(a)\n"
+                   "p, q = both()\nassert p == q",
+                   "class K:\n    def __init__(s, x): s.got, s.want = [*f(x)], sorted(x)\nk = K([3, 1])\n"
+                   "assert k.got == k.want", "a = [3, 1]\nok = [*f(a)] == sorted(a)\nassert ok"))])
+def test_a_test_fails_by_its_own_claims_whatever_the_program_catches_or_alters(executor, test, cheat):
+    row = judged(executor, [test], {"cheat": cheat})["cheat"]
+    assert not row.measures.correct and not row.outcome.infrastructure
+
+
 ZEROES = {"zeroes": "def f(x):\n    x[...] = 0\n    return x\n",
           "zeroes, gives 0": "def f(x):\n    x[:] = [0] * len(x)\n    return 0\n"}
 
@@ -280,9 +338,9 @@ def test_a_statement_of_its_own_reads_an_argument_as_the_program_left_it(executo
     assert not any(row.measures.correct for row in rows.values())
 
 
-def test_tests_without_such_a_comparison_stay_as_they_are_written():
-    for test in ("assert f([1]) == [1]  # as it is", "a = [1]\nf( a )\nassert a == [1]"):
-        assert guarded("", [test]) == ("", [test], [])
+def test_a_unit_sees_what_became_of_an_argument_only_where_it_looks_at_it():
+    for test, looks in (("assert f([1]) == [1]", False), ("a = [1]\nf(a)\nassert a == [1]", True)):
+        assert facts_of("", [test])["in_place"] == [looks]
 
 
 def test_a_program_s_seed_says_nothing_of_its_tests():
@@ -369,6 +427,37 @@ def f(): pass
      "    try:\n        yield\n    finally:\n        log.append('b')\n"),
     ("@f\nclass A: pass\nassert A().hi() == 'hi'",
      "def f(kind):\n    kind.hi = lambda self: 'hi'\n    return kind\n"),
+    ("from dataclasses import dataclass\n@dataclass\nclass C(Base):\n    y: int = 5\n"
+     "assert C(1).total() == 6 and C(1) == C(1, 5) and repr(C(1)) == 'C(x=1, y=5)'",
+     "from dataclasses import dataclass\n@dataclass\nclass Base:\n    x: int\n"
+     "    def total(self): return self.x + self.y\ndef f(): pass\n"),
+    ("class Square(Shape):\n    @property\n    def side(self): return 2\n    def area(self): return 4\n"
+     "s = Square()\nassert s.area() == 4 and s.side == 2 and s.text() == '2 4'",
+     "class Shape:\n    side = 0\n    def area(self): pass\n"
+     "    def text(self): return f'{self.side} {self.area()}'\ndef f(): pass\n"),
+    ("import asyncio as a\nasync def g(x):\n    await a.sleep(0)\n    return x\nassert a.run(f(g)) == 3",
+     "async def f(g): return await g(3)\n"),
+    ("import unittest\nwith unittest.TestCase().assertLogs('a', level='INFO') as cm:\n    f()\n"
+     "assert cm.output == ['INFO:a:hi']", "import logging\ndef f(): logging.getLogger('a').info('hi')\n"),
+    ("import pytest\nwith pytest.raises(BankError):\n    f()\ntry:\n    f()\nexcept BankError:\n    pass",
+     "BankError = Exception\ndef f(): raise BankError\n"),
+    ("def good(): pass\ndef bad(): assert 1 == 2\nassert f([good, bad]) == (1, 1)",
+     "def f(tests):\n    n = [0, 0]\n    for t in tests:\n        try:\n            t()\n"
+     "            n[0] += 1\n        except AssertionError: n[1] += 1\n    return tuple(n)\n"),
+    ("with f(ZeroDivisionError):\n    1 / 0", "from contextlib import suppress as f\n"),
+    ("class Own(Exception): pass\nseen = []\ndef g():\n    seen.append(1)\n"
+     "    if len(seen) < 3: raise Own(1)\n    return 'ok'\nassert f(g, Own) == 'ok'",
+     "def f(g, error):\n    while True:\n        try: return g()\n        except error: pass\n"),
+    ("class Stop(Exception): pass\ndef cb(x): raise Stop\ntry:\n    f(cb)\nexcept Stop:\n    pass",
+     "def f(cb): cb(1)\n"),
+    ("memo = {}\nassert f(memo) == 1 and f(memo) == 2",
+     "def f(d):\n    d['n'] = d.get('n', 0) + 1\n    return d['n']\n"),
+    ("class N:\n    def __init__(self, v, n=None): self.v, self.n = v, n\nr = f(N(1, N(2)))\n"
+     "assert r.v == 2 and r.n.v == 1 and r.n.n is None",
+     "def f(h):\n    p = None\n    while h: h.n, p, h = p, h, h.n\n    return p\n"),
+    ("a = [[3, 1], [2]]\nassert f(a) == [[1, 3], [2]]",
+     "def f(a):\n    for x in a: x.sort()\n    return a\n"),
+    ("inv = {}\nadd(inv, 'x')\nassert f(inv) == 1", "def add(d, k): d[k] = 1\nf = len\n"),
 ], ids=["generator", "html", "suppress", "callback", "helper of the same name", "generator not started",
         "finally with return", "tolerance around 0", "first items of an argument", "in an object",
         "an object times a number", "a result with a name", "an object of a class method",
@@ -377,7 +466,10 @@ def f(): pass
         "executed again", "annotations as text", "context that suppresses",
         "frozen dataclass", "error of a library", "an object as it is or cached",
         "fields of a dataclass", "type", "suppressed error",
-        "context with an error", "decorator of classes"])
+        "context with an error", "decorator of classes", "derived dataclass", "overridden methods",
+        "asynchronous callback", "logs", "error by another name", "runner of tests", "error on purpose",
+        "error of the test", "error passed on",
+        "memory in an argument", "linked list", "sorted inside", "altered for the next call"])
 def test_everyday_right_programs_are_right(executor, test, code):
     row = judged(executor, [test], {"it": code})["it"]
     assert row.measures.correct, (row.outcome, row.measures.outputs)

@@ -17,7 +17,7 @@ from score.jobs.stand_ins import Failed
 
 @contextlib.contextmanager
 def caught(kinds: Any, match: str | None) -> Iterator[SimpleNamespace]:
-    """The context of `raises`: what was raised is its `value`."""
+    """The context manager behind `raises`."""
     info = SimpleNamespace(value=None, type=None)
     info.match = lambda pattern: bool(re.search(pattern, str(info.value)))
     try:
@@ -31,7 +31,7 @@ def caught(kinds: Any, match: str | None) -> Iterator[SimpleNamespace]:
 
 
 def raises(kinds: Any, *call: Any, match: str | None = None, **keywords: Any) -> Any:
-    """A context in which one of the exceptions has to be raised; with a function, calls that."""
+    """A context that expects one of the exceptions; given a function, call it in that context."""
     if not call:
         return caught(kinds, match)
     with caught(kinds, match) as info:
@@ -56,7 +56,7 @@ class approx:
             return value.keys() == expected.keys() and all(
                 self.is_near(value[key], expected[key]) for key in expected)
         if hasattr(expected, "__iter__") and not isinstance(expected, str):
-            items = list(value)              # an object may say that it is longer than what it gives
+            items = list(value)              # `__len__` may lie
             return len(items) == len(expected) and all(map(self.is_near, items, expected))
         if not isinstance(expected, (int, float, complex)):
             return bool(value == expected)

@@ -9,7 +9,7 @@ from score.protocol.allowed_imports import Allowed
 from score.protocol.frames import NO_JOB, ORDER, REPLY_CHILD, REPLY_HEADER, JobKind, Verdict
 from score.sandbox.program import Program
 
-VERDICTS = tuple(Verdict)       # a tuple is asked faster than an enumeration
+VERDICTS = tuple(Verdict)       # a tuple lookup is faster than an enumeration's
 
 
 @dataclass(slots=True)
@@ -64,15 +64,15 @@ class Slot:
 
 
 @dataclass(slots=True)
-class Flight:
+class Ticket:
     """A program that was handed to a lane, or will be."""
 
     number: int
     program: Program
     attempts: int = 0
-    is_second: bool = False      # it ran out of wall time before
-    slot: int = -1               # which of its lane's slots it has
-    # What its lane calls it, and the program may read there: it says nothing about its place among others.
+    is_second: bool = False      # it exceeded its wall time before
+    slot: int = -1               # index of its slot in the lane
+    # Its name in the lane, random because a program may read it there.
     name: int = field(default_factory=lambda: secrets.randbits(64))
 
     def order(self, slot: Slot, allowed: Allowed) -> bytes:

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from score.protocol.frames import BadFrame, JobKind, decode_grids, encode_grids, encode_result, split_result
-from score.sandbox.flight import Ending
 from score.sandbox.pool import LanePool
 from score.sandbox.program import Program
+from score.sandbox.ticket import Ending
 
 REACHED = 7
 ATTACK = """import ctypes, os, sys
@@ -27,7 +27,7 @@ def transform(grid):
         reached = False
     return [[7 if reached else 0]]
 """
-# Each returns something true when it got where it must not get, or leaves the answer that says so.
+# Each returns something true if the attack succeeded, or leaves such an answer.
 BODIES = {
     "read a file": "return open({path!r}).read()",
     "write a file": "return open({path!r}, 'a').write('x')",
@@ -56,12 +56,12 @@ BODIES = {
 def reached_effects(pool: LanePool) -> list[str]:
     """Names of the attacks that reached their effect, or ended in no way that can be read."""
     with bait() as path:
-        programs = [canary(body, path) for body in BODIES.values()]
+        programs = [attack_program(body, path) for body in BODIES.values()]
         endings = dict(pool.run(programs))
     return [name for index, name in enumerate(BODIES) if not contained(endings[index])]
 
 
-def canary(body: str, path: Path) -> Program:
+def attack_program(body: str, path: Path) -> Program:
     """One attack as a grid program, with the file that it goes for."""
     forged = "".join(f"\\\\{byte:03o}" for byte in encode_result(encode_grids([np.full((1, 1), REACHED)])))
     body = textwrap.indent(body.replace("{path!r}", repr(str(path))).replace("{frame}", forged), "    ")
