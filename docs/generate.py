@@ -172,9 +172,7 @@ def _other_tables() -> list[str]:
     return table("table", "key", "value", rows=[
         ("[warehouse]", "scorer", "The scorer that views and `train` read."),
         ("[warehouse]", "price-per-hour", "Dollars per hour of the machine, for the cost in `summary`."),
-        ("[queries]", "NAME", "A query; `warehouse sql RUN @NAME` runs it. `$x` is a parameter."),
-        ("[links]", "NAME", "A page of `reports serve` that the run's page links to."),
-        ("[prices]", "MODEL", "`{ input = 0.25, output = 2.0 }`: dollars per million tokens.")])
+        ("[links]", "NAME", "A page of `reports serve` that the run's page links to.")])
 
 
 def _keys(command: click.Command) -> list[tuple[str, str, str]]:

@@ -12,7 +12,7 @@ from reports.figures_learning import LEARNING
 from reports.figures_training import TRAINING
 from reports.page import alarm_notice, figure_block, page, table, tiles
 from reports.scale import duration, number
-from warehouse.inspect.advice import advice_lines, judged_lines
+from warehouse.inspect.advice import advise, judged_lines
 from warehouse.inspect.alarms import last_rollback, raised_alarms
 from warehouse.inspect.story import cost_lines, story_lines
 from warehouse.inspect.summary import REACH, went_back
@@ -63,7 +63,7 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     spent = "".join(f"<p>{escape(line)}</p>" for line in cost_lines(warehouse, connection))
     body = [f'<div class="story">{story}</div>', _navigation(), tiles(headline(connection, stats)), spent]
     if stats:
-        advice = advice_lines(warehouse, connection, alarms)
+        advice = advise(warehouse, connection, alarms).lines
         body.append(alarm_notice(alarms, advice, judged_lines(connection, since), went_back(warehouse.state)))
     body += [EVENTS_KEY] if events else []
     for title, group in SECTIONS:

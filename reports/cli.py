@@ -36,8 +36,8 @@ def build(run: Path, output: Path | None) -> None:
 def compare(run: Path, others: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """Write a page that compares RUN with each OTHER.
 
-    It shows the curves of all runs, and the tasks of RUN paired with each other run. With --json it prints
-    the differences and writes no page.
+    It shows settings that differ, gains over RUN in pairs of tasks, and the curves of all runs. With --json
+    it prints the differences and writes no page.
     """
     from reports.compare import compare_runs, comparison_facts
     if as_json:

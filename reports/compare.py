@@ -1,23 +1,22 @@
-"""Runs side by side: different settings, curves in one picture each, tasks paired with the first run's."""
+"""Runs side by side: different settings, gains over the first run in pairs of tasks, curves together."""
 
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reports.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart, rulers, svg_of, text_at
-from reports.figure import Figure, Rows, column, lines
-from reports.page import figure_block, page, table, tiles
-from reports.pairs import Pairing, find_pairings, other_tasks
-from reports.scale import Scale, number, scale_ticks
+from reports.drawing import Chart
+from reports.figure import Figure, Rows, lines
+from reports.page import figure_block, page, table
+from reports.scale import number
 from warehouse.sql.database import Connection, rows_of
 from warehouse.sql.many import connect_runs, open_runs, run_names
 from warehouse.store.commit import replace_bytes
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, counted
 from warehouse.store.run_folder import Warehouse
 
 MOST_RUNS = 6  # distinguishable colours
-MOST_TASKS = 12  # listed per pair of runs
+MOST_NAMED = 5  # tasks
 WIDEST = 60     # characters of a setting
 CURVES = (
     ("pass_at_1", "pass@1", True, False),
@@ -42,6 +41,17 @@ WHERE purpose = 'train' ORDER BY iteration""")
 SMALLEST_K_SQL = """\
 SELECT min(k) AS k FROM (SELECT top_k(quantile_disc(n, -0.9)) AS k FROM task_results
                          WHERE n > 0 AND purpose = 'train' GROUP BY run)"""
+# For training the latest common iteration, for evaluations all of the latest. Only rows of one iteration and
+# purpose are paired: rows of other policies or evaluations would differ for that reason alone.
+PAIRED_SQL = """\
+SELECT DISTINCT iteration, purpose FROM compare_runs($1, $2) WHERE turn_of(purpose) = 1
+QUALIFY iteration = max(iteration) OVER (PARTITION BY purpose = 'train')
+ORDER BY iteration DESC, purpose = 'train', purpose"""
+GAIN_SQL = "FROM gains_of_runs($1, $2) WHERE iteration = $3 AND purpose = $4"
+OTHERS_SQL = """\
+SELECT task_id FROM (FROM tasks WHERE run = $1) AS a JOIN (FROM tasks WHERE run = $2) AS b USING (task_id)
+WHERE a.payload <> b.payload ORDER BY task_id"""
+VERDICTS = {True: "beyond chance", False: "within chance", None: "too little to tell"}
 
 
 class Comparison(NamedTuple):
@@ -78,33 +88,54 @@ def open_comparable(paths: Sequence[Path]) -> list[Warehouse]:
 
 
 def comparison(runs: Sequence[Warehouse]) -> Comparison:
-    """Differences in settings and beyond chance, curves together, tasks paired with the first run's."""
+    """Differences in settings, gains over the first run in pairs of tasks, and curves together."""
     connection = connect_runs(runs)
     first, *others = names = run_names([run.root for run in runs])
-    pairings = [pairing for other in others for pairing in find_pairings(connection, first, other)]
+    gains = [row for other in others for row in paired_gains(connection, first, other)]
     tokens_differ = len({run.facts.get("tokenizer_sha256") for run in runs}) > 1
     curves, charts = _curves(connection, names, [name for name in PER_TOKEN if tokens_differ])
-    heads = _quiet(OTHER_TOKENIZERS if tokens_differ else "")
-    heads += "".join(_quiet(other_tasks(connection, first, other)) for other in others)
-    tasks = ""
-    for pairing in pairings:
-        figure, rows = _paired_figure(pairing), rows_of(connection, pairing.sql)
-        charts[figure.name] = figure.draw(rows)
-        title = f"{first} and {pairing.names[1]}: {pairing.title}"
-        heads += f"<h3>{escape(title)}</h3>{_quiet(pairing.remark)}{tiles(_headline(pairing))}"
-        tasks += (f'<div class="compare">{figure_block(figure, charts[figure.name])}'
-                  f"<div>{_largest(pairing, rows)}</div></div>")
-    sentences = [pairing.sentence for pairing in pairings]
-    if len(sentences) > 1:
-        sentences.append(f"Each of these {len(sentences)} is tested alone at 95%: without any difference, "
-                         "one of twenty is beyond chance.")
-    chance = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
-    differ = _settings_notice(connection, runs, names)
-    body = (f"<h2>What differs</h2>{differ}<h2>Beyond chance</h2>{chance}{heads}"
-            f'<h2>Curves</h2><div class="figures">{curves}</div><h2>Tasks</h2>{tasks}')
+    remarks = [other_tasks(connection, first, other) for other in others]
+    if len(gains) > 1:
+        remarks.append(f"Each of these {len(gains)} is tested alone at 95%: without any difference, one of "
+                       "twenty is beyond chance.")
+    if tokens_differ:
+        remarks.append(OTHER_TOKENIZERS)
+    quiet = "".join(f'<p class="quiet">{escape(remark)}</p>' for remark in remarks if remark)
+    body = (f"<h2>What differs</h2>{_settings_notice(connection, runs, names)}<h2>Beyond chance</h2>"
+            f'{gains_table(first, gains)}{quiet}<h2>Curves</h2><div class="figures">{curves}</div>')
     data = {"figures": {key: chart.hover for key, chart in charts.items() if chart}}
     return Comparison(f"{', '.join(names[:-1])} and {names[-1]}", " · ".join(str(run.root) for run in runs),
                       body, data)
+
+
+def paired_gains(connection: Connection, first: str, other: str) -> list[dict[str, Any]]:
+    """Rows of gains_of_runs for the latest training and evaluations that both runs have, newest first."""
+    gains = [{"run": other, **row} for pair in rows_of(connection, PAIRED_SQL, [first, other])
+             for row in rows_of(connection, GAIN_SQL, [first, other, *pair.values()])]
+    if not gains:
+        raise StageError("Two of the runs have no scored task in common at the same iteration, so there is "
+                         "nothing to compare in pairs. Evaluate both at the same iteration on the same "
+                         "split: rollout RUN --eval --split NAME --label NAME --iteration I, then score "
+                         "RUN")
+    return gains
+
+
+def gains_table(first: str, gains: Sequence[dict[str, Any]]) -> str:
+    """A row per pair: whose rows of which iteration, the gain over common tasks, and whether it is chance."""
+    rows = [[row["run"], "training" if row["purpose"] == "train" else row["purpose"], str(row["iteration"]),
+             str(row["num_tasks"]), number(row["rate_a"]), number(row["rate_b"]), f"{row['gain']:+.3f}",
+             "" if row["low"] is None else f"{row['low']:+.3f} .. {row['high']:+.3f}",
+             f"{row['better']}, {row['worse']}", VERDICTS[row["beyond_chance"]]] for row in gains]
+    return table(["run", "rows", "iteration", "common tasks", f"pass@1 of {first}", "its own", "difference",
+                  "95% interval over tasks", "tasks better, worse", "difference is"], rows)
+
+
+def other_tasks(connection: Connection, first: str, other: str) -> str:
+    """Tasks with the same id but other content than in the first run."""
+    others = [row["task_id"] for row in rows_of(connection, OTHERS_SQL, [first, other])]
+    shown = ", ".join(others[:MOST_NAMED]) + (" .." if len(others) > MOST_NAMED else "")
+    return (f"{counted(len(others), 'task')} with the same name in {first} and {other} but other contents, "
+            f"not paired: {shown}." if others else "")
 
 
 def _curves(connection: Connection, names: Sequence[str],
@@ -174,51 +205,3 @@ def _values(rows: Sequence[dict[str, Any]]) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= WIDEST else f"{text[:WIDEST - 2]}.."
-
-
-def _quiet(remark: str) -> str:
-    return f'<p class="quiet">{escape(remark)}</p>' if remark else ""
-
-
-def _paired_figure(pairing: Pairing) -> Figure:
-    """A dot per task."""
-    other = pairing.names[1]
-    caption = f"Share of right completions; above the line {other} is better. {pairing.remark}".strip()
-    name = f"paired-{pairing.row['purpose']}-{other.replace('/', '-')}"
-    return Figure(name, f"Tasks in pairs with {other}: {pairing.title}", caption, pairing.sql,
-                  lambda rows: scatter(column(rows, "rate_a"), column(rows, "rate_b"),
-                                       column(rows, "task_id"), pairing.names))
-
-
-def scatter(xs: Sequence[float], ys: Sequence[float], labels: Sequence[str], names: Sequence[str]) -> Chart:
-    """A dot per label at two shares, with the line of equality; dots at the same place grow."""
-    across, up = Scale(0, 1, LEFT + 8, WIDTH - RIGHT - 8), Scale(0, 1, HEIGHT - BOTTOM, TOP)
-    marks = [*rulers(up), f'<path class="grid" d="M{across(0)} {up(0)}L{across(1)} {up(1)}"/>']
-    marks += [text_at(across(value), HEIGHT - 8, f"{value:g}") for value in scale_ticks(up)]
-    places: dict[tuple[float, float], list[str]] = {}
-    for x, y, label in zip(xs, ys, labels, strict=True):
-        places.setdefault((x, y), []).append(label)
-    for (x, y), there in places.items():
-        radius = min(3 + 1.5 * (len(there) - 1) ** 0.5, 14)
-        shown = ", ".join(there[:8]) + (f" and {len(there) - 8} more" if len(there) > 8 else "")
-        marks.append(f'<circle class="spot t1" cx="{across(x)}" cy="{up(y)}" r="{radius:.1f}">'
-                     f"<title>{escape(shown)}: {x:.2f}, {y:.2f}</title></circle>")
-    marks.append(text_at(WIDTH - RIGHT, HEIGHT - BOTTOM - 6, f"{names[0]} across, {names[1]} up", kind="note",
-                         anchor="end"))
-    return Chart(svg_of(marks, HEIGHT), [], {"x": [], "px": []})
-
-
-def _headline(pairing: Pairing) -> list[tuple[str, str]]:
-    row, (first, other) = pairing.row, pairing.names
-    return [("tasks in common", str(row["num_tasks"])), (f"pass@1, {first}", number(row["rate_a"])),
-            (f"pass@1, {other}", number(row["rate_b"])), ("difference", f"{row['gain']:+.3f}"),
-            ("its 95% interval over tasks", pairing.interval or "none for one task"),
-            ("tasks better, worse", f"{row['better']}, {row['worse']}")]
-
-
-def _largest(pairing: Pairing, tasks: Rows) -> str:
-    ordered = sorted(tasks, key=lambda row: (-abs(row["gain"]), row["task_id"]))[:MOST_TASKS]
-    rows = [[row["task_id"], number(row["rate_a"]), number(row["rate_b"]), f"{row['gain']:+.2f}"]
-            for row in ordered]
-    heading = f"<h3>{escape(f'Largest differences, {pairing.names[1]}: {pairing.title}')}</h3>"
-    return heading + table(["task", *pairing.names, "difference"], rows)

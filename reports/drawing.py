@@ -81,10 +81,7 @@ def stacked_bars(xs: Sequence[int], layers: Sequence[Series], *, whole: bool = F
 
 def heat_map(xs: Sequence[int], rows: dict[str, list[float | None]], *, low: float = 0, high: float = 1,
              row_height: float = 11, kind: str = "heat", empty: str = "") -> Chart:
-    """A cell per label and x, darker for higher values between `low` and `high`; gaps stay empty.
-
-    `empty` explains a gap and adds a scale above.
-    """
+    """A cell per label and x, darker for higher values between `low` and `high`; gaps stay empty."""
     names = {label: label if len(label) <= LONGEST_LABEL else label[:LONGEST_LABEL - 1] + "…"
              for label in rows}
     left = 18 + 5.8 * max([9, *map(len, names.values())])

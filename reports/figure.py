@@ -60,10 +60,7 @@ def cells(key: str, value: str, **options: Any) -> Draw:
 
 def series(rows: Rows, labels: dict[str, str], *, positive: bool = False,
            tones: Sequence[int] = ()) -> list[Series]:
-    """A series per column with any value; each keeps its colour whichever others are present.
-
-    `positive` drops zeros, for logarithms.
-    """
+    """A series per column with any value; each keeps its colour whichever others are present."""
     return [Series(label, [row[name] or None if positive else row[name] for row in rows], tone=tone)
             for (name, label), tone in zip(labels.items(), tones or range(1, len(labels) + 1), strict=True)
             if any(row[name] is not None for row in rows)]

@@ -1,7 +1,7 @@
 """Figures of the text: lengths, entropy, repetition, errors."""
 
 from reports.drawing import Chart, Series, line_chart, stacked_bars
-from reports.figure import Figure, Rows, cells, column, lines, pivot, stats_sql, thin_columns, thin_out
+from reports.figure import Figure, Rows, column, lines, pivot, stats_sql, thin_columns, thin_out
 
 ERRORS_SQL = """\
 WITH failed AS (SELECT iteration, error_class, sum(share) AS share
@@ -9,13 +9,6 @@ WITH failed AS (SELECT iteration, error_class, sum(share) AS share
 SELECT iteration, error_class, share
 FROM (SELECT iteration FROM iteration_stats WHERE purpose = 'train') LEFT JOIN failed USING (iteration)
 WHERE EXISTS (FROM failed) ORDER BY iteration"""
-BY_LENGTH_SQL = """\
-WITH edges AS (SELECT greatest(ceil(max(num_completion_tokens) / 12.0), 1) AS width FROM samples
-               WHERE purpose = 'train')
-SELECT iteration, (floor(num_completion_tokens / width) * width)::INTEGER AS tokens,
-       tokens || ' to ' || (tokens + any_value(width) - 1)::INTEGER AS stretch, avg(reward) AS reward
-FROM samples, edges WHERE purpose = 'train' AND reward IS NOT NULL
-GROUP BY iteration, tokens ORDER BY tokens DESC, iteration"""
 
 
 def draw_lengths(rows: Rows) -> Chart:
@@ -39,12 +32,6 @@ def draw_errors(rows: Rows) -> Chart:
     return stacked_bars(places, [Series(kind, values) for kind, values in shares.items()], share=True)
 
 
-def draw_by_length(rows: Rows) -> Chart:
-    """Mean reward by completion length."""
-    rewards = column(rows, "reward")
-    return cells("stretch", "reward", low=min(rewards), high=max(rewards), row_height=16, empty="none")(rows)
-
-
 HEALTH = (
     Figure("shares", "Unusable completions", "Shares. Truncation rises long before the mean reward falls.",
            stats_sql("truncated_share, 1 - valid_code_share AS no_code,\n"
@@ -59,9 +46,6 @@ HEALTH = (
            stats_sql("tokens_mean_correct, tokens_mean_wrong, tokens_mean_finished"),
            lines(tokens_mean_correct="right", tokens_mean_wrong="wrong",
                  tokens_mean_finished="all that finished")),
-    Figure("by-length", "Reward by length",
-           "Mean reward of completions by their length in tokens; darker is higher.", BY_LENGTH_SQL,
-           draw_by_length),
     Figure("entropy", "Entropy and sampled NLL, nats per token",
            "Rising: the policy becomes random. Near 0: it gives the same answer to everything. The sampled "
            "NLL estimates the entropy at temperature 1 only.", stats_sql("nll_sampled, entropy"),

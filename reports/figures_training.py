@@ -1,8 +1,5 @@
 """Figures of training: mismatch of engine and trainer, steps, time and tokens."""
 
-from collections.abc import Sequence
-from html import escape
-
 from reports.drawing import LEFT, RIGHT, TOP, WIDTH, Chart, svg_of, text_at
 from reports.figure import Figure, Rows, bars, cells, lines, stats_sql
 from reports.scale import Scale, number, scale_ticks
@@ -44,46 +41,29 @@ SELECT stage, iteration, over - seconds[2] - seconds[1] AS start, seconds[1] AS 
 FROM spans WHERE seconds[1] > 0 ORDER BY stage, iteration"""
 NOT_TRAINED = "Nothing is trained yet."
 NO_MISMATCH = "No rows sampled by a policy of the run are trained yet."
-# A segment of a ribbon: its start and length, class, opacity, and meaning.
-Segment = tuple[float, float, str, float, str]
 
 
 def draw_timeline(rows: Rows) -> Chart:
     """A lane per stage: when it worked, iteration after iteration."""
     began = min(row["start"] for row in rows)
     whole = max(row["start"] + row["busy"] for row in rows) - began
-    lanes = []
+    across, marks, y = Scale(0, whole, LEFT + 22, WIDTH - RIGHT - 34), list[str](), float(TOP)
     for name, stage in (("sampling", "rollout"), ("programs", "score"), ("training", "train")):
-        spans = [(row["start"] - began, row["busy"], f"t{4 + 2 * (row['iteration'] % 2)}", 1,
-                  f"iteration {row['iteration']}, {name}, {row['busy']:.1f} s")
-                 for row in rows if row["stage"] == stage]
-        share = sum(length for _, length, *_ in spans) / whole
-        lanes += [(name, [[], spans], f"{share:.0%}")] if spans else []
-    return ribbons(lanes, [(4, "even iterations"), (6, "odd ones")], f"{whole:.0f} s in all", "seconds")
-
-
-def ribbons(rows: Sequence[tuple[str, Sequence[Sequence[Segment]], str]], legend: list[tuple[int, str]],
-            note: str, unit: str = "tokens") -> Chart:
-    """A ribbon for each row of (label, lanes, label at its end), all on one scale from 0."""
-    longest = max(start + length for _, lanes, _ in rows for lane in lanes for start, length, *_ in lane)
-    across, heights, gap = Scale(0, longest, LEFT + 22, WIDTH - RIGHT - 34), (5, 15), 7
-    marks, y = [], float(TOP)
-    for label, lanes, end in rows:
-        marks.append(text_at(LEFT + 16, y + 15, label, anchor="end"))
-        marks.append(text_at(WIDTH - RIGHT, y + 15, end, anchor="end"))
-        for lane, tall in zip(lanes, heights, strict=False):
-            for start, length, kind, opacity, title in lane:
-                left, right = across(start), across(start + length)
-                wide = max(right - left - (0.4 if right - left > 2 else 0), 0.2)
-                marks.append(f'<rect class="bar {kind}" x="{left}" y="{y}" width="{wide:.1f}" '
-                             f'height="{tall}" fill-opacity="{opacity:.2f}">'
-                             f"<title>{escape(title)}</title></rect>")
-            y += tall + 1
-        y += gap
+        spans = [row for row in rows if row["stage"] == stage]
+        for row in spans:
+            left, right = across(row["start"] - began), across(row["start"] - began + row["busy"])
+            title = f"iteration {row['iteration']}, {name}, {row['busy']:.1f} s"
+            marks.append(f'<rect class="bar t{4 + 2 * (row["iteration"] % 2)}" x="{left}" y="{y}" '
+                         f'width="{max(right - left, 0.2):.1f}" height="15"><title>{title}</title></rect>')
+        if spans:
+            share = sum(row["busy"] for row in spans) / whole
+            marks += [text_at(LEFT + 16, y + 11, name, anchor="end"),
+                      text_at(WIDTH - RIGHT, y + 11, f"{share:.0%}", anchor="end")]
+            y += 28
     marks += [text_at(across(value), y + 10, number(value)) for value in scale_ticks(across)]
-    marks += [text_at(LEFT + 16, y + 10, unit, kind="tick small", anchor="end"),
-              text_at(WIDTH - RIGHT, y + 28, note, kind="note", anchor="end")]
-    return Chart(svg_of(marks, y + 36), legend, {"x": [], "px": []})
+    marks += [text_at(LEFT + 16, y + 10, "seconds", kind="tick small", anchor="end"),
+              text_at(WIDTH - RIGHT, y + 28, f"{whole:.0f} s in all", kind="note", anchor="end")]
+    return Chart(svg_of(marks, y + 36), [(4, "even iterations"), (6, "odd ones")], {"x": [], "px": []})
 
 
 TRAINING = (

@@ -63,10 +63,7 @@ def figure_block(figure: Figure, chart: Chart | None) -> str:
 
 def alarm_notice(alarms: Sequence[Alarm], advice: Sequence[str], judged: Sequence[str],
                  back: Sequence[str] = (), link: Link = lambda alarm, task, index: "") -> str:
-    """What fired since when, with completions as examples; rollbacks; what to do.
-
-    `link` returns the address of an alarm's completion, '' if the page has none.
-    """
+    """What fired since when, with completions as examples; rollbacks; what to do."""
     firing = [alarm for alarm in alarms if alarm.fired]
     lists = "".join(f"<b>{title}</b><ul>{''.join(_alarm_item(alarm, link) for alarm in group)}</ul>"
                     for title, group in (

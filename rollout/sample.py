@@ -198,7 +198,7 @@ def _completion_row(member: Member, sampled: Sampled | Request, constants: dict[
             "completion": sampled.completion, "behaviour_logprobs": sampled.logprobs,
             "support_ids": sampled.support,
             "host": sampled.host or platform.node(), "finish_reason": sampled.finish_reason,
-            "cost": sampled.cost, "finished_at": datetime.now(UTC)}
+            "finished_at": datetime.now(UTC)}
     return row | {"completion_ids": ids, "num_completion_tokens": len(ids),
                   "version_segments": segments_by_version(drawn, len(ids), row["policy_version"])}
 

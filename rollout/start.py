@@ -21,7 +21,6 @@ from rollout.settings import prompt_limit, rank_of_adapters
 from warehouse.stages import warm
 from warehouse.stages.space import check_space, rollout_bytes
 from warehouse.stages.stop import StageStopped, StopRequest
-from warehouse.store.config_file import price_of
 from warehouse.store.errors import StageError, check_addresses
 from warehouse.store.run_folder import Warehouse
 
@@ -39,8 +38,7 @@ def engine_to_start(job: Job, stop: StopRequest,
         from rollout.endpoint.api_model import ApiEngine
         api = ApiEngine(
             options.endpoint[0], options.model, base=job.warehouse.model, revision=revision,
-            key_variable=options.api_key_variable,
-            price=price_of(job.warehouse.root / "config.toml", options.model))
+            key_variable=options.api_key_variable)
         with closing(api):
             yield job, lambda _model: api.encoder, api.start
         return

@@ -9,13 +9,11 @@ if TYPE_CHECKING:
     import duckdb
 
 
-def open(run: str | Path, *others: str | Path, strict: bool = False,
-         in_place: bool = False) -> duckdb.DuckDBPyConnection:
+def open(run: str | Path, *others: str | Path, strict: bool = False) -> duckdb.DuckDBPyConnection:
     """A DuckDB connection with the run's views and macros; `.pl()` on any result gives a polars frame.
 
     With `others`, they are over all these runs and have a first column `run`. Damaged stages are left out and
     named on stderr; with `strict` they raise StageError, as does a path that is no run or given twice.
-    `in_place` reads an object store's files there, without verifying them.
     """
     from warehouse.sql.many import connect_runs, open_runs
-    return connect_runs(open_runs([run, *others]), strict=strict, in_place=in_place)
+    return connect_runs(open_runs([run, *others]), strict=strict)

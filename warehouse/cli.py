@@ -1,7 +1,6 @@
 """The `warehouse` command: make a run, ask it questions, look after it."""
 
 import os
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -61,15 +60,7 @@ def init(run: Path, model: str, adapter: Path | None, tasks: tuple[str, ...], he
         click.echo(by_address(line))
 
 
-class SqlCommand(click.Command):
-    """A query may begin with a comment, which click would take for an option."""
-
-    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """`-- note`, and any word with a blank before the first =, is SQL: no option looks like this."""
-        return super().parse_args(context, [re.sub(r"^(?=--[^\s=]*\s)", " ", each) for each in args])
-
-
-@cli.command(cls=SqlCommand)
+@cli.command()
 @runs_argument
 @click.option("--command", "-c", "query", default=None, metavar="QUERY",
               help="The query, if it is not the last argument.")
@@ -83,18 +74,15 @@ class SqlCommand(click.Command):
               help="Maximum number of rows; 0 for all. [default: 200 on the terminal, else all]")
 @click.option("--full", is_flag=True, help="Do not shorten lists and long text.")
 @click.option("--partial", is_flag=True, help="Include parts of unfinished stages.")
-@click.option("--in-place", is_flag=True,
-              help="Read columns from the object store without fetching and verifying parts.")
 @strict_option
 @at_option
 @shows_errors
-def sql(runs: tuple[str, ...], query: str | None, file: Path | None, partial: bool, in_place: bool,
+def sql(runs: tuple[str, ...], query: str | None, file: Path | None, partial: bool,
         strict: bool, at: int | None, **options: Any) -> None:
     """Run QUERY over the tables and views of one run, or of several.
 
     With several runs every table and view has a first column `run`: warehouse sql A B -c "FROM
-    iteration_stats". QUERY may be `-` for standard input or `@name` for a query in the first run's
-    config.toml, and may hold several statements.
+    iteration_stats". QUERY may be `-` for standard input, and may hold several statements.
     """
     from warehouse.inspect.queries import read_script, write_answers
     from warehouse.sql.many import connect_runs, open_runs
@@ -107,8 +95,8 @@ def sql(runs: tuple[str, ...], query: str | None, file: Path | None, partial: bo
     warehouses = open_runs(runs) if at is None else [open_run(runs[0], at)]
     terminal = sys.stdout.isatty() and options["output"] is None
     script = query if query not in (None, "-") else read_script(file)
-    connection = connect_runs(warehouses, partial=partial, strict=strict, in_place=in_place)
-    write_answers(warehouses[0], connection, script, **options,
+    connection = connect_runs(warehouses, partial=partial, strict=strict)
+    write_answers(connection, script, **options,
                   width=shutil.get_terminal_size().columns if terminal else None)
 
 

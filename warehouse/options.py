@@ -107,20 +107,14 @@ def check_config(path: Path) -> None:
 
 
 def config_defaults(command: click.Command, path: Path, section: str | None = None) -> dict[str, Any]:
-    """Values of the command's table by parameter name; the keys are the long options without dashes.
-
-    With `section`, options of that other command's table that both have.
-    """
+    """Values of the command's table by parameter name; the keys are the long options without dashes."""
     table = section or str(command.name)
     return checked_options(command, read_config(path).get(table, {}), path, table, others=bool(section))
 
 
 def checked_options(command: click.Command, settings: Mapping[str, Any], path: Path, table: str, *,
                     others: bool = False) -> dict[str, Any]:
-    """The settings of a file's table by parameter name; StageError with the line of an invalid one.
-
-    With `others` the table may hold options that this command does not have.
-    """
+    """The settings of a file's table by parameter name; StageError with the line of an invalid one."""
     known = {option.removeprefix("--"): parameter for parameter in command.params for option in parameter.opts
              if option.startswith("--") and parameter.expose_value}
     defaults: dict[str, Any] = {}

@@ -45,8 +45,7 @@ learn() {
 }
 
 wait_until_complete() {   # STAGE ITERATION
-  local query="SELECT count(*) AS n FROM stages WHERE stage = '$1' AND iteration = $2 AND ifnull(purpose, 'train') = 'train'"
-  until [[ $(warehouse sql "$run" --in-place --format csv "$query" | tail -n 1) == 1 ]]; do
+  until (($(warehouse log "$run" --json | grep -cE "\"$1 of iteration $2(, purpose train)? is complete"))); do
     stage sleep "${POLL_SECONDS:-20}"
   done
 }

@@ -19,7 +19,7 @@ from starlette.responses import (
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reports.viewer import completions, find, iterations, links, live, overview, render
+from reports.viewer import completions, find, iterations, links, live, overview, render, tokens
 from reports.viewer.links import Query
 from reports.viewer.render import Page
 from reports.viewer.session import Asking, Session, View
@@ -35,7 +35,7 @@ ASSETS = {"style.css": ("text/css", render.style), "script.js": ("text/javascrip
 PAGES: dict[str, Callable[[View, Asking, Query], Page]] = {
     "": overview.run_page, "settings": overview.settings_page, "history": overview.history_page,
     "tasks": iterations.tasks_page, "iteration": iterations.iteration_page, "task": iterations.task_page,
-    "gaps": completions.gaps_page, "group": completions.group_page,
+    "gaps": tokens.gaps_page, "group": completions.group_page,
     "completion": completions.completion_page, "find": find.find_page}
 ANSWERS: dict[str, Callable[[View, Asking, Query], Any]] = {
     "rows": find.rows_answer, "figure": overview.figure_answer, "part": overview.part_answer,

@@ -1,4 +1,4 @@
-"""Pages of a group, of one completion, and of tokens on which engine and trainer disagree."""
+"""Pages of a group and of one completion."""
 
 import difflib
 import json
@@ -12,12 +12,10 @@ from reports.viewer.links import Query
 from reports.viewer.render import MOST_SHOWN, Page
 from reports.viewer.session import Asking, View
 from reports.viewer.tokens import WINDOW, Key, farthest, stretch_of
-from warehouse.inspect.gaps import worst_gaps
 from warehouse.inspect.show import find_completion, grid_pairs, parse_name
 from warehouse.store.errors import StageError, printable
 from warehouse.store.names import completion_name
 
-MOST_GAPS = 40
 MOST_TURNS = 20
 MOST_LINES = 600        # of a compared program
 MOST_UNITS = 200        # listed tests
@@ -46,8 +44,6 @@ FROM stages WHERE (stage = 'rollout' AND iteration = $1 AND purpose = $2)
       OR (stage = 'score' AND iteration = $1 AND purpose = $2 AND scorer = $3)
       OR (stage = 'train' AND iteration IN (SELECT unnest($4::INTEGER[])))
 ORDER BY stage, iteration"""
-TRAININGS_SQL = """\
-SELECT iteration AS number FROM stages WHERE stage = 'train' ORDER BY iteration DESC LIMIT 30"""
 ANSWERS_SQL = """\
 SELECT DISTINCT prompts.iteration, prompts.purpose, prompts.group_id FROM prompts
 WHERE parent_iteration = $1 AND parent_purpose = $2 AND task_id = $3 AND parent_sample_index = $4"""
@@ -69,25 +65,6 @@ def row_of(ask: Asking, name: str) -> dict[str, Any]:
         raise StageError(f"There is no completion {name} in complete stages: it was discarded, pruned or "
                          "rolled back meanwhile, or never there. Look for it under Find.")
     return row
-
-
-def gaps_page(view: View, ask: Asking, query: Query) -> Page:
-    """The tokens of a training iteration on which engine and trainer disagree most, with their context."""
-    asked = query.number("iteration") if query.text("iteration", "") else None
-    gaps = worst_gaps(view.warehouse, ask.connection, asked, MOST_GAPS)
-    iteration = gaps[0].row["trained_iteration"]
-    rows = [{"gap": gap, "before": printable(gap.before[-60:], kept=""),
-             "token": printable(gap.token, kept=""), "after": printable(gap.after[:60], kept=""),
-             "href": links.address("completion", name=gap.name, colour="gap", trained=iteration,
-                                   first=gap.row["position"] // WINDOW * WINDOW, at=gap.row["position"])}
-            for gap in gaps]
-    everything = query.number("spread", 0)      # reads every token
-    spread = ask.rows("FROM gaps_by_position($1)", [iteration]) if everything else []
-    origins = ask.rows("FROM gaps_by_origin($1)", [iteration]) if everything else []
-    others = ask.rows(TRAININGS_SQL)
-    return Page("gaps.html", f"Engine against trainer, iteration {iteration}", {
-        "rows": rows, "by_position": spread, "by_origin": origins, "iteration": iteration,
-        "others": [row["number"] for row in others]})
 
 
 def group_page(_view: View, ask: Asking, query: Query) -> Page:
@@ -142,7 +119,7 @@ def completion_page(view: View, ask: Asking, query: Query) -> Page:
     return Page("completion.html", f"Completion {query.text('name')}", {
         "row": row, "name": query.text("name"), "prompt": prompt, "trainings": trainings, "trained": trained,
         "stretch": stretch, "colour": colour, "at": at, "window": WINDOW,
-        "far": farthest(ask, key, trained, stretch) if stretch and trained is not None else [],
+        "far": farthest(ask, key, trained) if stretch and trained is not None else [],
         "pairs": drawn(sheet, payload, outputs, longest=112), "units": units(payload, outputs),
         "parts": parsed(row["reward_parts"]), "extra": parsed(row["extra"]),
         "turns": conversation(ask, row, prompt), "answers": ask.rows(ANSWERS_SQL, list(key)),

@@ -20,7 +20,7 @@ HOLDS = {
     ("reward", "truncated"): "truncated", ("reward", "finished"): "NOT truncated",
 }
 FIRST_BY = {"lengths": "num_completion_tokens DESC", "entropy": "nll_sampled DESC",
-            "repetition": "ngram4_unique_ratio", "reward": "reward DESC", "by-length": "reward DESC",
+            "repetition": "ngram4_unique_ratio", "reward": "reward DESC",
             "length-split": "num_completion_tokens DESC"}
 
 
@@ -85,9 +85,6 @@ def behind(figure: str, x: int, row: str = "", series: str = "") -> str:
     where = HOLDS.get((figure, series), "")
     if figure == "errors" and series and series != "others":
         where = f"error_class = {quoted(series)}"
-    if figure == "by-length" and " to " in row:
-        low, _, high = row.partition(" to ")
-        where = f"num_completion_tokens BETWEEN {int(low)} AND {int(high)}"
     if figure == "groups" and series in ("all right", "all wrong"):
         kind = "all_correct" if series == "all right" else "none_correct"
         where = (f"group_id IN (SELECT group_id FROM groups WHERE {kind} AND iteration = {int(x)} "

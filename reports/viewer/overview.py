@@ -22,7 +22,7 @@ from reports.viewer import find, links, render
 from reports.viewer.links import Query
 from reports.viewer.render import Page
 from reports.viewer.session import Asking, Session, View
-from warehouse.inspect.advice import SETTING_CHANGES, advice_lines, judged_lines
+from warehouse.inspect.advice import SETTING_CHANGES, advise, judged_lines
 from warehouse.inspect.alarms import Alarm, alarm_count_lines, last_rollback, raised_alarms
 from warehouse.inspect.history import history
 from warehouse.inspect.story import story_lines
@@ -146,7 +146,7 @@ def _story(view: View, ask: Asking) -> str:
     if not stats:
         return render.fragment("story.html", parts=[], lost=[],
                                lines=story_lines(view.warehouse, ask.connection, alarms))
-    notice = alarm_notice(alarms, advice_lines(view.warehouse, ask.connection, alarms),
+    notice = alarm_notice(alarms, advise(view.warehouse, ask.connection, alarms).lines,
                           judged_lines(ask.connection, last_rollback(view.warehouse)),
                           link=lambda alarm, task, index: links.completion(
                               alarm.first_iteration, alarm.purpose, task, index))

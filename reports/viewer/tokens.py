@@ -1,12 +1,17 @@
-"""The tokens of a completion with all stored values, a section at a time."""
+"""Tokens with all stored values, a section at a time, and those on which engine and trainer disagree most."""
 
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from reports.scale import number
-from reports.viewer.session import Asking
-from warehouse.store.errors import printable
+from reports.viewer import links
+from reports.viewer.links import Query
+from reports.viewer.render import Page
+from reports.viewer.session import Asking, View
+from warehouse.sql.catalog import condition, quoted
+from warehouse.store.errors import StageError, printable
+from warehouse.store.names import completion_name
 
 WINDOW = 1500       # tokens of a page
 MOST_FAR = 5        # listed tokens with the largest gaps
@@ -34,6 +39,23 @@ WITH gaps AS (SELECT unnest(old)::DOUBLE - unnest(mu) AS gap, generate_subscript
                     WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4
                       AND trained_iteration = $5) AS trained)
 SELECT position, gap FROM gaps ORDER BY abs(gap) DESC, position LIMIT {MOST_FAR}"""
+MOST_GAPS = 40
+CONTEXT = 12            # tokens on each side
+TRAININGS_SQL = """\
+SELECT iteration AS number FROM stages WHERE stage = 'train' ORDER BY iteration DESC LIMIT 30"""
+# The completions with the largest maximal gap hold the largest gaps: tokens of others are not read.
+HOLDERS_SQL = """\
+SELECT iteration, purpose, task_id, sample_index FROM train_samples
+WHERE trained_iteration = $1 AND log_ratio_abs_max IS NOT NULL
+ORDER BY log_ratio_abs_max DESC, iteration, purpose, task_id, sample_index LIMIT $2"""
+WORST_SQL = """\
+SELECT iteration, purpose, task_id, sample_index, position, token_id, behaviour_logprob, old_logprob, gap
+FROM token_gaps($1) WHERE {chosen} AND (iteration, purpose, task_id, sample_index) IN ({keys})
+ORDER BY abs(gap) DESC, task_id, sample_index, position LIMIT $2"""
+AROUND_SQL = f"""\
+SELECT completion_ids[greatest($5 - {CONTEXT} + 1, 1):$5] AS before,
+       completion_ids[$5 + 2:$5 + 1 + {CONTEXT}] AS after
+FROM completions WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4"""
 
 
 class Quantity(NamedTuple):
@@ -82,19 +104,18 @@ def stretch_of(ask: Asking, key: Key, trained: int | None, first: int) -> Stretc
         return None
     row = rows[0]
     ids = row["ids"]
+    return Stretch(first, row["num"], words_of(ask, ids), ids, quantities_of(row))
+
+
+def words_of(ask: Asking, ids: list[int], kept: str = "\n") -> list[str]:
+    """The text of each token; control characters, except `kept`, are spelled out."""
     words = {each["token_id"]: each["token"] for each in ask.rows(WORDS_SQL, [ids])}
-    shown = [printable(words.get(token, f"<{token}>"), kept="\n") for token in ids]
-    return Stretch(first, row["num"], shown, ids, quantities_of(row))
+    return [printable(words.get(token, f"<{token}>"), kept=kept) for token in ids]
 
 
-def farthest(ask: Asking, key: Key, trained: int, stretch: Stretch) -> list[dict[str, Any]]:
+def farthest(ask: Asking, key: Key, trained: int) -> list[dict[str, Any]]:
     """The tokens on which engine and trainer disagree most: their positions and gaps."""
-    if len(stretch.words) < stretch.total:
-        return ask.rows(FARTHEST_SQL, [*key, trained])
-    gap = next((each.values for each in stretch.quantities if each.key == "gap"), [])
-    known = [(value, position) for position, value in enumerate(gap) if value is not None]
-    known.sort(key=lambda each: (-abs(each[0]), each[1]))
-    return [{"position": position, "gap": value} for value, position in known[:MOST_FAR]]
+    return ask.rows(FARTHEST_SQL, [*key, trained])
 
 
 def quantities_of(row: dict[str, Any]) -> list[Quantity]:
@@ -132,3 +153,37 @@ def padded(values: Sequence[float] | None, size: int) -> list[float | None]:
 def spread(values: Sequence[float | None], least: float) -> float:
     """The largest absolute value, for the darkest shade; at least `least`."""
     return max([least, *(abs(value) for value in values if value is not None and math.isfinite(value))])
+
+
+def gaps_page(_view: View, ask: Asking, query: Query) -> Page:
+    """The tokens of a training iteration, by default the last, with the largest gaps."""
+    others = [row["number"] for row in ask.rows(TRAININGS_SQL)]
+    iteration = query.number("iteration") if query.text("iteration", "") else max(others, default=0)
+    rows = worst_gaps(ask, iteration, MOST_GAPS)
+    everything = query.number("spread", 0)      # reads every token
+    return Page("gaps.html", f"Engine against trainer, iteration {iteration}", {
+        "rows": rows, "iteration": iteration, "others": others,
+        "by_position": ask.rows("FROM gaps_by_position($1)", [iteration]) if everything else [],
+        "by_origin": ask.rows("FROM gaps_by_origin($1)", [iteration]) if everything else []})
+
+
+def worst_gaps(ask: Asking, iteration: int, num: int) -> list[dict[str, Any]]:
+    """The tokens with the largest gaps, with the text around them, the completion's name and its page."""
+    holders = [tuple(row.values()) for row in ask.rows(HOLDERS_SQL, [iteration, num])]
+    if not holders:
+        raise StageError("No old logprobs are stored for that iteration. Run `train` on it first.")
+    # Iterations and purposes come first, so that other files stay unread.
+    chosen = condition({"iteration": {key[0] for key in holders}, "purpose": {key[1] for key in holders}})
+    keys = ", ".join(f"({number}, {quoted(purpose)}, {quoted(task)}, {index})"
+                     for number, purpose, task, index in holders)
+    rows = ask.rows(WORST_SQL.format(chosen=chosen, keys=keys), [iteration, num])
+    for row in rows:
+        key = (row["iteration"], row["purpose"], row["task_id"], row["sample_index"])
+        [around] = ask.rows(AROUND_SQL, [*key, row["position"]])
+        for name, ids in (("before", around["before"]), ("token", [row["token_id"]]),
+                          ("after", around["after"])):
+            row[name] = "".join(words_of(ask, ids, kept=""))
+        row["name"] = completion_name(*key)
+        row["href"] = links.address("completion", name=row["name"], colour="gap", trained=iteration,
+                                    first=row["position"] // WINDOW * WINDOW, at=row["position"])
+    return rows

@@ -31,14 +31,12 @@ class ApiEngine:
     """Requests one completion at a time; implements rollout.engines.engine.Engine without logprobs.
 
     Token ids come from the run's own tokenizer, with its end token appended if the model ended by itself.
-    The cost of an answer follows from `price`, (input, output) per million tokens.
     """
 
     dtype = device = logprobs_mode = ""
 
-    def __init__(self, url: str, model: str, *, base: str, revision: str | None, key_variable: str,
-                 price: tuple[float, float] | None) -> None:
-        self.url, self.model, self.key_variable, self.price = url, model, key_variable, price
+    def __init__(self, url: str, model: str, *, base: str, revision: str | None, key_variable: str) -> None:
+        self.url, self.model, self.key_variable = url, model, key_variable
         self.engine = f"{model} (openai)"
         self.encoder = load_encoder(base, revision)
         self.limit_name, self.refusal = "max_tokens", ""
@@ -135,11 +133,10 @@ class ApiEngine:
     def _read(self, request: Request, response: Any) -> Sampled:
         """The single choice of an answer; Unavailable if it is malformed or incomplete."""
         try:
-            choice, usage = response["choices"][0], response.get("usage") or {}
+            choice = response["choices"][0]
             message = choice["message"]
             text, reason = message["content"] or "", choice["finish_reason"]
             thoughts = message.get("reasoning_content") or message.get("reasoning")
-            counts: list[Any] = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
         except (TypeError, KeyError, IndexError, AttributeError) as error:
             raise Unavailable(f"its answer is not a chat completion: {str(response)[:100]}") from error
         if not isinstance(text, str) or not isinstance(reason, str):
@@ -151,10 +148,7 @@ class ApiEngine:
         ids = self.encoder.encode(text)
         if ended == "stop" and self.encoder.end_id is not None:
             ids.append(self.encoder.end_id)
-        cost = None
-        if self.price and all(isinstance(count, int) and count >= 0 for count in counts):
-            cost = sum(count * price for count, price in zip(counts, self.price, strict=True)) / 1e6
-        return Sampled(request.index, ids, None, text, ended, host=self.server.host, cost=cost)
+        return Sampled(request.index, ids, None, text, ended, host=self.server.host)
 
     def _left_out(self, refused: list[Request]) -> StageError:
         prompts = list(dict.fromkeys(request.messages for request in refused))

@@ -120,7 +120,6 @@ class Sampled:
     completion: str
     finish_reason: str  # 'stop' or 'length'
     host: str = ""  # name of the sampling server; "" is this machine
-    cost: float | None = None
     support: list[list[int]] | None = None
 
 

@@ -13,7 +13,9 @@ def check_run(warehouse: Warehouse, iteration: int | None = None, *, quick: bool
     report = check.check_run(warehouse, iteration, quick=quick)
     found: list[str] = []
     for stage in [] if quick else warehouse.stages(iteration):
-        for table, keys, folder in check._tables(stage):
+        for table, folder in check._tables(stage):
+            keys = stage.identity if stage.name != "train" else {
+                "iteration" if table == "train_steps" else "trained_iteration": stage.identity["iteration"]}
             for part in sorted(folder.glob(f"{STEMS.get(table, 'part')}-*.parquet")):
                 if not any(str(part) in problem for problem in report.problems):
                     found += [f"{part}: {problem}" for problem in problems_of(warehouse, table, keys, part)

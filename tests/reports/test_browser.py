@@ -109,12 +109,5 @@ def test_two_runs_compared(tmp_path: Path) -> None:
     page = compare_runs([run.root for run in runs], tmp_path / "compare.html")
     with Browser() as window:
         window.open(page)
-        assert window.script("return document.querySelectorAll('circle.spot').length") > 3
         assert window.script("return document.querySelectorAll('figure .line').length") >= 14
-        headings = window.script(
-            "return [...document.querySelectorAll('h3 + .scroll')].map((table) => {"
-            " const above = table.previousElementSibling.getBoundingClientRect();"
-            " const below = table.getBoundingClientRect();"
-            " return below.left === above.left && below.top >= above.bottom; })")
-        assert headings == [True, True]
         assert window.errors() == []

@@ -3,6 +3,7 @@
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,13 +11,13 @@ from click.testing import CliRunner, Result
 
 from reports.build import FIGURES
 from reports.cli import cli
+from reports.compare import paired_gains
 from reports.figure import cells
 from reports.grids import COLORS, cell_paths, difference_marks
-from reports.pairs import Pairing, find_pairings
 from tests.building.weather import SCORER, Weather, build_run, write_iteration
 from warehouse.experiments.comparison import paired_interval
 from warehouse.inspect.show import is_grid
-from warehouse.sql.database import connect, rows_of
+from warehouse.sql.database import connect
 from warehouse.sql.many import connect_runs, run_names
 from warehouse.store.run_folder import Warehouse
 
@@ -84,8 +85,8 @@ def test_the_interval_of_gains_in_pairs(run: Warehouse) -> None:
     assert paired_interval(connect(run), [0.5]) is None           # one task says nothing of others
 
 
-def pairings_of(*runs: Warehouse) -> list[Pairing]:
-    return find_pairings(connect_runs(runs), *run_names([run.root for run in runs]))
+def gains_of(*runs: Warehouse) -> list[dict[str, Any]]:
+    return paired_gains(connect_runs(runs), *run_names([run.root for run in runs]))
 
 
 def right(run: Warehouse, task: str, iteration: int, purpose: str) -> float:
@@ -99,41 +100,29 @@ def test_only_rows_of_one_iteration_and_purpose_are_paired(tmp_path: Path) -> No
     random = np.random.default_rng(3)
     write_iteration(first, 1, "eval-wide", Weather(), random, num_tasks=4, group_size=8)
     write_iteration(second, 2, "eval-wide", Weather(), random, num_tasks=4, group_size=8)
-    train, held = pairings_of(first, second)
-    assert (train.row["iteration"], train.row["purpose"]) == (2, "train")
-    assert (held.row["iteration"], held.row["purpose"]) == (0, "eval")
-    for pairing in (train, held):
-        rows = rows_of(connect_runs([first, second]), pairing.sql)
-        assert len(rows) == pairing.row["num_tasks"] == 4
-        for row in rows:
-            key = (row["task_id"], pairing.row["iteration"], pairing.row["purpose"])
-            assert row["rate_a"] == pytest.approx(right(first, *key))
-            assert row["rate_b"] == pytest.approx(right(second, *key))
-    assert held.remark.startswith("Older than the latest training iteration, 3:")
-    assert train.remark == "The latest iteration that both runs have scored; one continues to 3."
-    result = reports("compare", first.root, second.root, "-o", tmp_path / "page.html")
-    assert result.exit_code == 0, result.output
-    text = (tmp_path / "page.html").read_text()
-    assert text.index("Training at iteration 2") < text.index("Evaluation &#x27;eval&#x27; at iteration 0")
-    assert text.count('class="tiles"') == 2 and "Older than the latest training iteration" in text
+    gains = gains_of(first, second)
+    assert [(row["iteration"], row["purpose"], row["num_tasks"]) for row in gains] == [
+        (2, "train", 4), (0, "eval", 4)]
+    for row in gains:
+        for run, rate in ((first, row["rate_a"]), (second, row["rate_b"])):
+            shares = [right(run, f"task-00{number}", row["iteration"], row["purpose"]) for number in range(4)]
+            assert rate == pytest.approx(np.mean(shares))
 
 
 def test_an_evaluation_that_is_not_old_comes_first(tmp_path: Path) -> None:
     runs = [build_run(tmp_path / str(seed), iterations=2, evals=(1,), num_tasks=2, group_size=4, seed=seed)
             for seed in (1, 2)]
-    held, train = pairings_of(*runs)
-    assert (held.row["purpose"], held.row["iteration"], held.remark) == ("eval", 1, "")
-    assert (train.row["purpose"], train.row["iteration"]) == ("train", 1)
+    assert [(row["purpose"], row["iteration"]) for row in gains_of(*runs)] == [("eval", 1), ("train", 1)]
 
 
-def test_every_evaluation_of_two_runs_has_a_figure_of_its_own(tmp_path: Path) -> None:
+def test_every_evaluation_of_two_runs_has_a_row(tmp_path: Path) -> None:
     runs = [build_run(tmp_path / name, iterations=1, evals=(), num_tasks=2, group_size=4) for name in "ab"]
     for run in runs:
         for purpose in ("eval-easy", "eval-hard"):
             write_iteration(run, 0, purpose, Weather(), np.random.default_rng(1), num_tasks=2, group_size=4)
     assert reports("compare", *(run.root for run in runs), "-o", tmp_path / "page.html").exit_code == 0
-    names = re.findall(r'data-figure="([^"]*)"', (tmp_path / "page.html").read_text())
-    assert len(names) == len(set(names)) and {"paired-eval-easy-b", "paired-eval-hard-b"} < set(names)
+    rows = re.findall(r"<td>b</td><td>(.*?)</td><td>0</td>", (tmp_path / "page.html").read_text())
+    assert rows == ["eval-easy", "eval-hard", "training"]
 
 
 def test_more_than_two_runs_are_compared_each_with_the_first(run: Warehouse, tmp_path: Path) -> None:
@@ -143,7 +132,7 @@ def test_more_than_two_runs_are_compared_each_with_the_first(run: Warehouse, tmp
     text = (tmp_path / "page.html").read_text()
     legend = re.search(r'data-figure="pass-at-1".*?<ul class="legend">(.*?)</ul>', text, re.DOTALL)
     assert legend and re.findall(r"</i>(.*?)</li>", legend[1]) == ["run", "b", "c"]
-    assert re.findall(r"<h3>(\w+ and \w+): Training", text) == ["run and b", "run and c"]
+    assert re.findall(r"<td>(\w+)</td><td>training</td>", text) == ["b", "c"]
     result = reports("compare", *paths * 3, "-o", tmp_path / "page.html")
     assert result.exit_code == 1 and "Compare at most 6" in result.stderr
     result = reports("compare", paths[0], paths[0], "-o", tmp_path / "page.html")

@@ -15,7 +15,7 @@ COSTS = """SELECT stage, purpose, seconds, tokens_per_second, completions_per_se
 
 def stage_numbers(warehouse: Warehouse, iteration: int) -> dict[str, float]:
     """Numbers by name: `rollout/..` and `score/..` of the training's rows, `eval/..` of each evaluation."""
-    connection, numbers = connect(warehouse, in_place=True), {}     # few columns: no part is downloaded
+    connection, numbers = connect(warehouse, iteration=iteration), {}
     for row in rows_of(connection, STATS, [iteration]):
         for column, value in row.items():
             group = "rollout" if column.startswith(OF_ROLLOUT) else "score"

@@ -56,10 +56,7 @@ class Arm(NamedTuple):
 
 
 def read_arms(path: Path, train: click.Command, config: Path) -> list[Arm]:
-    """The arms of a file; StageError if one cannot be trained, or if two would be equal.
-
-    `train` is the command whose options they are, `config` the run's config.toml.
-    """
+    """The arms of a file; StageError if one cannot be trained, or if two would be equal."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -2,13 +2,7 @@
 
 from typing import NamedTuple
 
-from warehouse.inspect.alarms import (
-    FRESH_SIGNALS,
-    MISMATCH_SIGNALS,
-    STEP_SIGNALS,
-    Alarm,
-    known_signals,
-)
+from warehouse.inspect.alarms import MISMATCH_SIGNALS, STEP_SIGNALS, Alarm, known_signals
 from warehouse.inspect.render import short_number
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import counted, shell_quote
@@ -47,23 +41,22 @@ def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm
         if names := alarm.names():
             also = f" (also {', '.join(names[1:])})" if names[1:] else ""
             lines.append(f"    score explain {shell_quote(warehouse.root)} {shell_quote(names[0])}{also}")
-    advice = advice_lines(warehouse, connection, alarms)
+    advice = advise(warehouse, connection, alarms).lines
     if any(alarm.fired for alarm in alarms):
         return [*advice, "", *lines]
     return ["No alarm.", *advice, *lines, *judged_lines(connection, since)]
 
 
 def judged_lines(connection: Connection, since: int) -> list[str]:
-    """How many signals were checked from iteration `since` on, and which could not be."""
+    """How many signals were checked from iteration `since` on, and which not at the last of them."""
     rows = rows_of(connection, """
         SELECT purpose, min(iteration) AS first, max(iteration) AS last, min(len(judged)) AS least,
-               max(len(judged)) AS most, list_distinct(flatten(list(judged))) AS judged,
-               arg_max(judged, iteration) AS lately
+               max(len(judged)) AS most, arg_max(judged, iteration) AS lately
         FROM (SELECT purpose, iteration,
                      coalesce(list(signal) FILTER (value IS NOT NULL AND level IS NOT NULL), []) AS judged
               FROM signals WHERE iteration >= $1 GROUP BY purpose, iteration)
         GROUP BY purpose ORDER BY purpose <> 'train', purpose""", [since])
-    lines, unjudged = [], []
+    lines = []
     if not any(row["purpose"] == "train" for row in rows):
         lines.append(f"Nothing could be checked yet: no training iteration from {since} on is scored.")
     for row in rows:
@@ -72,20 +65,11 @@ def judged_lines(connection: Connection, since: int) -> list[str]:
         counts = f"{row['least']}" + (f" to {row['most']}" if row["most"] > row["least"] else "")
         name = "iteration" if training else row["purpose"]
         lines.append(f"Checked: {name} {stretch}, {counts} signals each.")
-        left = [signal for signal in known_signals() if signal not in row["judged"]
-                and (training or signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS))]
-        if "step_ratio" in left:
-            unjudged.append(f"Not checked until an iteration from {since} on is trained: the mismatch of "
-                            "engine and trainer, the steps.")
-            left = [signal for signal in left if signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS)]
-        if training and "step_ratio" in row["lately"] and "mismatch" not in row["lately"]:
-            unjudged.append(f"Not checked at iteration {row['last']}, because none of its rows came from the "
-                            f"policy that was trained: {', '.join(FRESH_SIGNALS)}.")
-            left = [signal for signal in left if signal not in FRESH_SIGNALS]
-        if left:
-            where = "" if training else f" for {name}"
-            unjudged.append(f"Not checked yet{where} (needs earlier iterations): {', '.join(left)}.")
-    return lines + unjudged
+        if left := [signal for signal in known_signals() if signal not in row["lately"]
+                    and (training or signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS))]:
+            lines.append(f"Not checked at {name} {row['last']}, which needs earlier iterations, a training, "
+                         f"or rows of its own policy: {', '.join(left)}.")
+    return lines
 
 
 def _changed_sampling(connection: Connection, iteration: int) -> str:
@@ -115,11 +99,6 @@ class Advice(NamedTuple):
     first: int | None = None    # iteration of the first alarm that fired
     mend: bool = False          # something else must be fixed first: smaller steps do not help
     back: int | None = None     # the policy to go back to
-
-
-def advice_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) -> list[str]:
-    """What was changed and what to fix, and the last policy without a fired alarm against it."""
-    return advise(warehouse, connection, alarms).lines
 
 
 def advise(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) -> Advice:

@@ -42,7 +42,6 @@ SHOWN_BY = {
 BY_MISMATCH = ("train_samples", "true", "log_ratio_abs_max DESC NULLS LAST")
 BY_REWARD = ("samples", "true", "reward")
 MISMATCH_SIGNALS = ("wrong_weights", "mismatch", "ess", "weight_mean", "weight_spread")
-FRESH_SIGNALS = MISMATCH_SIGNALS[:2]     # only of rows at staleness 0
 STEP_SIGNALS = ("step_ratio", "step_kl", "grad_norm", "clipping", "reuse")
 
 

@@ -1,6 +1,5 @@
-"""Answers to SQL: scripts, saved queries by name, limits, and output formats."""
+"""Answers to SQL: scripts, limits, and output formats."""
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,7 @@ from warehouse.sql.database import (
     split_statements,
     unwritable,
 )
-from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError, UnusableFile, counted, printable
-from warehouse.store.run_folder import Warehouse
 
 SHOWN_ROWS = 200
 ZONED = "TIMESTAMP WITH TIME ZONE"
@@ -25,27 +22,15 @@ SUFFIXES = {"": "table", ".txt": "table", ".csv": "csv", ".json": "json", ".json
             ".parquet": "parquet"}
 
 
-def write_answers(warehouse: Warehouse, connection: Connection, script: str, **options: Any) -> None:
-    """Print the result of every statement of a script; with several, an error does not stop the others.
-
-    Options as for `write_answer`. StageError for a table that no later statement could read.
-    """
-    statements = script_statements(script)
-    num_failed = 0
+def write_answers(connection: Connection, script: str, **options: Any) -> None:
+    """Print the result of every statement of a script, up to the first error."""
+    statements = split_statements(script)
     for number, statement in enumerate(statements, start=1):
-        try:
-            if number == len(statements) and changes(connection, statement):
-                raise StageError("SQL cannot change the run, and this table is gone when the "
-                                 "command ends. Select from it in the same script.")
-            if text := write_answer(warehouse, connection, statement, **options):
-                print(printable(text) if sys.stdout.isatty() else text, flush=True)
-        except StageError as error:
-            if len(statements) == 1:
-                raise
-            print(f"Error: {error}", file=sys.stderr)
-            num_failed += 1
-    if num_failed:
-        raise StageError(f"{num_failed} of {len(statements)} statements failed. Their errors are above.")
+        if number == len(statements) and changes(connection, statement):
+            raise StageError("SQL cannot change the run, and this table is gone when the command ends. "
+                             "Select from it in the same script.")
+        if text := write_answer(connection, statement, **options):
+            print(printable(text) if sys.stdout.isatty() else text, flush=True)
 
 
 def read_script(path: Path | None) -> str:
@@ -56,38 +41,19 @@ def read_script(path: Path | None) -> str:
         raise StageError(f"The input is not UTF-8 text ({error}). Save it as UTF-8.") from error
 
 
-def script_statements(script: str) -> list[str]:
-    """The SQL statements of a text and its lines `@name ..`; the last may lack its semicolon."""
-    statements, pending = [], ""
-    for line in script.splitlines(keepends=True):
-        if line.startswith("@") and not pending:
-            statements.append(line.strip())
-        else:
-            done, pending = split_statements(pending + line)
-            statements += done
-    return [*statements, pending] if pending else statements
-
-
-def write_answer(warehouse: Warehouse, connection: Connection, query: str, *,
-                 style: str | None = None, output: Path | None = None, limit: int | None = None,
-                 full: bool = False, width: int | None = None) -> str:
-    """Run one statement, or the saved `@name key=value`; return the text, empty if it went to `output`.
-
-    The suffix of a file decides its format unless `style` names another. The file holds every
-    row unless there is a `limit`.
-    """
+def write_answer(connection: Connection, statement: str, *, style: str | None = None,
+                 output: Path | None = None, limit: int | None = None, full: bool = False,
+                 width: int | None = None) -> str:
+    """Run one statement; return the text, empty if it went to `output`."""
     if output and not style and output.suffix.lower() not in SUFFIXES:
         raise UnusableFile(output, "form", f"{output} has a suffix of none of the formats: "
                                            f"{', '.join(filter(None, SUFFIXES))}. Use one, or say --format.")
     style = style or SUFFIXES[output.suffix.lower() if output else ""]
     if style == "parquet" and output is None:
         raise StageError("Parquet cannot be printed. Name a file: --output rows.parquet")
-    parameters = None
-    if query.startswith("@"):
-        query, parameters = _saved_query(warehouse, query)
     with explain_errors():
-        relation = connection.sql(query, params=parameters)
-        if relation is None or changes(connection, query):
+        relation = connection.sql(statement)
+        if relation is None or changes(connection, statement):
             return ""
         relation = _without_time_zones(relation)
         if style == "parquet":
@@ -110,32 +76,6 @@ def write_answer(warehouse: Warehouse, connection: Connection, query: str, *,
         # A line right below a Markdown table would be one more row of it.
         text += "\n" if style == "table" else "\n\n"
         text += f"(first {counted(len(shown), 'row')}; --limit 0 shows all)"
-    return text
-
-
-def _saved_query(warehouse: Warehouse, line: str) -> tuple[str, dict[str, Any]]:
-    """SQL and parameters of `@name key=value ..`, from [queries] in RUN/config.toml."""
-    name, *pairs = line[1:].split() or [""]
-    path = warehouse.root / "config.toml"
-    known = read_config(path).get("queries", {})
-    if name not in known:
-        raise StageError(f"There is no saved query @{name} in [queries] of {path}. "
-                         f"Known: {', '.join('@' + key for key in known) or 'none'}.")
-    given = dict(pair.partition("=")[::2] for pair in pairs)
-    wanted = set(re.findall(r"\$(\w+)", known[name]))
-    if wanted != set(given):
-        raise StageError(f"@{name} takes {', '.join(sorted(wanted)) or 'no parameter'}; "
-                         f"given: {', '.join(sorted(given)) or 'none'}.")
-    sql = "".join(split_statements(known[name] + "\n;")[0])
-    return sql, {key: _value(text) for key, text in given.items()}
-
-
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
     return text
 
 

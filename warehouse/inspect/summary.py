@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from warehouse.inspect.advice import advice_lines
+from warehouse.inspect.advice import advise
 from warehouse.inspect.alarms import alarm_count_lines, last_rollback, raised_alarms
 from warehouse.inspect.render import mean, short_share, stretches
 from warehouse.inspect.story import cost_lines, story_lines
@@ -42,7 +42,7 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     evaluations = [row for row in rows if row["purpose"] != "train"]
     alarms = raised_alarms(connection, since=last_rollback(warehouse), examples=False)
     lines = [_title(warehouse, connection, inventory), *went_back(warehouse.state),
-             *story_lines(warehouse, connection, alarms), *advice_lines(warehouse, connection, alarms)]
+             *story_lines(warehouse, connection, alarms), *advise(warehouse, connection, alarms).lines]
     if train:
         lines += ["", *_trends(train, rows_of(connection, REACH)), ""] if len(train) > 1 else [""]
         lines += _table(train[-last:], "iteration")
@@ -51,7 +51,7 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     if evaluations:
         lines += ["", *_table(evaluations[-last:], "evaluation")]
     spent = cost_lines(warehouse, connection)
-    lines += [*_costs(connection, inventory), *(["", *spent] if spent else []), *_remarks(rows, inventory)]
+    lines += [*(["", *spent] if spent else []), *_remarks(rows, inventory)]
     due = f"Next: {warehouse.state.next_stage()} {shell_quote(warehouse.root)}"
     lines += ["", due if rows else f"Nothing is scored yet. {due}"]
     return [*lines, *alarm_count_lines(warehouse, alarms)]
@@ -166,17 +166,6 @@ def went_back(state: RunState) -> list[str]:
             line += f"; {', '.join(changed)} from iteration {later.iteration} on" if changed else ""
         lines.append(line)
     return lines
-
-
-def _costs(connection: Connection, inventory: Inventory) -> list[str]:
-    """The cost of models behind an API, at the config.toml prices when they were sampled."""
-    if not any(((held.manifest or {}).get("settings") or {}).get("model") for held in inventory.stages):
-        return []                        # only policies were sampled
-    rows = rows_of(connection, "SELECT engine, count(*) AS asked, sum(cost) AS cost FROM completions "
-                               "WHERE cost IS NOT NULL GROUP BY engine ORDER BY engine")
-    lines = [f"{row['engine']}: {counted(row['asked'], 'completion', ',')} for {row['cost']:.4f}"
-             for row in rows]
-    return ["", *lines] if lines else []
 
 
 def _trends(rows: list[dict[str, Any]], reached: list[dict[str, Any]]) -> list[str]:

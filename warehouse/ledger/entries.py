@@ -69,10 +69,7 @@ class Discarded:
 
 @dataclass(frozen=True)
 class RolledBack:
-    """An earlier policy becomes the newest again; optimizer steps continue to count from the newest's.
-
-    `why` is the user's reason, or a loop's alarms.
-    """
+    """An earlier policy becomes the newest again; optimizer steps continue to count from the newest's."""
 
     to: int
     global_step: int | None = None

@@ -64,10 +64,7 @@ SENTENCES = {
 
 
 class Refusal(StageError):
-    """A question or transition that the state does not allow; `code` and `fields` say why.
-
-    SENTENCES holds the sentence, with the way out.
-    """
+    """A question or transition that the state does not allow; `code` and `fields` say why."""
 
     def __init__(self, code: str, **fields: Any) -> None:
         self.code, self.fields = code, fields

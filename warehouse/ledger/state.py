@@ -295,10 +295,7 @@ class RunState:
         return life.carried if life else []
 
     def waiting_groups(self, before: int, *, complete: bool = False) -> dict[int, list[str]]:
-        """Groups carried over by earlier iterations that no later plan has taken, by iteration.
-
-        With `complete` also those taken by an unfinished rollout.
-        """
+        """Groups carried over by earlier iterations that no later plan has taken, by iteration."""
         carried = {life.iteration: life.carried for life in self.of_stage("rollout")
                    if life.purpose == TRAIN and life.iteration < before and life.carried}
         taken = self.taken_groups(min(carried), complete=complete) if carried else {}
@@ -339,10 +336,7 @@ class RunState:
 
     def choose_scorer(self, iteration: int, purpose: str, name: str | None,
                       named: str | None = None) -> tuple[str, str]:
-        """The scorer of a rollout whose rows count, and why: one of `name`, else as in `scorer_choices`.
-
-        Refusal if nothing is scored, or not by a scorer of that name.
-        """
+        """The scorer of a rollout whose rows count, and why: one of `name`, else as in `scorer_choices`."""
         complete = [life for life in self.scores(iteration, purpose) if life.is_complete]
         keys = {"iteration": iteration, "purpose": purpose, "run": self.run}
         if not complete:

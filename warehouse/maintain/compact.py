@@ -30,10 +30,7 @@ MIB = 2**20
 
 
 def compact_run(warehouse: Warehouse, iteration: int | None = None, part_mib: int = 256) -> list[str]:
-    """Compact every finished iteration, or the named one; return the lines to print.
-
-    StageError if the named one has an unfinished stage.
-    """
+    """Compact every finished iteration, or the named one; return the lines to print."""
     warehouse.state.check_begun(iteration)
     lines = list[str]()
     for rollout in warehouse.state.of_stage("rollout", iteration):

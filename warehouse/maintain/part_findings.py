@@ -12,7 +12,7 @@ from warehouse.store.checksums import part_damage
 from warehouse.store.errors import StageError
 from warehouse.store.parts import footer_facts, read_part
 from warehouse.store.run_folder import STEMS, Warehouse
-from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION, later_columns, stored_names
+from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
 from warehouse.store.stage import Stage
 
 # What --fix does: nothing (also if a stage runs again anyway), leave the file out, or have its stage run
@@ -41,7 +41,7 @@ class Finding(NamedTuple):
         return self.text.removeprefix(f"{self.path} ").split(". ")[0]
 
 
-def find_damaged_parts(warehouse: Warehouse, stage: Stage, table: str, keys: dict[str, Any], folder: Path,
+def find_damaged_parts(warehouse: Warehouse, stage: Stage, table: str, folder: Path,
                        manifest: dict[str, Any] | None, seen: Seen, *, quick: bool) -> Iterator[Finding]:
     """Compare the parts of one table with the manifest, by size and checksum, and by their footers."""
     pattern = f"{STEMS.get(table, 'part')}-*.parquet"
@@ -63,7 +63,7 @@ def find_damaged_parts(warehouse: Warehouse, stage: Stage, table: str, keys: dic
                 "is a broken link. Restore its target.")
             yield Finding.of(path, words, "restore")
         else:
-            wrong, seen[path] = footer_problems(warehouse, table, keys, path)
+            wrong, seen[path] = footer_problems(warehouse, path)
             for text in (*wrong, *_content_problems(path, listed.get(name), bool(wrong), quick=quick)):
                 yield Finding(path, text, "again", stage)
 
@@ -80,8 +80,7 @@ def _content_problems(path: Path, listed: dict[str, Any] | None, wrong: bool, *,
             yield str(error)
 
 
-def footer_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part: Path
-                    ) -> tuple[list[str], int]:
+def footer_problems(warehouse: Warehouse, part: Path) -> tuple[list[str], int]:
     """What is wrong with a part according to its footer, and its number of rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -96,27 +95,8 @@ def footer_problems(warehouse: Warehouse, table: str, keys: dict[str, Any], part
     if version not in map(str, range(OLDEST_VERSION, SCHEMA_VERSION + 1)):
         return [f"{part} has schema version {version}, which this Rollhouse (version {SCHEMA_VERSION}) does "
                 "not read. Use the Rollhouse that wrote it, or let `warehouse check --fix` leave it out."], 0
-    later = later_columns(table, int(version))
-    names = [stored for name, stored in stored_names(table).items() if name not in later]
-    if footer.schema.to_arrow_schema().names != names:
-        odd = sorted(set(footer.schema.to_arrow_schema().names) ^ set(names))
-        return [f"{part} has other columns than {table}: {', '.join(odd)}. Restore the original."], 0
-    problems = []
     owner = metadata.get("run_id", "")
     if owner not in warehouse.owners:
-        problems.append(f"{part} belongs to run {owner or '(none)'}, this one is {warehouse.run_id}. "
-                        "Move it out of the run folder.")
-    for key, value in keys.items():
-        bounds = {_bounds(footer.row_group(group), key) for group in range(footer.num_row_groups)}
-        if others := bounds - {(None, None), (value, value)}:
-            problems.append(f"{part} lies in the folder of {key} {value} but holds {key} "
-                            f"{sorted(others)[0][0]}. Move it where it belongs.")
-    return problems, footer.num_rows
-
-
-def _bounds(group: Any, column: str) -> tuple[Any, Any]:
-    """Least and greatest value of a column in a row group."""
-    index = next((index for index in range(group.num_columns)
-                  if group.column(index).path_in_schema == column), None)
-    statistics = None if index is None else group.column(index).statistics
-    return (statistics.min, statistics.max) if statistics and statistics.has_min_max else (None, None)
+        return [f"{part} belongs to run {owner or '(none)'}, this one is {warehouse.run_id}. Move it out of "
+                "the run folder."], footer.num_rows
+    return [], footer.num_rows

@@ -170,10 +170,6 @@ class Bucket:
         """Copy an object within the store; False if there is none."""
         return self._unless_gone(lambda: (self._api.copy(self._store, key, to), True)[1]) or False
 
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        """A range of bytes of an object."""
-        return self._ask(lambda: bytes(self._api.get_range(self._store, key, start=start, length=length)))
-
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects, many per request; missing ones are ignored."""
         keys = list(keys)

@@ -196,11 +196,6 @@ class WorkingCopy:
                     *(self.root / key.rpartition("/")[0] for key in listed
                       if re.fullmatch(r"policies/\d+(/generation=[^/]+)?/policy\.json", key))])
 
-    def filesystem(self) -> Any:
-        """A filesystem that reads objects by their addresses."""
-        from warehouse.objects.in_place import ObjectFilesystem
-        return ObjectFilesystem(self.bucket)
-
     def adopt(self, path: Path, to: Path) -> None:
         """Copy an object within the store, so that it exists under both names."""
         self.bucket.copy(self.key_of(path), self.key_of(to))

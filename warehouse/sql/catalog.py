@@ -12,7 +12,6 @@ from warehouse.ledger.state import Choice
 from warehouse.sql.inventory import TABLES as VIEWS
 from warehouse.sql.inventory import Inventory
 from warehouse.sql.rollup_files import ROLLED, Rollup
-from warehouse.store.commit import TWINS, by_address
 from warehouse.store.schema import SEGMENTS, SUPPORT, TABLES, VERSION_SEGMENTS, Column
 
 SQL_TYPES = {pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN", pa.float32(): "FLOAT", pa.float64(): "DOUBLE",
@@ -163,10 +162,8 @@ def _from_json(values: list[Any], kind: list[Any]) -> str:
 
 
 def _literal(path: Path) -> str:
-    # Files that are not local are read remotely. DuckDB treats every entry as a glob: brackets and stars
-    # in the run's own path must be taken literally.
-    place = str(path) if not TWINS or path.exists() else by_address(str(path))
-    return re.sub(r"([\[*?])", r"[\1]", place)
+    # DuckDB treats every entry as a glob: brackets and stars in the run's own path must be taken literally.
+    return re.sub(r"([\[*?])", r"[\1]", str(path))
 
 
 def _scorers_view(choices: list[Choice]) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from warehouse.sql.catalog import quoted
 from warehouse.sql.inventory import TABLES, Inventory, take_inventory
 from warehouse.sql.script import keep_script, script_of
-from warehouse.store.commit import by_address, readable, twin_of
+from warehouse.store.commit import by_address, readable
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -40,32 +40,29 @@ def refresh_sql(warehouse: Warehouse) -> Path:
     return warehouse.root / "warehouse.sql"
 
 
-def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False, in_place: bool = False,
-            inventory: Inventory | None = None) -> Connection:
+def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False,
+            iteration: int | None = None, inventory: Inventory | None = None) -> Connection:
     """An in-memory connection with every table, view and macro of the run, or of an `inventory` of it.
 
     With `partial`, parts of unfinished stages are included, to watch a rollout. Damaged stages are left out
-    and named on stderr; with `strict` they are a StageError. With `in_place` parts are read in the object
-    store and not verified.
+    and named on stderr; with `strict` they are a StageError. With `iteration` only the stages of one
+    iteration are fetched and read.
     """
-    inventory = inventory or take_inventory(warehouse, partial=partial, in_place=in_place)
-    connection = new_connection([warehouse], in_place=in_place)
+    inventory = inventory or take_inventory(warehouse, partial=partial, iteration=iteration)
+    connection = new_connection()
     tell_left_out(inventory.left_out, strict)
     text = script_of(warehouse.root, inventory)
-    if not (partial or in_place):
+    if not partial and iteration is None:
         keep_script(warehouse, text)
     with explain_errors():
         connection.execute(text)
     return connection
 
 
-def new_connection(warehouses: Sequence[Warehouse], *, in_place: bool = False) -> Connection:
-    """An empty connection in memory; with `in_place` it can read the runs' object stores."""
+def new_connection() -> Connection:
+    """An empty connection in memory."""
     import duckdb
     connection = duckdb.connect()
-    for twin in [twin_of(warehouse.root) for warehouse in warehouses if in_place]:
-        if twin:
-            connection.register_filesystem(twin.filesystem())
     connection.execute("SET enable_progress_bar = false")  # it would be printed among the rows
     return connection
 
@@ -136,8 +133,8 @@ def unwritable(path: Path) -> Iterator[None]:
         raise StageError(f"Cannot write {path} ({error}). Name another file with --output.") from error
 
 
-def split_statements(script: str) -> tuple[list[str], str]:
-    """The statements of a text, without semicolons, and the text after the last one, unless it is blank."""
+def split_statements(script: str) -> list[str]:
+    """The statements of a text, without semicolons and blank ones."""
     import duckdb
     text, statements, begin, empty = script.encode(), [], 0, True
     for offset, kind in duckdb.tokenize(script):
@@ -146,23 +143,18 @@ def split_statements(script: str) -> tuple[list[str], str]:
             begin, empty = offset + 1, True
         elif kind != duckdb.token_type.comment:
             empty = False
-    return statements, "" if empty else text[begin:].decode()
+    return statements if empty else [*statements, text[begin:].decode()]
 
 
 def changes(connection: Connection, statement: str) -> bool:
     """Whether a statement makes or changes an in-memory table, rather than selecting."""
-    if statement.startswith("@"):
-        return False
     with explain_errors():
         kinds = [part.type.name for part in connection.extract_statements(statement)]
     return kinds[-1:] != [] and kinds[-1] in ("CREATE", "INSERT", "UPDATE", "DELETE", "ALTER", "DROP")
 
 
 def lock(connection: Connection, folder: Path, *, memory_mib: int) -> None:
-    """From now on the connection reads only files in `folder`, and its settings cannot be changed.
-
-    A query that needs more than `memory_mib` fails.
-    """
+    """From now on the connection reads only files in `folder`, and its settings cannot be changed."""
     connection.execute(f"SET memory_limit = '{memory_mib}MiB'; SET temp_directory = ''; "
                        f"SET allowed_directories = [{quoted(f'{folder}/')}]; "
                        "SET enable_external_access = false; SET lock_configuration = true")
@@ -240,10 +232,7 @@ def rows_of(connection: Connection, query: str,
 def keys_of(connection: Connection, option: str, query: str, texts: Sequence[str],
             numbers: Sequence[str] = (), *, may_lack: Sequence[str] = (),
             hint: str = "Select it.") -> list[dict[str, Any]]:
-    """Rows of an option's query that name something, with the given columns of texts and of whole numbers.
-
-    StageError if a required column is missing, and for a value of another type or NULL.
-    """
+    """Rows of an option's query that name something, with the given columns of texts and of whole numbers."""
     with explain_errors():
         answer = connection.execute(query)              # None if the query returns nothing
         names = [column[0] for column in answer.description or []] if answer else []

@@ -7,7 +7,7 @@ from warehouse.ledger.state import Choice
 from warehouse.sql.rollup_files import Rollup, valid_rollup
 from warehouse.sql.verified import find_damage
 from warehouse.sql.vocabulary import vocabulary_file
-from warehouse.store.commit import TWINS, ensure_local, file_names
+from warehouse.store.commit import ensure_local, file_names
 from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import StageError, check_addresses
 from warehouse.store.run_folder import Warehouse
@@ -49,21 +49,20 @@ class Inventory(NamedTuple):
         return [held.stage.folder / "manifest.json" for held in self.stages if held.manifest is not None]
 
 
-def take_inventory(warehouse: Warehouse, *, partial: bool = False, in_place: bool = False) -> Inventory:
-    """Everything complete and sound; with `partial` also parts of unfinished stages, and no rollup.
-
-    With `in_place`, parts that are only in an object store stay there and are not verified.
-    """
+def take_inventory(warehouse: Warehouse, *, partial: bool = False,
+                   iteration: int | None = None) -> Inventory:
+    """Everything complete and sound; with `partial` also parts of unfinished stages, and no rollup."""
     check_addresses(ADDRESSES, "DuckDB")
     left_out: list[str] = []
-    tasks, stages = _sound_stages(warehouse, left_out, partial, in_place)
+    tasks, stages = _sound_stages(warehouse, left_out, partial, iteration)
     sound = {(held.stage.identity["iteration"], held.stage.identity["purpose"], held.stage.identity["scorer"])
              for held in stages if held.stage.name == "score" and held.manifest and not held.damaged}
     choices = warehouse.state.scorer_choices(named_scorer(warehouse.root), sound)
     inventory = Inventory({"tasks": tasks}, choices, None, stages, _policies(warehouse, left_out), left_out,
                           vocabulary_file(warehouse),
                           warehouse.facts.get("oldest_part", warehouse.facts["schema_version"]))
-    return rolled_up(inventory, None if partial else valid_rollup(warehouse, choices), partial=partial)
+    rollup = None if partial or iteration is not None else valid_rollup(warehouse, choices)
+    return rolled_up(inventory, rollup, partial=partial)
 
 
 def rolled_up(inventory: Inventory, rollup: Rollup | None, *, partial: bool = False) -> Inventory:
@@ -99,16 +98,14 @@ def table_of(stage: Stage, part: Path) -> str:
 
 
 def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool,
-                  in_place: bool) -> tuple[list[Path], list[Held]]:
+                  iteration: int | None) -> tuple[list[Path], list[Held]]:
     """The parts of tasks, and every stage with its parts in order, without damaged ones (reported)."""
-    stages = _listed_stages(warehouse, left_out)
+    stages = _listed_stages(warehouse, left_out, iteration)
     tasks: Listed = {part: {} for part in warehouse.parts("tasks")}
     if not tasks:
         left_out.append(f"{warehouse.folder('tasks')} holds no tasks. Restore it from a copy of the run.")
     wanted = tasks | {part: facts for held in stages if held.manifest for part, facts in held.parts.items()}
-    if in_place and TWINS:
-        wanted = {part: facts for part, facts in wanted.items() if part in tasks or part.exists()}
-    ensure_local([*wanted, *(part for held in stages if partial and not in_place for part in held.parts)])
+    ensure_local([*wanted, *(part for held in stages if partial for part in held.parts)])
     damage = find_damage(warehouse, wanted)
     left_out += [f"{part} {damage[part]}: there are no tasks." for part in tasks if part in damage]
     stages = [_without_damage(held, damage, left_out) for held in stages]
@@ -117,10 +114,10 @@ def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool,
     return [part for part in tasks if part not in damage], stages
 
 
-def _listed_stages(warehouse: Warehouse, left_out: list[str]) -> list[Held]:
+def _listed_stages(warehouse: Warehouse, left_out: list[str], iteration: int | None) -> list[Held]:
     """Every stage with a readable manifest, and its parts."""
     stages = []
-    for stage in warehouse.stages():
+    for stage in warehouse.stages(iteration):
         try:
             manifest = stage.manifest()
             stages.append(Held(stage, manifest, _parts_of(stage, manifest)))

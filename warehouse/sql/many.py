@@ -39,18 +39,18 @@ def run_names(roots: Sequence[Path]) -> list[str]:
     return names
 
 
-def connect_runs(warehouses: Sequence[Warehouse], *, partial: bool = False, strict: bool = False,
-                 in_place: bool = False) -> Connection:
+def connect_runs(warehouses: Sequence[Warehouse], *, partial: bool = False,
+                 strict: bool = False) -> Connection:
     """A connection over several runs, every view and macro with a first column `run`; for one as `connect`.
 
     Options as for `connect`. Views are computed within each run, so their numbers equal those of the run
     alone. A view `runs` lists the runs.
     """
     if len(warehouses) == 1:
-        return connect(warehouses[0], partial=partial, strict=strict, in_place=in_place)
-    inventories = [take_inventory(each, partial=partial, in_place=in_place) for each in warehouses]
+        return connect(warehouses[0], partial=partial, strict=strict)
+    inventories = [take_inventory(each, partial=partial) for each in warehouses]
     tell_left_out([line for inventory in inventories for line in inventory.left_out], strict)
-    connection = new_connection(warehouses, in_place=in_place)
+    connection = new_connection()
     runs = {f"run{number}": pair for number, pair in enumerate(zip(warehouses, inventories, strict=True))}
     with explain_errors():
         for database, (warehouse, inventory) in runs.items():
@@ -59,7 +59,7 @@ def connect_runs(warehouses: Sequence[Warehouse], *, partial: bool = False, stri
         connection.execute(f"USE memory; {_over_all(warehouses, text)}")
         for database, (warehouse, inventory) in runs.items():       # after the views: see `table_views`
             connection.execute(f"USE {database}; {stored_rows(inventory)}")
-            if not (partial or in_place):
+            if not partial:
                 keep_script(warehouse, script_of(warehouse.root, inventory))
         connection.execute("USE memory")
     return connection

@@ -30,10 +30,7 @@ def fresh_stages(warehouse: Warehouse, inventory: Inventory) -> int:
 
 
 def keep_rolled_up(warehouse: Warehouse) -> Inventory:
-    """The inventory, after a rollup if enough stages have gathered.
-
-    A read-only run folder stays as it is.
-    """
+    """The inventory, after a rollup if enough stages have gathered."""
     inventory = take_inventory(warehouse)
     if fresh_stages(warehouse, inventory) >= WORTH_IT and not warehouse.log.is_past:
         with contextlib.suppress(OSError, StageError):

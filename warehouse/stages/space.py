@@ -31,10 +31,7 @@ POLICY_COPIES = 3           # during a training: the previous checkpoint, the ne
 
 
 def check_space(folder: Path, num_bytes: float, what: str, *, keep_reserve: bool = True) -> None:
-    """StageError if the filesystem of `folder` lacks room for `num_bytes` and the reserve.
-
-    Without `keep_reserve` the reserve may be used, to save finished work.
-    """
+    """StageError if the filesystem of `folder` lacks room for `num_bytes` and the reserve."""
     free, reserve = shutil.disk_usage(folder).free, RESERVE if keep_reserve else 0
     if free < num_bytes + reserve:
         also = f" and a reserve of {reserve // MIB}" if reserve else ""

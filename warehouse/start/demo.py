@@ -17,10 +17,7 @@ QUESTIONS = ("select iteration, reward_mean, tokens_mean, truncated_share from i
 
 
 def run_demo(run: Path, iterations: int, say: Callable[[str], None]) -> None:
-    """Make the run, train it until `iterations` are done, and draw its report; a repeated call continues.
-
-    Raises SystemExit if the loop ends with an exit code other than 0.
-    """
+    """Make the run, train it until `iterations` are done, and draw its report; a repeated call continues."""
     began, folder = time.monotonic(), str(run)
     if not (run / "warehouse.json").exists():
         for line in init_run(run, str(DATA / "starter"), (TASKS,), (HELDOUT,), DATA / "config.toml"):

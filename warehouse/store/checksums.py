@@ -86,10 +86,7 @@ def check_policy_files(folder: Path, stored: dict[str, Any], unread: Sequence[st
 
 
 def weights_sha256(folder: Path, hashes: dict[str, str] | None = None) -> str:
-    """Hash of a policy's weights: sha256 over its safetensors files, sorted by name.
-
-    For a single file it is taken from `hashes`, the hashes of the folder's files, if given.
-    """
+    """Hash of a policy's weights: sha256 over its safetensors files, sorted by name."""
     weights = sorted(folder.glob("*.safetensors"))
     return hashes[weights[0].name] if hashes and len(weights) == 1 else sha256_of(*weights)
 

@@ -9,10 +9,10 @@ from typing import Any
 from warehouse.store.errors import StageError
 
 # Tables: the stages, commands of `warehouse` and `reports` by name, and for all of them [warehouse] (which
-# scorer to show, what an hour costs), [queries] (saved queries) and [links] (saved pages of the viewer).
-TABLES = ("rollout", "score", "train", "warehouse", "queries", "summary", "sql", "watch", "check", "loop",
-          "arms", "build", "compare", "prices", "links")
-GONE = ("results",)         # commands of earlier versions
+# scorer to show, what an hour costs) and [links] (saved pages of the viewer).
+TABLES = ("rollout", "score", "train", "warehouse", "summary", "sql", "watch", "check", "loop",
+          "arms", "build", "compare", "links")
+GONE = ("results", "queries", "prices")         # commands of earlier versions
 PRICE = "price-per-hour"
 HEADING = re.compile(r"\s*\[([^\[\]]+)\]")
 
@@ -52,28 +52,12 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
         where = place_in(path, "warehouse", PRICE)
         raise StageError(f"{where}: [warehouse] {PRICE} = {price} is not a price. Write what an hour of the "
                          "machine costs in dollars, as 2.5.")
-    for model, price in tables.get("prices", {}).items():
-        if not _is_price(price):
-            where = place_in(path, "prices", model)
-            raise StageError(f"{where}: [prices] {model} = {price} is not a price. Write "
-                             "{ input = 2.5, output = 10.0 }, what a million tokens cost.")
-    for name in ("warehouse", "queries", "links"):
+    for name in ("warehouse", "links"):
         for key, value in tables.get(name, {}).items():
             if not isinstance(value, str) and (name, key) != ("warehouse", PRICE):
                 where = place_in(path, name, key)
                 raise StageError(f"{where}: [{name}] {key} = {value} is not text. Put it in quotes.")
     return tables
-
-
-def price_of(path: Path, model: str) -> tuple[float, float] | None:
-    """A model's price per million tokens of prompt and of answer, from [prices]; None if not given."""
-    price = read_config(path).get("prices", {}).get(model)
-    return (price["input"], price["output"]) if price else None
-
-
-def _is_price(price: object) -> bool:
-    return isinstance(price, dict) and price.keys() == {"input", "output"} and all(
-        map(_is_amount, price.values()))
 
 
 def _is_amount(value: object) -> bool:

@@ -59,10 +59,7 @@ def damaged(path: Path, why: str) -> Damaged:
 
 
 def fresh_text(path: Path) -> str:
-    """The text of a file; over NFS, a file replaced by another client is stale: then the new one is read.
-
-    FileNotFoundError if there is none; StageError if the system refuses to open it.
-    """
+    """The text of a file; over NFS, a file replaced by another client is stale: then the new one is read."""
     for attempt in range(STALE_ATTEMPTS + 1):
         try:
             return path.read_text(encoding="utf-8")

@@ -98,10 +98,7 @@ def spills_of(part: Path) -> list[Path]:
 
 def read_parts(paths: list[Path], table_name: str, columns: Sequence[str] | None = None,
                task_ids: set[str] | None = None) -> pa.Table:
-    """All rows of the parts, in order; an empty table of the right schema when there is none.
-
-    With `task_ids` only the rows of these tasks; of other rows at most a row group is in memory.
-    """
+    """All rows of the parts, in order; an empty table of the right schema when there is none."""
     names = columns or arrow_schema(table_name).names
     if task_ids is None:
         tables = [_as_known(read_part(path, _stored_columns(table_name, names)), path, table_name, names)

@@ -60,10 +60,7 @@ class Warehouse:
         return self.log.state()
 
     def append(self, ask: Callable[[RunState], Transition | None]) -> int | None:
-        """Append the transition that `ask` returns for the state; its number, None if `ask` returned none.
-
-        Raises Refusal if the state does not allow it. An old run gets its log first.
-        """
+        """Append the transition that `ask` returns for the state; its number, None if `ask` returned none."""
         if not self.log.has_entries():
             old = old_entries(self.root)
             self.log.make(upgrade(self.root, self.facts, WRITTEN_BY), old)
@@ -147,10 +144,7 @@ class Warehouse:
         return sorted(folder / part["name"] for part in listed)
 
     def verify(self, table: str, only: Iterable[Path] | None = None, **keys: Any) -> None:
-        """StageError if a listed part, or a task, has changed; repeated calls cost nothing.
-
-        With `only`, just these parts are downloaded and checked.
-        """
+        """StageError if a listed part, or a task, has changed; repeated calls cost nothing."""
         folder = self.folder(table, **keys)
         parts = dict.fromkeys(self.parts(table, **keys) if only is None else only)
         ensure_local(parts)
@@ -175,10 +169,7 @@ class Warehouse:
 
     def read(self, table: str, columns: list[str] | None = None, *, task_ids: set[str] | None = None,
              **keys: Any) -> pa.Table:
-        """All rows of a table under the given keys, in part order; StageError if a part has changed.
-
-        With `task_ids` only the rows of these tasks; the others are never in memory together.
-        """
+        """All rows of a table under the given keys, in part order; StageError if a part has changed."""
         from warehouse.store.parts import read_parts
         parts = self.parts(table, **keys)
         try:
@@ -291,10 +282,7 @@ class Warehouse:
 
 
 def open_warehouse(path: str | Path, at: int | None = None) -> Warehouse:
-    """Open a run folder, or the working copy of s3://BUCKET/RUN (gs://, az://); `at`: as after that entry.
-
-    StageError if it is no run, or was written by a newer version.
-    """
+    """Open a run folder, or the working copy of s3://BUCKET/RUN (gs://, az://); `at`: as after that entry."""
     root = sync_copy(path).resolve()
     marker = root / "warehouse.json"
     facts = read_json(marker, schema_version=int)

@@ -124,8 +124,7 @@ COMPLETIONS = (
            "length, policy_version; null if one policy sampled all.", since=3),
     Column("support_ids", SUPPORT, "The ids that remained after top_k, top_p and min_p for each "
            "token, the sampled one first; null without truncation, or if top_k is 0 or above 64.", since=3),
-    Column("cost", DOUBLE, "Price of an answer from an API, by the prices in config.toml; null without one.",
-           since=3),
+    Column("cost", DOUBLE, "Price of an answer from an API, in rows of earlier versions.", since=3),
 )
 
 SAMPLES = (

@@ -2,44 +2,37 @@
 
 import functools
 import json
-import re
+import math
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from warehouse.store.errors import StageError, shorten
 from warehouse.store.names import UNTRUNCATED
 from warehouse.store.schema import arrow_schema
 from warehouse.tasks.augmentation import NUM_COLORS
-from warehouse.tasks.task_files import HALF_LETTER
 
 REQUIRED = ("task_id", "prompt_ids", "completion_ids", "behaviour_logprobs", "completion", "finish_reason",
             "policy_version")
 SAMPLING = {"temperature": 1.0, **UNTRUNCATED}
 FINISH_REASONS = ("stop", "length", "loop", "code")
 # Least and greatest value of a number, or of each number of a list.
-LIMITS = {"prompt_ids": (0, None), "completion_ids": (0, None), "behaviour_logprobs": (None, 1e-6),
-          "policy_version": (0, None), "temperature": (0, None), "top_p": (0, 1), "top_k": (0, None),
-          "min_p": (0, 1), "repetition_penalty": (0, None), "max_tokens": (1, None), "rotations": (0, None),
-          "color_map": (0, 9), "pair_order": (0, None), "shown_test": (0, None),
-          **dict.fromkeys(("iteration", "sample_index", "group_index", "group_size"), (0, None))}
-# Columns that the import fills itself and ignores in lines.
+LIMITS = {"behaviour_logprobs": (-math.inf, 1e-6), "top_p": (0, 1), "min_p": (0, 1), "color_map": (0, 9),
+          "max_tokens": (1, math.inf), **dict.fromkeys((
+              "prompt_ids", "completion_ids", "policy_version", "temperature", "top_k", "repetition_penalty",
+              "rotations", "pair_order", "shown_test", "iteration", "sample_index", "group_index",
+              "group_size"), (0, math.inf))}
+# Columns that the import fills itself: those of a line only have to be plausible.
 OWN = {"iteration", "purpose", "sample_index", "group_id", "group_index", "group_size", "split", "prompt_id",
        "num_prompt_tokens", "num_completion_tokens", "finished_at"}
 # Further columns of an export.
 EXPORTED = {"finished_at", "scorer", "reward", "correct", "error_class", "advantage", "old_logprobs"}
-FLOATS = re.compile("float|double")
-# JSON types of column types, and the largest number they hold.
-TYPES: dict[str, tuple[tuple[type, ...], float]] = {
-    "string": ((str,), 0), "bool": ((bool,), 0), "int8": ((int,), 127), "int32": ((int,), 2**31 - 1),
-    "int64": ((int,), 2**63 - 1), **dict.fromkeys(("float", "double"), ((int, float), 3.4028234e38))}
 
 
 def read_lines(content: bytes, source: Path, tasks: dict[str, str], plain_sampling: bool,
                purpose: str) -> list[dict[str, Any]]:
-    """All lines of a file, as rows of completions with prompt columns.
-
-    StageError for the first invalid line.
-    """
+    """All lines of a file, as rows of completions with prompt columns."""
     if source.suffix == ".zst":
         content = _decompress(content, source)
     rows = [_read_line(line, number, tasks, plain_sampling, purpose)
@@ -55,7 +48,6 @@ def read_lines(content: bytes, source: Path, tasks: dict[str, str], plain_sampli
 
 def _decompress(content: bytes, source: Path) -> bytes:
     """All frames of a .zst file; StageError if a frame is damaged or cut off."""
-    import pyarrow as pa
     try:
         return pa.CompressedInputStream(pa.BufferReader(content), "zstd").read()
     except OSError as error:
@@ -87,11 +79,15 @@ def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: 
         raise StageError(f"Line {number}: 'version_segments' has tokens of several policies. One "
                          "rollout has one policy: leave such groups out.")
     for field, value in row.items():
-        kind = (_kinds() | _own_kinds()).get(field)
-        if kind is None and field not in EXPORTED:
+        if field in EXPORTED:
+            continue
+        if field not in _columns():
             raise StageError(f"Line {number}: no column is named '{field}'. Fix its name, or leave it out.")
-        if kind and (problem := _problem(field, value, kind)):
-            raise StageError(f"Line {number}: '{field}' {problem}.")
+        if not _fits(field, value):
+            least, most = LIMITS.get(field, (-math.inf, math.inf))
+            within = f" from {least:g} to {most:g}" if field in LIMITS else ""
+            raise StageError(f"Line {number}: '{field}' is {shorten(value, 60)}, not {_columns()[field]}"
+                             f"{within}.")
     if row.get("purpose", purpose) != purpose:
         raise StageError(f"Line {number}: 'purpose' is '{row['purpose']}', not '{purpose}'. Export with "
                          "--purpose, and import under the same one: evaluations are never trained on.")
@@ -115,47 +111,28 @@ def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: 
         raise StageError(f"Line {number}: '{missing[0]}' is missing. Give the sampling parameters in "
                          "every line, or --plain-sampling if there were none (temperature 1, no truncation, "
                          "no penalty).")
-    stored = {field: _as_stored(row.get(field), kind) for field, kind in _kinds().items()}
+    stored = {field: row.get(field) for field in _columns().keys() - OWN}
     return {**stored, **{name: SAMPLING[name] for name in missing}}
 
 
 @functools.cache
-def _kinds() -> dict[str, str]:
-    """The columns that a line may fill, each with its Arrow type."""
-    return {field.name: str(field.type) for table in ("prompts", "completions")
-            for field in arrow_schema(table) if field.name not in OWN}
+def _columns() -> dict[str, pa.DataType]:
+    """The columns of prompts and completions with their types."""
+    return {field.name: field.type for table in ("prompts", "completions") for field in arrow_schema(table)}
 
 
-@functools.cache
-def _own_kinds() -> dict[str, str]:
-    """Columns that the import fills itself: a line's own values only have to be plausible."""
-    return {field.name: str(field.type) for table in ("prompts", "completions")
-            for field in arrow_schema(table) if field.name in OWN - EXPORTED}
-
-
-def _problem(field: str, value: Any, kind: str) -> str | None:
-    """Why a value cannot be stored as `kind`, or is meaningless; None if it can be stored.
-
-    Booleans are not numbers; NaN and infinity are outside all limits.
-    """
-    listed, item = kind.startswith("list<"), kind.rpartition(": ")[2].rstrip(">")
-    if value is None:
-        return None
-    if listed and not isinstance(value, list):
-        return f"is {shorten(value, 60)}, not a list"
-    types, widest = TYPES[item]
-    least, most = (widest if limit is None else limit for limit, widest in
-                   zip(LIMITS.get(field, (None, None)), (-widest, widest), strict=True))
-    for each in value if listed else [value]:
-        if type(each) not in types or (widest and not least <= each <= most) or (
-                item == "string" and HALF_LETTER.search(each)):
-            within = f" from {least:g} to {most:g}" if widest else ""
-            return f"{'holds' if listed else 'is'} {shorten(each, 60)}, not {item}{within}"
-    return None
-
-
-def _as_stored(value: Any, kind: str) -> Any:
-    """A whole number as a float if the column holds floats: Arrow refuses large whole numbers."""
-    if value is None or not FLOATS.search(kind):
-        return value
-    return [float(number) for number in value] if isinstance(value, list) else float(value)
+def _fits(field: str, value: Any) -> bool:
+    """Whether a value can be stored in its column; numbers have to be finite and within LIMITS."""
+    kind = _columns()[field]
+    try:
+        held = pa.array([value], kind)
+    except (pa.ArrowException, TypeError, OverflowError, UnicodeError):
+        return False
+    numbers = held.flatten() if pa.types.is_list(kind) else held.drop_null()
+    if pa.types.is_integer(numbers.type) and held.to_pylist() != [value]:       # Arrow cuts off 1.5
+        return False
+    if not (pa.types.is_integer(numbers.type) or pa.types.is_floating(numbers.type)):
+        return True
+    least, most = LIMITS.get(field, (-math.inf, math.inf))
+    return all(number is not None and math.isfinite(number) and least <= number <= most
+               for number in numbers.to_pylist())

@@ -250,7 +250,7 @@ def test_several_runs_are_told_apart_and_compared(run: Warehouse, tmp_path: Path
     with client_of(run.root, other.root) as client:
         for name in ("blow-up", "blow-up-2"):
             assert client.get(f"/{name}/tasks").status_code == 200
-        assert "Tasks in pairs" in client.get("/compare?run=blow-up&run=blow-up-2").text
+        assert "common tasks" in client.get("/compare?run=blow-up&run=blow-up-2").text
         assert "needs at least two runs" in notice(client, "/compare?run=blow-up")
 
 

@@ -1,19 +1,17 @@
 """Votes, intervals, comparisons, corrections and token gaps against numbers worked out in Python."""
 
 from collections import Counter
-from dataclasses import replace
 from math import exp
-from pathlib import Path
 from typing import Any
 
 import duckdb
 import numpy as np
 import pytest
 
+from reports.viewer.session import Asking
+from reports.viewer.tokens import worst_gaps
 from tests.building.weather import SCORER, build_run
-from warehouse.inspect.gaps import decoder, worst_gaps
 from warehouse.sql.database import connect, rows_of
-from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
 
@@ -85,10 +83,11 @@ def test_the_worst_tokens_come_first_in_their_text(run: Warehouse) -> None:
     worst = max(abs(old - mu) for row in run.read("completions", iteration=7, purpose="train").to_pylist()
                 for old, mu in zip(trained[row["task_id"], row["sample_index"]], row["behaviour_logprobs"],
                                    strict=True))
-    gaps = worst_gaps(run, connect(run), None, 2)
-    assert len(gaps) == 2 and abs(gaps[0].row["gap"]) == pytest.approx(worst, abs=1e-4)
+    first, second = worst_gaps(Asking(connect(run), 60), 7, 2)
+    assert abs(first["gap"]) == pytest.approx(worst, abs=1e-4) and abs(second["gap"]) <= abs(first["gap"])
     [row] = rows_of(connect(run), "FROM token_gaps(7) ORDER BY abs(gap) DESC LIMIT 1")
-    assert row["gap"] == gaps[0].row["gap"] and gaps[0].token
+    assert row["gap"] == first["gap"] and first["token"]
+    assert first["before"] or first["after"]
 
 
 def test_gaps_have_the_k3_of_the_mismatch_however_far_a_token_is_off(run: Warehouse) -> None:
@@ -98,25 +97,3 @@ def test_gaps_have_the_k3_of_the_mismatch_however_far_a_token_is_off(run: Wareho
     for macro in ("gaps_by_position", "gaps_by_origin"):
         for row in rows_of(connection, f"FROM {macro}(7)"):
             assert row["mismatch_kl"] == pytest.approx(exp(-30) + 30 - 1)
-
-
-def test_gaps_read_the_vocabulary_where_the_base_is_elsewhere(run: Warehouse) -> None:
-    elsewhere = replace(run, facts={**run.facts, "model": "/nowhere"})
-    connection = duckdb.connect()
-    connection.execute("CREATE TABLE vocabulary AS FROM (VALUES (3, 'def'), (5, ' f')) t(token_id, token)")
-    assert decoder(elsewhere, connection)([3, 5, 9]) == "def f<9>"
-    connection.execute("DELETE FROM vocabulary")
-    assert decoder(elsewhere, connection)([3, 5]) == "3 5 "
-
-
-def test_gaps_with_a_damaged_tokenizer_of_the_base_are_one_sentence(run: Warehouse, tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "tru')
-    elsewhere = replace(run, facts={**run.facts, "model": str(tmp_path)})
-    with pytest.raises(StageError, match=r"tokenizer\.json is not a tokenizer \(EOF .*\)\. Restore it\."):
-        decoder(elsewhere, duckdb.connect())
-
-
-def test_gaps_of_an_untrained_run_say_what_is_missing(tmp_path: Path) -> None:
-    run = build_run(tmp_path / "run", iterations=1, evals=(), trained=False)
-    with pytest.raises(StageError, match="Run `train` on it first"):
-        worst_gaps(run, connect(run), None, 15)

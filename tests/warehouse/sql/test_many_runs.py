@@ -57,7 +57,7 @@ def test_every_view_has_the_rows_of_each_run(runs: list[Warehouse], view: str,
     "arc_results_of('samples')", "pass_bands(resamples := 20)", "maj_at_k(1, 4)",
     "compare(0, 1, purposes := 'train')", "gains(0, 1)",
     "token_gaps(0)", "gaps_by_origin(1)", "one_completion(1, 'task-001', 2)",
-    "tokens(1, 'task-001', 2)", "wrong_completions(0)", "groups_of('all_samples')", "stats_of('samples')"])
+    "wrong_completions(0)", "groups_of('all_samples')", "stats_of('samples')"])
 def test_every_macro_has_the_rows_of_each_run(runs: list[Warehouse], call: str,
                                               connection: duckdb.DuckDBPyConnection) -> None:
     rows = [(run.root.name, *row) for run in runs

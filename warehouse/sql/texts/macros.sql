@@ -13,13 +13,6 @@ CASE WHEN k > n OR k < 1 THEN NULL
 -- The largest k of pass_curve that n completions allow.
 CREATE OR REPLACE MACRO top_k(n) AS CASE WHEN n > 0 THEN least(pow(2, floor(log2(n))), 1024)::INTEGER END;
 
--- C(c, k) / C(n, k): the probability that k drawn completions are all right.
-CREATE OR REPLACE MACRO pass_pow_k(n, c, k) AS
-CASE WHEN k > n OR k < 1 THEN NULL
-     WHEN c < k THEN 0.0::DOUBLE
-     WHEN k = 1 THEN c / n
-     ELSE exp(lgamma(c + 1) + lgamma(n - k + 1) - lgamma(c - k + 1) - lgamma(n + 1)) END;
-
 -- k3 estimate of a KL divergence from d = log p - log q of tokens drawn from q.
 CREATE OR REPLACE MACRO k3(d) AS exp(d) - d - 1;
 
@@ -59,19 +52,6 @@ FROM (SELECT * FROM completions WHERE iteration = at_iteration AND purpose = of_
                                   AND sample_index = index) AS completions
 LEFT JOIN (SELECT * FROM samples WHERE iteration = at_iteration AND purpose = of_purpose AND task_id = task
                                    AND sample_index = index) AS samples USING (task_id, sample_index);
-
--- The tokens of one completion with their text and both logprobs.
-CREATE OR REPLACE MACRO tokens(at_iteration, task, index, of_purpose := 'train') AS TABLE
-SELECT position, token_id, token, behaviour_logprob, old_logprob
-FROM (SELECT unnest(range(len(completion_ids)))::INTEGER AS position, unnest(completion_ids) AS token_id,
-             unnest(behaviour_logprobs) AS behaviour_logprob,
-             unnest(coalesce(old_logprobs, [NULL::FLOAT])) AS old_logprob
-      FROM (SELECT completion_ids, behaviour_logprobs FROM completions
-            WHERE iteration = at_iteration AND purpose = of_purpose AND task_id = task AND sample_index = index
-                AND completion_ids IS NOT NULL)
-      LEFT JOIN (SELECT old_logprobs FROM train_samples WHERE iteration = at_iteration AND purpose = of_purpose
-                     AND task_id = task AND sample_index = index ORDER BY trained_iteration LIMIT 1) ON true)
-LEFT JOIN vocabulary USING (token_id) ORDER BY position;
 
 -- Metrics of ARC papers, per task: a completion without valid outputs counts as 0 everywhere.
 CREATE OR REPLACE MACRO arc_tasks_of(rows) AS TABLE

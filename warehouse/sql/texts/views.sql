@@ -39,12 +39,11 @@ WITH results AS (SELECT iteration, purpose, n, c, count(*) AS tasks FROM task_re
                        unnest([k FOR k IN [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024] IF k <= n]) AS k,
                        sum(tasks) OVER (PARTITION BY iteration, purpose) AS num_all
                 FROM results),
-     chances AS (SELECT *, pass_at_k(n, c, k) AS chance, pass_pow_k(n, c, k) AS all_right FROM points),
+     chances AS (SELECT *, pass_at_k(n, c, k) AS chance FROM points),
      totals AS (SELECT iteration, purpose, k, sum(tasks) AS num,
                        sum(tasks * chance) / sum(tasks) AS mean,
                        sum(tasks * chance * chance) / sum(tasks) AS mean_square,
                        min(chance) = max(chance) AS all_alike,
-                       sum(tasks * all_right) / sum(tasks) AS pass_pow_k,
                        any_value(num_all) AS num_all
                 FROM chances
                 GROUP BY iteration, purpose, k)
@@ -52,7 +51,6 @@ SELECT iteration, purpose, k::INTEGER AS k,
        mean AS pass_at_k,
        CASE WHEN num > 1 AND all_alike THEN 0.0::DOUBLE WHEN num > 1
             THEN sqrt(greatest(mean_square - mean * mean, 0) / (num - 1)) END AS standard_error,
-       pass_pow_k,
        num::INTEGER AS num_tasks,
        num = num_all AS every_task
 FROM totals;
