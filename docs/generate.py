@@ -54,7 +54,8 @@ JSON_KEYS: dict[str, dict[str, str]] = {
     "warehouse log RUN --json": {
         "number": "Number of the entry. Negative numbers describe runs older than the log.",
         "at": "Time in UTC; null if unknown.", "host": "Machine that wrote the entry.",
-        "command": "The command line.", "kind": "Kind of transition, for example `began` or `completed`.",
+        "command": "The command line.", "kind": "Kind of transition, for example `begun` or `completed`.",
+        "stage": "The stage it is about, or null.", "iteration": "Its iteration.", "purpose": "Its purpose.",
         "what": "The same in one sentence.",
         "changes": "Settings that differ from the previous stage of this kind: `name`, `before`, `now`."},
     "warehouse loop RUN N --json": {

@@ -45,7 +45,8 @@ learn() {
 }
 
 wait_until_complete() {   # STAGE ITERATION
-  until (($(warehouse log "$run" --json | grep -cE "\"$1 of iteration $2(, purpose train)? is complete"))); do
+  local complete="\"completed\", \"stage\": \"$1\", \"iteration\": $2, \"purpose\": (null|\"train\")"
+  until (($(warehouse log "$run" --json | grep -cE "$complete"))); do
     stage sleep "${POLL_SECONDS:-20}"
   done
 }

@@ -25,7 +25,7 @@ from warehouse.store.errors import counted, shorten
 def history(state: RunState) -> list[dict[str, Any]]:
     """Every entry, newest first: number, at (UTC, None if unknown), host, command, kind, what, changes.
 
-    `what` is a sentence; `changes` are settings that differ from the stage's previous life, as
+    Stage, iteration and purpose are those it is about, None if it is not about one stage. `what` is a sentence; `changes` are settings that differ from the stage's previous life, as
     name, before, now. Entries with negative numbers stand for what a version without a log wrote.
     """
     before: dict[tuple[str, str | None, str | None], Life] = {}
@@ -37,10 +37,12 @@ def history(state: RunState) -> list[dict[str, Any]]:
             kind = life.stage, life.purpose, (life.scorer or "").rpartition("-")[0]
             changes = _differences(before.get(kind), life)
             before[kind] = life
+        about = state.lives.get(getattr(entry.what, "generation", number))
         at = datetime.datetime.fromtimestamp(entry.at, datetime.UTC).isoformat(timespec="seconds")
         rows.append({"number": number, "at": at if entry.at else None, "host": entry.host,
                      "command": entry.command, "kind": NAMES[type(entry.what)],
-                     "what": sentence(state, entry), "changes": changes})
+                     "stage": about and about.stage, "iteration": about and about.iteration,
+                     "purpose": about and about.purpose, "what": sentence(state, entry), "changes": changes})
     return rows[::-1]
 
 
