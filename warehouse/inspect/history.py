@@ -25,8 +25,9 @@ from warehouse.store.errors import counted, shorten
 def history(state: RunState) -> list[dict[str, Any]]:
     """Every entry, newest first: number, at (UTC, None if unknown), host, command, kind, what, changes.
 
-    Stage, iteration and purpose are those it is about, None if it is not about one stage. `what` is a sentence; `changes` are settings that differ from the stage's previous life, as
-    name, before, now. Entries with negative numbers stand for what a version without a log wrote.
+    Stage, iteration and purpose are those it is about, None if it is not about one stage. `what` is a
+    sentence; `changes` are settings that differ from the stage's previous life, as name, before, now.
+    Entries with negative numbers stand for what a version without a log wrote.
     """
     before: dict[tuple[str, str | None, str | None], Life] = {}
     rows = []
