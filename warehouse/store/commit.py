@@ -18,8 +18,6 @@ from warehouse.store.errors import StageError
 from warehouse.store.json_files import json_bytes
 
 COPY_MARKER = "object-store.json"  # in a working copy: the address of its run in an object store
-FIXABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.EIO,
-           errno.EFBIG, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR)
 TEMPORARY_MARK = ".tmp-"  # in the middle, so that no glob for *.parquet or *.json matches a temporary file
 
 
@@ -247,7 +245,18 @@ def saying_why(path: Path) -> Iterator[None]:
 
 def readable(error: OSError, path: Path) -> Exception:
     """A StageError with the way out, if the user can fix the system's error."""
-    if error.errno not in FIXABLE:
+    reasons = {errno.ENOSPC: "the disk is full: free some space",
+               errno.EDQUOT: "the disk quota is used up: free some of it",
+               errno.EROFS: "the filesystem is read-only: have it mounted for writing",
+               errno.EACCES: "permission was denied: have it granted",
+               errno.EMFILE: "this process has too many open files: raise `ulimit -n`",
+               errno.ENFILE: "the machine has too many open files: close some",
+               errno.EIO: "the disk reports an error: mend it",
+               errno.EFBIG: "files may not be as large as that: raise `ulimit -f`",
+               errno.ENAMETOOLONG: "the name is too long: choose a shorter one",
+               errno.ENOTDIR: "a part of the path is not a folder: choose another",
+               errno.EISDIR: "that is a folder: choose another name"}
+    if error.errno not in reasons:
         return error
-    return StageError(f"Cannot write {path}: {os.strerror(error.errno)}. Fix that, then run the same command "
-                      "again; what was written before is kept.")
+    return StageError(f"Cannot write {path}: {reasons[error.errno]}, then run the same command again; "
+                      "what was written before is kept.")
