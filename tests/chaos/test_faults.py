@@ -96,7 +96,7 @@ def test_a_disk_that_is_full_at_the_write_itself_is_one_sentence(
     warehouse = small_run(small_disk / "run", num_tasks=40)
     monkeypatch.setattr(space, "RESERVE", -(2**40))
     filler = fill(small_disk, leave=40_000)
-    with pytest.raises(StageError, match="No space left on device"):
+    with pytest.raises(StageError, match="the disk is full: free some space"):
         sample(warehouse)
     assert not list(warehouse.root.rglob("*.tmp-*"))
     filler.unlink()
@@ -165,9 +165,9 @@ def test_a_disk_that_is_full_when_a_training_writes_is_one_sentence(
 
 
 @pytest.mark.parametrize(("error", "sentence"), [
-    (13, "Permission denied"), (30, "Read-only file system"),
-    (122, "Disk quota exceeded"), (24, "Too many open files"),
-    (5, "Input/output error")])
+    (13, "permission was denied: have it granted, then"), (30, "the filesystem is read-only: have it"),
+    (122, "the disk quota is used up: free some"), (24, "too many open files: raise `ulimit -n`"),
+    (5, "the disk reports an error: mend it")])
 def test_what_the_system_refuses_is_said_with_the_way_out(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, sentence: str) -> None:
     warehouse = small_run(tmp_path)
@@ -194,7 +194,7 @@ def test_a_read_only_folder_is_one_sentence_for_a_user_who_is_not_root(tmp_path:
         try:
             sample(warehouse)
         except StageError as error:
-            os._exit(0 if "Permission denied" in str(error) else 2)
+            os._exit(0 if "permission was denied" in str(error) else 2)
         except BaseException:
             os._exit(3)
         os._exit(4)

@@ -81,7 +81,7 @@ def test_a_full_disk_stops_what_cares_for_a_run_and_loses_nothing(whole: Warehou
         while True:
             stream.write(bytes(4096))
     refused = run(warehouse, words)
-    assert refused.exit_code == 1 and "No space left" in refused.output, refused.output
+    assert refused.exit_code == 1 and "the disk is full" in refused.output, refused.output
     filler.unlink()
     assert num_rows(warehouse) == rows == 4 * 4 * 8
     assert check_run(open_warehouse(warehouse.root)).problems == []
