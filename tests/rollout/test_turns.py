@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.building.runs import finish, replace_rows, sample_row, small_run, write_rows
+from rollout.cli import default_options
+from rollout.prompts.selection import choose_tasks
+from tests.building.runs import finish, new_run, replace_rows, sample_row, small_run, write_rows
 from tests.building.scripted import ScriptedEngine, sample
 from tests.building.sound import check_run
 from warehouse.ledger.refusals import Refusal
@@ -181,3 +183,9 @@ def test_an_evaluation_may_answer_training_rows_of_a_trained_iteration(run: Ware
         query = "select task_id, sample_index, purpose from samples where sample_index = 0"
         sample(run, turn=2, evaluate=True, iteration=0, parents_sql=query)
     assert {row["parent_purpose"] for row in prompts(run, "eval-turn2")} == {"train"}
+
+
+def test_an_evaluation_without_held_out_tasks_says_how_to_add_some(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run")
+    with pytest.raises(StageError, match=r"no held-out split.* warehouse tasks add \S+run --heldout SOURCE"):
+        choose_tasks(run, default_options(run.root).replace(evaluate=True))
