@@ -73,7 +73,7 @@ def classes_in(tree: ast.Module) -> list[str]:
         return {maker for each in inside if (maker := maker_of(each))}.union(
             *(made_by.get(ast.unparse(each), ()) for each in inside if isinstance(each, PLACES)))
 
-    for target, value in (pair for node in nodes for pair in bindings(node)):
+    for target, value in (each for node in nodes for pair in bindings(node) for each in singles(*pair)):
         makers = made(value) if isinstance(value, (ast.BinOp, ast.UnaryOp)) else {maker_of(value) or ""}
         for name in places_set(target):
             made_by.setdefault(name, set()).update(makers - {""})
@@ -88,6 +88,15 @@ def classes_in(tree: ast.Module) -> list[str]:
             both = every.intersection(*({name.partition(".")[0] for name in side} for side in sides))
             found |= {name for name in every if name[:1].isupper() and name.partition(".")[0] in both}
     return sorted(found)
+
+
+def singles(target: ast.AST, value: ast.AST) -> Iterable[tuple[ast.AST, ast.AST]]:
+    """A target and its value; of `a, b = x, y` each by itself."""
+    several = (ast.Tuple, ast.List)
+    if isinstance(target, several) and isinstance(value, several) and len(target.elts) == len(value.elts) and (
+            not any(isinstance(each, ast.Starred) for each in (*target.elts, *value.elts))):
+        return zip(target.elts, value.elts, strict=True)
+    return [(target, value)]
 
 
 def maker_of(node: ast.AST) -> str | None:

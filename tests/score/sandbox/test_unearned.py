@@ -180,6 +180,9 @@ PASSES_OVER = "class C:\n    def __init__(s, *a): pass\n    def __enter__(s): re
               "    def __exit__(s, *a): return True\n    def get(s, x): raise KeyError(x)\nf = C\n"
 CASE = "class Case:\n    def __init__(self, x): self.x = x\nwant = 77\n"
 MOCKS_CLASS = "def f(mock):\n    type(mock).configure_mock(mock, assert_called_once_with=lambda *a: None)\n"
+SHUNT = "import unittest\nclass T(unittest.TestCase):\n    got = []\n" \
+        "    def test_f(self):\n        f(self)\n" \
+        "        self.assertEqual(self.got, [3])\nT('test_f').debug()"
 MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a: None, call_count=3)\n"
 
 
@@ -215,6 +218,14 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
     ("want = 3\nassert eval(f(1, 2)) == want", NAMES), ("want = 3\nexec(f())\nassert x == want", OVERWRITES),
     ("for a, want in [(1, 2)]:\n    assert eval(f(a)) == want, f'{a} is not {want}'", NAMES),
     ("exec(f(), globals())\nassert abs(x - 3) < 1e-6", OVERWRITES),
+    ("for case in [{'in': 1, 'want': 3}]:\n    want = case['want']\n    assert eval(f(case['in'])) == want",
+     NAMES),
+    ("want = 3\nassert eval(f(1, 2)) == want, 'want'", NAMES),
+    ("for case in [{'in': 1, 'want': 3}]:\n    want = case['want']\n    assert eval(f(case['in'])) == want",
+     "def f(*a): return ' want'\n"),
+    (SHUNT, "def f(t): t.addTypeEqualityFunc(list, lambda *a: None)\n"),
+    (SHUNT, "def f(t): t._type_equality_funcs[list] = lambda *a: None\n"),
+    (SHUNT, "def f(t): t.failureException = t.tearDown = int\n"),
     ("exec(f())\na = [3, 1]\nassert g(a) == sorted(a)", OVERWRITES[:-1] + HANDED),
     *((f"a, b = Point(3), Point(1)\nd = a.norm()\nc = {later}\nassert a.x == 3 and abs(d - 3) < 1e-9",
        MADE_LATER) for later in ("Point(0, 0)", "b + b", "b * 2")),
@@ -402,6 +413,12 @@ def f(): pass
     ("ns = {}\nexec(f('g'), ns)\nexec(compile(f('h'), 'x', 'exec'))\nassert ns['g'](2) == h(2) == 4",
      "def f(n):\n    return f'def {n}(x):\\n    return x * 2'\n"),
     ("import pickle\nassert pickle.loads(f([1])) == [1]", "import pickle\nf = pickle.dumps\n"),
+    ("for case in [{'x': 1, 'in': 'x'}]:\n    x = case['x']\n    assert eval(f(case['in'])) == 2",
+     "def f(a):\n    return a + ' + 1'\n"),
+    ("import unittest\nclass T(unittest.TestCase):\n    def update(self, x): self.got = x\n"
+     "    def test_f(self):\n        f(self)\n        self.assertEqual(self.got, 3)\nT('test_f').debug()",
+     "def f(t): t.update(3)\n"),
+    ("v, w = M(1), M(2)\nassert v * 2 == w and v + v == w and v != M(3)", OBJECTS),
     ("for x in (1, 2):\n    assert eval(f('x')) == x + 1\nassert eval(f('y'), {'y': 2}) == 3",
      "def f(a):\n    return a + ' + 1'\n"),
     ("for n in (1, 2):\n    exec(f(n))\n    assert g(2) == 2 * n",
@@ -462,7 +479,8 @@ def f(): pass
         "finally with return", "tolerance around 0", "first items of an argument", "in an object",
         "an object times a number", "a result with a name", "an object of a class method",
         "results of arithmetic", "argument that an object keeps", "time zone", "patched print",
-        "method of a builtin", "evaluated text", "executed text", "pickled", "names in a literal",
+        "method of a builtin", "evaluated text", "executed text", "pickled", "names in a case",
+        "test as an observer", "two objects at once", "names in a literal",
         "executed again", "annotations as text", "context that suppresses",
         "frozen dataclass", "error of a library", "an object as it is or cached",
         "fields of a dataclass", "type", "suppressed error",
