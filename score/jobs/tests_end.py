@@ -57,6 +57,13 @@ class Names(dict[str, Any]):
                 value._rh_makers = self.classes
         return value
 
+    def fetch(self, names: list[str]) -> None:
+        """Set names that would be asked for too late."""
+        for name in names:
+            with contextlib.suppress(Exception):
+                self[name] = self[name]
+        self.peer.has_asked = False
+
 
 def parts_of_modules() -> dict[tuple[str, str], Any]:
     """The contents of modules that tests patch."""
@@ -258,6 +265,7 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         names.update(order.get("names", {}))
         evaluation.patch(peer, names, [code, *units])
         sys.modules["tests"] = types.ModuleType("tests")
+        names.fetch(order.get("in_classes", ()))
         exec(code, names)
     except BaseException as error:
         whose = "lost" if peer.is_lost else whose_fault(error, peer) if peer.has_asked else "tests"

@@ -349,6 +349,18 @@ def test_a_statement_of_its_own_reads_an_argument_as_the_program_left_it(executo
     assert not any(row.measures.correct for row in rows.values())
 
 
+@pytest.mark.parametrize("test", [
+    "a = [2, 1]\nr = f(a)\nif a != [2, 1]:\n    assert False\nassert r == [1, 2]",
+    "import pytest\na = [2, 1]\nr = f(a)\nif a != [2, 1]:\n    pytest.fail('altered')\nassert r == [1, 2]",
+    "a = [2, 1]\nassert (f(a), a) == ([1, 2], [2, 1])",
+    "a = [2, 1]\nr = f(a)\nassert [r, a] == [[1, 2], [2, 1]]",
+    "from unittest import TestCase\na = [2, 1]\nr = f(a)\nTestCase().assertEqual((r, a), ([1, 2], [2, 1]))"])
+def test_a_program_that_alters_an_argument_fails_where_the_test_says_that_it_stays(executor, test):
+    sorts = "def f(x):\n    x.sort()\n    return x[:]\n"
+    rows = judged(executor, [test], {"sorts": sorts, "new": "f = sorted\n"})
+    assert rows["new"].measures.correct and not rows["sorts"].measures.correct
+
+
 def test_a_unit_sees_what_became_of_an_argument_only_where_it_looks_at_it():
     for test, looks in (("assert f([1]) == [1]", False), ("a = [1]\nf(a)\nassert a == [1]", True)):
         assert facts_of("", [test])["in_place"] == [looks]
@@ -418,6 +430,14 @@ def f(): pass
     ("import unittest\nclass T(unittest.TestCase):\n    def update(self, x): self.got = x\n"
      "    def test_f(self):\n        f(self)\n        self.assertEqual(self.got, 3)\nT('test_f').debug()",
      "def f(t): t.update(3)\n"),
+    ("class A:\n    @f\n    def g(self, n, start=two()): return self.x + n + start\n    x = two()\n"
+     "assert A().g(3) == 7 and callable(A.g)",
+     "def f(g):\n    return lambda *a: g(*a)\ndef two(): return 2\n"),
+    ("class A(Base, name='a'): pass\nassert Base.kinds['a']() is not None",
+     "class Base:\n    kinds = {}\n    def __init_subclass__(cls, name):\n        cls.kinds[name] = cls\n"
+     "def f(): pass\n"),
+    ("import pytest\na = [2, 1]\nr = f(a)\nassert (r, a) == (None, [1, 2])\nif a != [1, 2]:\n"
+     "    pytest.fail('not sorted')", "def f(x): x.sort()\n"),
     ("v, w = M(1), M(2)\nassert v * 2 == w and v + v == w and v != M(3)", OBJECTS),
     ("for x in (1, 2):\n    assert eval(f('x')) == x + 1\nassert eval(f('y'), {'y': 2}) == 3",
      "def f(a):\n    return a + ' + 1'\n"),
@@ -480,7 +500,8 @@ def f(): pass
         "an object times a number", "a result with a name", "an object of a class method",
         "results of arithmetic", "argument that an object keeps", "time zone", "patched print",
         "method of a builtin", "evaluated text", "executed text", "pickled", "names in a case",
-        "test as an observer", "two objects at once", "names in a literal",
+        "test as an observer", "names in classes", "derived with a keyword",
+        "in place next to the answer", "two objects at once", "names in a literal",
         "executed again", "annotations as text", "context that suppresses",
         "frozen dataclass", "error of a library", "an object as it is or cached",
         "fields of a dataclass", "type", "suppressed error",
