@@ -6,6 +6,7 @@ from pathlib import Path
 from score.display import Progress
 from score.protocol.error_classes import ErrorClass
 from score.sandbox.program import Outcome
+from score.tasks.graded import IN_GRADER
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.names import is_of
@@ -50,10 +51,12 @@ def check_unscored(outcomes: list[Outcome], path: Path) -> None:
     failed = [outcome for outcome in without if outcome.error_class != ErrorClass.UNTESTABLE]
     of_all = f"of {len(outcomes)} programs of {path.name}"
     if len(untestable) > max(1, MAX_UNTESTABLE_SHARE * len(outcomes)):
-        raise StageError(f"The tests of {len(untestable)} {of_all} cannot be run ("
-                         f"{untestable[0].error_message}). That is the tasks and neither the programs nor "
-                         "this machine, so the part was not written: correct them (`warehouse tasks "
-                         "replace`), then run `score` again.")
+        words = str(untestable[0].error_message)
+        what, fault, correct = (("grader", "grader", "it") if words.startswith(IN_GRADER) else
+                                ("tests", "tasks", "them (`warehouse tasks replace`)"))
+        raise StageError(f"The {what} of {len(untestable)} {of_all} cannot be run ({words}). That is the "
+                         f"{fault} and neither the programs nor this machine, so the part was not written: "
+                         f"correct {correct}, then run `score` again.")
     if len(failed) > max(1, MAX_UNSCORED_SHARE * len(outcomes)):
         counts = Counter(str(outcome.error_class) for outcome in failed)
         classes = ", ".join(f"{count} x {name}" for name, count in counts.items())

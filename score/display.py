@@ -52,7 +52,7 @@ def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], n
     """Rewards, correctness, errors and time of one scored rollout."""
     num_rows = samples.num_rows
     running = seconds.get("running", 0.0)
-    lines = [f"{where}: {counted(num_rows, 'completion')}, {counted(num_run, 'distinct program')} run"
+    lines = [f"{where}: {counted(num_rows, 'completion')}, {counted(num_run, 'sandbox run')}, equal ones once"
              + (f" ({num_run / running:.0f}/s)" if running and num_run else "")]
     if not num_rows:
         return lines
@@ -78,7 +78,8 @@ def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], n
 def reason_for_none(error_class: str | None, task_id: str) -> str:
     """Why a completion has no reward."""
     if error_class == ErrorClass.UNTESTABLE:
-        return f"the tests of {task_id} cannot be run (`warehouse tasks replace` corrects them)"
+        return (f"the tests of {task_id} cannot be run (correct them with `warehouse tasks replace`, or the "
+                "task's grader)")
     if error_class in INFRASTRUCTURE:
         return "the machine failed, not the program"
     return "it does not apply to them"

@@ -108,7 +108,7 @@ def test_completions_get_the_rewards_of_their_taskset(run: Warehouse) -> None:
 def test_a_reward_that_fails_stops_the_stage_and_is_no_zero(run: Warehouse, answer: str, why: str) -> None:
     add_rollout(run, [("made_up_words-0", f"{answer}{blanks}") for blanks in ("", " ")])
     said = scored(run)
-    assert said.startswith("1 ") and "2 x untestable; in the task's own grader: " in said and why in said
+    assert said.startswith("1 ") and "The grader of 2 of 2 programs" in said and why in said
 
 
 @pytest.mark.parametrize(("differences", "needs"), [

@@ -42,8 +42,9 @@ def choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[str
         if split not in known:
             raise StageError(f"This run has no split '{split}'. It has {', '.join(known)}.")
     if not splits:
-        kind = "held-out" if options.evaluate else "training"
-        raise StageError(f"This run has no {kind} split. Name one of {', '.join(known)} with --split.")
+        kind, held = ("held-out", "--heldout") if options.evaluate else ("training", "--tasks")
+        raise StageError(f"This run has no {kind} split. Name one of {', '.join(known)} with --split, or add "
+                         f"tasks: warehouse tasks add {shell_quote(warehouse.root)} {held} SOURCE")
     tasks = [task for task in tasks if task["split"] in splits]
     if options.tasks_sql is not None and not (
             tasks := named_by_query(warehouse, options.tasks_sql, tasks)):

@@ -30,11 +30,11 @@ def explain_completion(run: Path, completion: str, scorer: str | None, *, colors
         if answer := row_of(warehouse, "completions", task_id, sample_index, **keys):
             break
     else:
-        raise no_completion(run, completion)
+        raise no_completion(warehouse, completion)
     identity, _ = warehouse.choose_scorer(iteration, purpose, scorer)
     sample = row_of(warehouse, "samples", task_id, sample_index, scorer=identity, **keys)
     if sample is None:
-        raise no_completion(run, completion)
+        raise no_completion(warehouse, completion)
     prompts = warehouse.read("prompts", columns=["task_id", "group_id", "prompt"], task_ids={task_id},
                              **keys).to_pylist()
     prompt = next((row["prompt"] for row in prompts if row["group_id"] == sample["group_id"]), None)

@@ -11,7 +11,7 @@ from score.judging.judge import measure, registered_terms, run_programs
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
 from score.tasks.kinds import load_task
-from score.tasks.measures import Answer
+from score.tasks.measures import Answer, Measures, SplitScore
 from warehouse.store.errors import StageError
 
 GRID = np.arange(12, dtype=np.uint8).reshape(3, 4) % 10
@@ -31,11 +31,12 @@ EQUAL_TO_ALL = "class Same:\n    __eq__ = lambda self, other: True\n\ndef add(a,
 PERFECT_SCRIPT = "import sys\nprint(sum(map(int, sys.stdin.read().split())))\n"
 CALLS = {"entry_point": "add", "calls": [{"args": [1], "kwargs": {"b": 2}, "expected": 3.0}]}
 TESTS = {"entry_point": "add", "tests": "def check(candidate):\n    assert candidate(1, b=2) == 3\n"}
+WRONG = Measures(valid_code=True, valid_outputs=True, test=SplitScore(1, 0.0, 0.0))
 CASES = {"cases": [{"input": "1 2\n3", "output": "6\n"}, {"input": "", "output": "0"}]}
 
 
 class Golden(NamedTuple):
-    """An answer to a task of our own, and whether it deserves the full reward or else the floor."""
+    """An answer to a task of our own, and whether it is right; one without a program deserves the floor."""
 
     name: str
     kind: str
@@ -65,7 +66,8 @@ def check_golden(executor: Executor, scorer: Scorer, kinds: Container[str]) -> i
     for each, judgement, terms in zip(golden, judgements, rewards, strict=True):
         reward = None if terms is None else float(sum(terms.values()))
         bounds = scorer.bounds(each.kind)
-        deserved = bounds and bounds[each.perfect]
+        deserved = bounds and (bounds[each.perfect] if each.perfect or each.code is None else
+                               sum(scorer.terms(each.kind, WRONG).values()))
         if reward is None or judgement.measures.correct != each.perfect or not (
                 deserved is None or math.isclose(reward, deserved)):
             instead = "" if deserved is None else f" instead of {deserved:g}"

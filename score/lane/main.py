@@ -19,7 +19,16 @@ from score.lane.ready import ReadyFile
 from score.lane.supervisor import Supervisor
 from score.lane.warm_up import rehearse
 from score.protocol import allowed_imports as imports
-from score.protocol.frames import FILES_PER_SLOT, HELLO, HELLO_MAGIC, ORDER, REPLY_CHILD, REPLY_HEADER, SETUP
+from score.protocol.frames import (
+    FAILS,
+    FILES_PER_SLOT,
+    HELLO,
+    HELLO_MAGIC,
+    ORDER,
+    REPLY_CHILD,
+    REPLY_HEADER,
+    SETUP,
+)
 
 OFTEN_IMPORTED = ("copy",)               # by grid programs; small, and nothing that a lane has anyway
 SPARE_CPU_SECONDS, LAST_CPU_FACTOR = 60, 10        # for imports, and for a lane that is slow to watch
@@ -38,7 +47,7 @@ def main(config: dict[str, Any]) -> None:
     sys.path += config["import_paths"]       # last, so that nothing there stands in for a standard module
     imports.check_imports(config["imports"])
     for name in (*OFTEN_IMPORTED, *config["preload"]):
-        importlib.import_module(name)
+        load(name)
     doors, ready = Lockdown(config["layers"], config["readable"]), ReadyFile()
     try:
         address_space = lockdown.address_space("self")
@@ -50,6 +59,21 @@ def main(config: dict[str, Any]) -> None:
     os.dup2(1, 2)            # the scorer reads errors of the start only
     channel.send(HELLO.pack(HELLO_MAGIC, layers, address_space))
     serve(channel, doors, ready)
+
+
+def load(name: str) -> None:
+    """Import a module; ImportError with file and line where its own code fails."""
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        raise
+    except Exception as error:
+        place = None if isinstance(error, SyntaxError) else error.__traceback__       # it says where
+        while place and place.tb_next:
+            place = place.tb_next
+        words = " ".join(str(error).split())         # the scorer reads one line
+        where = f" in {place.tb_frame.f_code.co_filename}, line {place.tb_lineno}" if place else ""
+        raise ImportError(f"{name} {FAILS}: {type(error).__name__}: {words}{where}.") from error
 
 
 def serve(channel: _socket.socket, doors: Lockdown, ready: ReadyFile) -> None:

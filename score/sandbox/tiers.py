@@ -9,6 +9,7 @@ from typing import Any
 
 from score.isolation import landlock, seccomp
 from score.isolation.lockdown import Layer
+from score.protocol.frames import FAILS
 from score.sandbox.attacks import reached_effects
 from score.sandbox.lane_handle import NOT_STARTED, LaneConfig
 from score.sandbox.limits import Limits
@@ -72,8 +73,10 @@ def open_lanes(wanted: str | None, *, unsafe: bool, limits: Limits, num_lanes: i
             reason = pool
         reasons[name] = reason
     if reason and reason.startswith(NOT_STARTED) and re.search("ImportError|ModuleNotFoundError", reason):
-        # The last tier failed for a missing module, not for isolation.
-        raise StageError(f"{reason} A module of your own is found in a folder that --import-path names.")
+        # The last tier failed for a module that is missing or fails, not for isolation.
+        way_out = "Correct it." if FAILS in reason else (
+            "A module of your own is found in a folder that --import-path names.")
+        raise StageError(f"{reason} {way_out}")
     told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
     raise StageError(f"Foreign programs cannot be isolated on this machine ({told}). Run `warehouse doctor` "
                      "for what would help, or, if every program is your own, use --unsafe-no-sandbox.")

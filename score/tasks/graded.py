@@ -19,6 +19,21 @@ from warehouse.store.errors import StageError
 from warehouse.tasks.answers import behind_thoughts, boxed
 
 LONGEST_TEXT = 4000         # characters at the end of an answer; bounds the grader's cost
+GRADER = """from {module} import grade as own
+
+def grade(text, payload):
+    try:
+        return own(text, payload)
+    except MemoryError:
+        raise
+    except Exception as error:
+        place = error.__traceback__
+        while place.tb_next:
+            place = place.tb_next
+        where = f"{{place.tb_frame.f_code.co_filename}}, line {{place.tb_lineno}}"
+        return {{"failure": f"{{type(error).__name__}}: {{error}} ({{where}})"[:500]}}
+"""
+IN_GRADER = "in the grader"         # how the message of a grader's failure begins
 
 
 @dataclass(frozen=True)
@@ -40,8 +55,8 @@ class GradedKind:
         if self.module and not text.strip():
             return Outcome(error_class=ErrorClass.PARSING, error_message="no answer")
         order = {"entry_point": "grade", "setup": "", "calls": [[[text, task], {}]]}
-        return [Program(JobKind.CALL, f"from {self.module or task['grader']} import grade\n",
-                        json.dumps(order).encode(), then=None if self.module else OwnGrader())]
+        return [Program(JobKind.CALL, GRADER.format(module=self.module or task["grader"]),
+                        json.dumps(order).encode(), then=None if self.module else OwnGrader(task["grader"]))]
 
     def measure(self, task: dict[str, Any], answer: Answer, outcomes: list[Outcome]) -> Measures:
         if outcomes[0].error_class is not None:
@@ -55,8 +70,9 @@ class GradedKind:
 
 def given_by(outcome: Outcome) -> dict[str, Any]:
     """What a grader gives, all numbers finite; `failure` says why it gives nothing."""
+    given: Any = outcome.result
     try:
-        [[_, value]] = outcome.result
+        [[_, value]] = given
         given = plain_data.untag(value)
         given = given if isinstance(given, dict) else {"share": given}
         if "failure" in given:
@@ -67,12 +83,14 @@ def given_by(outcome: Outcome) -> dict[str, Any]:
             return given
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         pass
-    return {"failure": f"no finite numbers: {outcome.result}"[:500]}
+    return {"failure": f"it gave {given!r}"[:400] + "; the share must be from 0 to 1, all numbers finite"}
 
 
+@dataclass(frozen=True)
 class OwnGrader:
     """Makes a failure of a task's own grader `untestable`."""
 
+    grader: str
     key: ClassVar[bytes] = b"own grader"
 
     def program(self, outcome: Outcome) -> None:
@@ -82,7 +100,7 @@ class OwnGrader:
         words = outcome.error_message if outcome.error_class else given_by(outcome).get("failure")
         return outcome if outcome.infrastructure or words is None else replace(
             outcome, result=None, error_class=ErrorClass.UNTESTABLE,
-            error_message=f"in the task's own grader: {words}")
+            error_message=f"{IN_GRADER} {self.grader}: {words}")
 
 
 def boxed_or_end(text: str) -> str:
@@ -103,6 +121,12 @@ def source_hash(module: str, import_paths: Sequence[str]) -> str:
                          "name its folder: --import-path DIR.")
     origin = Path(spec.origin)
     files = sorted(origin.parent.rglob("*.py")) if spec.submodule_search_locations else [origin]
+    try:
+        compile(origin.read_bytes() if origin.suffix == ".py" else b"", str(origin), "exec")
+    except (SyntaxError, ValueError) as error:
+        where = f"{origin}, line {getattr(error, 'lineno', None) or 1}"
+        raise StageError(f"The grader {module} is not Python: {where}: {getattr(error, 'msg', error)}. "
+                         "Correct it.") from error
     content = hashlib.sha256()
     for file in files:
         content.update(f"{file.relative_to(origin.parent)}\0".encode() + file.read_bytes() + b"\0")

@@ -11,7 +11,15 @@ from click.testing import CliRunner
 from examples.arc.submission import export_submission, submission_table
 from score import run
 from score.cli import score
-from score.judging.golden import GOLDEN
+from score.isolation.lockdown import Layer
+from score.judging.golden import GOLDEN, check_golden
+from score.rewards.named import REWARDS
+from score.rewards.scorer import Scorer
+from score.sandbox.executor import Executor
+from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.limits import Limits
+from score.sandbox.pool import LanePool
+from score.tasks.kinds import KINDS
 from tests.building.runs import TURN, back_before, finish, new_run
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
 from warehouse import open as open_connection
@@ -231,6 +239,12 @@ def test_completions_without_their_task_are_refused(warehouse):
     assert result.exit_code == 1
     assert "completions of task lost, which is not among the run's tasks" in result.output
     assert not list(warehouse.root.glob("samples/**/*.parquet"))
+
+
+@pytest.mark.parametrize("reward", [*REWARDS, "by-kind"])
+def test_golden_answers_to_every_kind_deserve_what_each_reward_gives(reward):
+    with LanePool(LaneConfig(Layer.SECCOMP), Limits(), 1) as pool:
+        assert check_golden(Executor(pool), Scorer(reward), KINDS) == len(GOLDEN)
 
 
 def test_a_failing_golden_answer_stops_the_stage(warehouse, monkeypatch):

@@ -1,12 +1,12 @@
 """Completions by their names, and grids in the terminal."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, TypeGuard
 
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.names import begins_purpose
+from warehouse.store.run_folder import Warehouse
 
 # xterm-256 backgrounds nearest to the usual ARC colours, and a digit if there is no colour.
 BACKGROUNDS = (16, 26, 203, 40, 220, 248, 199, 208, 117, 88)
@@ -43,12 +43,19 @@ def find_completion(connection: Connection, iteration: int, purpose: str, task: 
     return rows[0] if rows else None
 
 
-def no_completion(run: Path, name: str) -> StageError:
-    """The error if no completion is called `name`."""
-    iteration, purpose, _, _ = parse_name(name)[0]
+def no_completion(warehouse: Warehouse, name: str) -> StageError:
+    """The error if no completion is called `name`; it names one of another purpose."""
+    iteration, purpose, task, index = parse_name(name)[0]
+    for other in warehouse.state.purposes(iteration):
+        rows = warehouse.read("completions", ["task_id", "sample_index"], task_ids={task},
+                              iteration=iteration, purpose=other)
+        if other != purpose and index in rows["sample_index"].to_pylist():
+            meant = f"{iteration}/{other}/{task}/{index}"
+            return StageError(f"There is no completion {name} in complete stages: did you mean {meant}?")
     return StageError(f"There is no completion {name} in complete stages. List them with `warehouse sql "
-                      f"{shell_quote(run)} \"SELECT task_id, count(*) AS completions FROM completions WHERE "
-                      f"iteration = {iteration} AND purpose = '{purpose}' GROUP BY 1 ORDER BY 1\"`")
+                      f"{shell_quote(warehouse.root)} \"SELECT task_id, count(*) AS completions FROM "
+                      f"completions WHERE iteration = {iteration} AND purpose = '{purpose}' GROUP BY 1 "
+                      "ORDER BY 1\"`")
 
 
 def grid_pairs(payload: Any, outputs: Any) -> Iterator[tuple[str, Any, Any, Any]]:

@@ -201,6 +201,15 @@ def test_explain_shows_program_outputs_and_parts(warehouse):
     assert "There is no completion 7/eval/turn/0" in invoke("explain", warehouse.root, "7/eval/turn/0").output
 
 
+def test_explain_names_the_evaluation_that_has_the_completion(tmp_path):
+    warehouse = new_run(tmp_path / "run")
+    for purpose in ("train", "eval"):
+        add_rollout(warehouse, [("turn", fenced(FLIP))] * (2 if purpose == "eval" else 1), purpose=purpose)
+    said = invoke("explain", warehouse.root, "0/turn/1").output
+    assert "no completion 0/turn/1 in complete stages: did you mean 0/eval/turn/1?" in said
+    assert "List them with" in invoke("explain", warehouse.root, "0/turn/2").output
+
+
 def test_explain_elides_what_would_move_the_cursor(tmp_path):
     warehouse = new_run(tmp_path / "run")
     add_rollout(warehouse, [("turn", "\x1b[2J\x07 evil \u202e")])

@@ -16,6 +16,7 @@ from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
+from score.sandbox.tiers import open_lanes
 from score.tasks.kinds import graders_of, load_task
 from score.tasks.measures import Answer
 from warehouse.sources.named import parse_source, read_source
@@ -29,6 +30,7 @@ def grade(text, payload):
         while True: pass
     if text == "raise": raise ValueError("what is this?")
     if text == "own": return {"failure": "KeyError: own"}
+    if text == "five": return 5
     if text == "nan": return float("nan")
     if text == "huge": return {"share": 1.0, "rewards": {"a": 1e308, "b": 1e308}}
     points, blanks = config["points"] * text.count(data["letter"]), -text.count(" ")
@@ -77,13 +79,14 @@ def test_any_text_comes_to_the_rewards_as_it_was_written(points: Callable[..., l
 
 
 @pytest.mark.parametrize(("text", "why"), [
-    ("raise", "no finite numbers: [['error', 'ValueError']]"), ("own", "KeyError: own"),
-    ("spin", "more than 0.3 s of CPU time"), ("nan", "no finite numbers"),
-    ("huge", "no finite numbers")])
+    ("raise", "ValueError: what is this? ("), ("raise", "point_grader.py, line 6)"), ("own", "KeyError: own"),
+    ("spin", "more than 0.3 s of CPU time"), ("nan", "it gave {'share': nan}; the share must be from 0 to 1"),
+    ("five", "it gave {'share': 5}; the share must be from 0 to 1"), ("huge", "all numbers finite")])
 def test_rewards_that_fail_are_the_failure_of_the_task(points: Callable[..., list[Judgement]], text: str,
                                                        why: str) -> None:
     [judgement] = points(text)
     assert judgement.outcome.error_class == "untestable" and judgement.outcome.infrastructure
+    assert str(judgement.outcome.error_message).startswith("in the grader point_grader: ")
     assert why in str(judgement.outcome.error_message)
 
 
@@ -102,6 +105,20 @@ def test_the_code_of_a_grader_is_part_of_the_identity(tmp_path: Path) -> None:
         graders_of([("graded", payload)])
     with pytest.raises(StageError, match="'grader' or 'modules' names no Python module"):
         load_task("t", "graded", {"grader": "os; x"})
+
+
+@pytest.mark.parametrize(("source", "why"), [
+    ("x = 1\ndef grade(text, payload)\n    return 1\n",
+     "is not Python: .*grader.py, line 2: expected ':'. Correct it"),
+    ("x = 1\ny = 1 / 0\n",
+     "grader fails while it is imported: ZeroDivisionError: .*grader.py, line 2.*Correct it")])
+def test_a_grader_that_cannot_be_loaded_is_its_own_fault(tmp_path: Path, source: str, why: str) -> None:
+    (tmp_path / "broken_grader.py").write_text(source)
+    tmp_path.chmod(0o755)
+    with pytest.raises(StageError, match=why):
+        graders_of([("graded", {"grader": "broken_grader"})], [str(tmp_path)])
+        open_lanes("C", unsafe=False, limits=Limits(), num_lanes=1, preload=("broken_grader",),
+                   import_paths=(str(tmp_path),))
 
 
 def test_a_name_that_is_none_is_refused() -> None:

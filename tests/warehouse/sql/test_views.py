@@ -193,6 +193,15 @@ def test_an_iteration_without_any_output_has_no_different_ones(tmp_path: Path) -
         {"distinct_outputs_share": 0.0, "distinct_wrong_share": None}]
 
 
+def test_outputs_that_cannot_be_compared_are_not_equal_ones(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE tested AS SELECT samples.* REPLACE (NULL::BOOLEAN AS first_output, "
+        "NULL::VARCHAR AS fingerprint) FROM samples")
+    assert rows_of(connection, "SELECT DISTINCT distinct_outputs_share, distinct_wrong_share "
+                               "FROM stats_of('tested')") == [
+        {"distinct_outputs_share": None, "distinct_wrong_share": None}]
+
+
 def test_what_fails_is_counted_among_programs_that_could_be_run(
         connection: duckdb.DuckDBPyConnection) -> None:
     cases = [(False, "parsing", 0), (False, None, 10), (True, "runtime", 0), (True, None, 10),

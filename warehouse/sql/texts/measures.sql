@@ -22,7 +22,9 @@ FROM (SELECT iteration, purpose, group_id, task_id,
              avg(truncated::INTEGER) AS truncated_share,
              avg(num_completion_tokens) AS tokens_mean,
              -- Marked when scored, because count(DISTINCT fingerprint) would take longer than all the rest.
-             (count(*) FILTER (first_output))::INTEGER AS distinct_outputs,
+             -- Tests give outputs that cannot be compared: valid, and without a fingerprint.
+             CASE WHEN count(*) FILTER (valid_outputs AND first_output IS NULL) = 0
+                  THEN (count(*) FILTER (first_output))::INTEGER END AS distinct_outputs,
              (count(*) FILTER (first_output AND NOT correct))::INTEGER AS distinct_wrong_outputs,
              (count(first_output) FILTER (NOT correct))::INTEGER AS num_wrong_outputs
       FROM query_table(rows)
@@ -118,7 +120,8 @@ grouped AS (
            avg(zero_variance::INTEGER) AS zero_variance_share,
            avg(all_correct::INTEGER) AS all_correct_share,
            avg(none_correct::INTEGER) AS none_correct_share,
-           avg(distinct_outputs / (n + num_missing)) AS distinct_outputs_share,
+           CASE WHEN bool_and(distinct_outputs IS NOT NULL)
+                THEN avg(distinct_outputs / (n + num_missing)) END AS distinct_outputs_share,
            sum(distinct_wrong_outputs) / nullif(sum(num_wrong_outputs), 0) AS distinct_wrong_share,
            stddev_samp(reward_mean) / sqrt(count(*)) AS reward_error
     FROM counted
