@@ -14,6 +14,8 @@ from starlette.testclient import TestClient
 
 import warehouse
 from reports.build import FIGURES
+from reports.viewer.overview import line_of
+from reports.viewer.serve import named_sessions
 from reports.viewer.session import LOOK_AGAIN, View
 from tests.building.object_server import object_server
 from tests.building.runs import (
@@ -256,7 +258,8 @@ def test_a_verdict_is_worded_as_score_explain_words_it(tmp_path: Path) -> None:
         "g": ("graded", {"grader": "json"})})
     outputs = {"f": [[False, "AssertionError", "line 2, 3", "assertion"]], "s": [""], "g": ["42"]}
     prompts = [prompt_row(task, 2, prompt_format="messages@1") for task in outputs]
-    rows = [completion_row(prompt, index, [1, 2], [-0.5, -0.5], "text") for prompt in prompts for index in (0, 1)]
+    rows = [completion_row(prompt, index, [1, 2], [-0.5, -0.5], "text")
+            for prompt in prompts for index in (0, 1)]
     scores = [sample_row(row, "one", 0.25 * row["sample_index"], correct=False, code="text",
                          test_correct_grids=0.25 * row["sample_index"],
                          outputs=json.dumps({"test": outputs[row["task_id"]]})) for row in rows]
@@ -275,25 +278,28 @@ def test_a_verdict_is_worded_as_score_explain_words_it(tmp_path: Path) -> None:
     assert "case 1: wrong" in texts["s"] and '  got      ""' in texts["s"]
     assert 'got "42"' in texts["g"] and "The program that was run" not in texts["g"]
     assert all('<span class="tag">0.25 right</span>' in text for text in texts.values())
-    assert "messages@1" in settings_text and "compact@1" not in settings_text and "code_version" in settings_text
+    assert "messages@1" in settings_text and "code_version" in settings_text
+    assert "<td class=\"left\">compact@1" not in settings_text
     assert {each["name"]: each["values"] for each in figure} == {
         "all right": ["0"], "with signal": ["1"], "all wrong": ["0"], "equal otherwise": ["0"]}
 
 
-def test_the_use_of_a_dropped_completion_does_not_contradict_itself(client: TestClient, run: Warehouse) -> None:
-    rows = run.read("train_samples", iteration=3).to_pylist()
-    for dropped in (True, False):
-        row = next(row for row in rows if (row["drop_reason"] is not None) is dropped)
-        text = client.get(f"/blow-up/completion?name=3/{row['task_id']}/{row['sample_index']}").text
-        assert ("not trained on: " in text) is dropped and ("Trained on at" in text) is not dropped
+def test_the_use_of_a_dropped_completion_does_not_contradict_itself(run: Warehouse, tmp_path: Path) -> None:
+    copy = copy_run(run, tmp_path / "copy")
+    replace_rows(copy, "train_samples", lambda row: {
+        **row, "drop_reason": "zero_variance" if row["sample_index"] == 4 else None}, iteration=3)
+    with client_of(copy.root) as client:
+        dropped, used = (client.get(f"/copy/completion?name=3/task-003/{index}").text for index in (4, 5))
+    assert "Read by the training of" in dropped and ", not trained on: zero variance" in dropped
+    assert "Trained on at" in used and "Trained on at" not in dropped
+    assert "not trained on" not in used
 
 
-def test_evaluations_come_first_and_held_out_tasks_are_listed(client: TestClient) -> None:
-    client.get("/blow-up/part?part=story")
-    while "data-waiting" in (text := client.get("/").text):
-        time.sleep(0.1)
-    assert 0 < text.index("On 'eval'") < text.index("iteration")
-    assert re.search(r"pass@1 [.\d]+ → [.\d]+ eval, [.\d]+ → [.\d]+ training", text)
+def test_evaluations_come_first_and_held_out_tasks_are_listed(client: TestClient, run: Warehouse) -> None:
+    [session] = named_sessions([str(run.root)])
+    line = line_of(session.view())
+    assert line.story.startswith("On 'eval'")
+    assert re.fullmatch(r"[.\d]+ → [.\d]+ eval, [.\d]+ → [.\d]+ training", line.passes)
     assert "Held-out tasks, largest gain first" in client.get("/blow-up/tasks").text
 
 
