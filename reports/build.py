@@ -75,7 +75,7 @@ def build_report(run: Path, output: Path | None = None) -> Path:
         blocks = "".join(figure_block(figure, charts[figure.name]) for figure in group)
         body.append(f'<h2 id="{_anchor(title)}">{escape(title)}</h2><div class="figures">{blocks}</div>')
     if gains := rows_of(connection, HELDOUT_SQL):
-        body.append(f"<h2>Held-out tasks, largest gain first</h2>{heldout_table(gains)}")
+        body.append(f"<h2>Held-out tasks with the largest gain</h2>{heldout_table(gains)}")
     body.append(f'<h2 id="numbers">Numbers</h2>{stats_table(stats)}')
     data = {"figures": {name: chart.hover for name, chart in charts.items() if chart}}
     subtitle = f"base {warehouse.base_name} · run {warehouse.run_id[:8]} · {warehouse.root}"

@@ -300,7 +300,7 @@ def test_evaluations_come_first_and_held_out_tasks_are_listed(client: TestClient
     line = line_of(session.view())
     assert line.story.startswith("On 'eval'")
     assert re.fullmatch(r"[.\d]+ → [.\d]+ eval, [.\d]+ → [.\d]+ training", line.passes)
-    assert "Held-out tasks, largest gain first" in client.get("/blow-up/tasks").text
+    assert "Held-out tasks with the largest gain" in client.get("/blow-up/tasks").text
 
 
 def test_the_links_of_a_run_stand_among_its_questions(tmp_path: Path) -> None:
