@@ -29,6 +29,11 @@ STATS_SQL = """\
 SELECT iteration, purpose, policy_version, num_tasks, num_completions, pass_at_1, max_k, pass_at_max_k,
        reward_mean, truncated_share, tokens_mean, zero_variance_share, mismatch_kl
 FROM iteration_stats ORDER BY purpose <> 'train', iteration, purpose"""
+HELDOUT_SQL = """\
+SELECT task_id, purpose, arg_min(c / n, iteration) AS first_rate, arg_max(c / n, iteration) AS last_rate,
+       last_rate - first_rate AS gain
+FROM task_results WHERE purpose <> 'train' AND turn_of(purpose) = 1 AND n > 0 GROUP BY task_id, purpose
+HAVING count(*) > 1 ORDER BY gain DESC, task_id, purpose LIMIT 20"""
 # Where signals fired for the first time (again after a rollback), one event per iteration, and where the
 # run went back.
 EVENTS_SQL = """\
@@ -69,6 +74,8 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     for title, group in SECTIONS:
         blocks = "".join(figure_block(figure, charts[figure.name]) for figure in group)
         body.append(f'<h2 id="{_anchor(title)}">{escape(title)}</h2><div class="figures">{blocks}</div>')
+    if gains := rows_of(connection, HELDOUT_SQL):
+        body.append(f"<h2>Held-out tasks with the largest gain</h2>{heldout_table(gains)}")
     body.append(f'<h2 id="numbers">Numbers</h2>{stats_table(stats)}')
     data = {"figures": {name: chart.hover for name, chart in charts.items() if chart}}
     subtitle = f"base {warehouse.base_name} · run {warehouse.run_id[:8]} · {warehouse.root}"
@@ -114,6 +121,13 @@ def change(stats: Sequence[dict[str, Any]], name: str) -> str:
     """A share in the first row and in the last, if there are two, formatted as in a summary line."""
     shares = [row[name] for row in (stats[:1] if len(stats) == 1 else (stats[0], stats[-1]))]
     return " → ".join("-" if share is None else f"{share:.2f}" for share in shares)
+
+
+def heldout_table(gains: Sequence[dict[str, Any]]) -> str:
+    """Tasks with their share of right completions in the first evaluation and the last."""
+    return table(["task", "evaluation", "first", "last", "gain"],
+                 [[row["task_id"], row["purpose"], f"{row['first_rate']:.2f}", f"{row['last_rate']:.2f}",
+                   f"{row['gain']:+.2f}"] for row in gains])
 
 
 def stats_table(stats: Sequence[dict[str, Any]]) -> str:

@@ -16,7 +16,7 @@ def draw_lengths(rows: Rows) -> Chart:
     rows = thin_out(rows)
     bands = {"5% to 95%": ("p05", "p95"), "25% to 75%, median": ("p25", "p75")}
     return line_chart(column(rows, "iteration"), [
-        Series(name, column(rows, "p50"), column(rows, low), column(rows, high), tone=1)
+        Series(name, column(rows, "p50"), column(rows, low), column(rows, high))
         for name, (low, high) in bands.items()])
 
 

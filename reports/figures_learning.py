@@ -8,12 +8,18 @@ SELECT iteration, purpose, k, pass_at_k, low, high FROM pass_bands()
 WHERE k = {of} ORDER BY iteration, purpose"""
 TASK_SQL = """\
 WITH worst AS (
-    SELECT task_id, best_rate - last_rate AS lost, best_rate FROM task_history
+    SELECT task_id, best_rate - last_rate AS lost, best_rate FROM task_history WHERE visits > 1
     ORDER BY lost DESC, best_rate DESC, task_id LIMIT 60)
 SELECT iteration, task_id, c / n AS rate, lost, best_rate
 FROM task_results JOIN worst USING (task_id)
 WHERE purpose = 'train' AND n > 0
 ORDER BY lost DESC, best_rate DESC, task_id, iteration"""
+GROUPS_SQL = """\
+SELECT iteration, avg((zero_variance AND all_correct)::INTEGER) AS all_right,
+       avg((NOT zero_variance)::INTEGER) AS signal,
+       avg((zero_variance AND none_correct)::INTEGER) AS all_wrong,
+       avg((zero_variance AND NOT all_correct AND NOT none_correct)::INTEGER) AS equal
+FROM groups WHERE purpose = 'train' AND n > 0 GROUP BY iteration ORDER BY iteration"""
 FORGET_SQL = """\
 WITH visits AS (
     SELECT iteration, task_id, c > 0 AS solved,
@@ -50,15 +56,13 @@ LEARNING = (
            "When a run collapses, this curve moves last. Truncated completions are also shown apart.",
            stats_sql("reward_mean, reward_finished, reward_truncated"),
            lines(reward_mean="all completions", reward_finished="finished", reward_truncated="truncated")),
-    Figure("groups", "Groups: all right, mixed, all wrong", "Mixed groups always give a gradient.",
-           stats_sql("all_correct_share, 1 - none_correct_share - all_correct_share AS mixed,\n"
-                     "       none_correct_share"),
-           bars(whole=True, tones=(3, 1, 2), all_correct_share="all right", mixed="mixed: gives signal",
-                none_correct_share="all wrong")),
+    Figure("groups", "Groups with signal and without", "Only groups of different rewards give a gradient.",
+           GROUPS_SQL, bars(whole=True, tones=(3, 1, 2, 4), all_right="all right", signal="with signal",
+                            all_wrong="all wrong", equal="equal otherwise")),
     Figure("forgetting", "Tasks solved and forgotten", "Of the tasks that the iteration sampled.",
            FORGET_SQL, lines(solved="solved now", forgotten="solved before, not now")),
     Figure("tasks", "Solve rate by task and iteration",
            "Up to 60 tasks, largest loss since their best iteration first. Grey: sampled, never right.",
            TASK_SQL,
-           cells("task_id", "rate", empty="not sampled")),
+           cells("task_id", "rate", empty="not sampled"), "No task was sampled in two iterations."),
 )

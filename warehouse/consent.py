@@ -52,3 +52,9 @@ def is_trusted(run: str | Path) -> bool:
         if f"{address}/".startswith(f"{entry.rstrip('/')}/") or folder.is_relative_to(Path(entry).resolve()):
             return True
     return False
+
+
+def trust_as(run: str | Path, made_of_it: str | Path) -> None:
+    """Let the commands of this process trust what is made of a run with its config.toml, if it is trusted."""
+    if is_trusted(run):
+        os.environ[VARIABLE] = ",".join(filter(None, (os.environ.get(VARIABLE), str(made_of_it))))

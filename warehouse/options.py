@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import importlib
 import json
 import math
 import os
@@ -142,6 +143,12 @@ def room_command(name: str) -> click.Command:
     [entry] = entry_points(group="rollhouse", name=name)
     command: click.Command = entry.load()
     return command
+
+
+def room_module(name: str, module: str) -> Any:
+    """A module of a stage's room, found in the same way."""
+    [entry] = entry_points(group="rollhouse", name=name)
+    return importlib.import_module(f"{entry.value.partition('.')[0]}.{module}")
 
 
 def _problem(option: click.Option, value: Any) -> str:

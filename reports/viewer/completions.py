@@ -13,15 +13,16 @@ from reports.viewer.render import MOST_SHOWN, Page
 from reports.viewer.session import Asking, View
 from reports.viewer.tokens import WINDOW, Key, farthest, stretch_of
 from warehouse.inspect.show import find_completion, grid_pairs, parse_name
+from warehouse.options import room_module
 from warehouse.store.errors import StageError, printable
 from warehouse.store.names import completion_name
 
 MOST_TURNS = 20
 MOST_LINES = 600        # of a compared program
-MOST_UNITS = 200        # listed tests
+RUN = ("grid", "function", "stdio")     # kinds whose answers are programs
 MEMBERS_SQL = """\
-SELECT task_id, sample_index, num_tokens, ended, drawn_by, completion, reward, correct, error_class,
-       error_name, error_message, outputs, code, fingerprint, advantage, drop_reason
+SELECT task_id, sample_index, num_tokens, ended, drawn_by, completion, reward, correct, test_correct_grids,
+       error_class, error_name, error_message, outputs, code, fingerprint, advantage, drop_reason
 FROM (SELECT task_id, sample_index, completion, num_completion_tokens AS num_tokens, finish_reason AS ended,
              policy_version AS drawn_by
       FROM completions WHERE iteration = $1 AND purpose = $2 AND group_id = $3) AS sampled
@@ -76,7 +77,7 @@ def group_page(_view: View, ask: Asking, query: Query) -> Page:
         raise StageError(f"There is no group {group} in iteration {iteration}, purpose {purpose}: it was "
                          "discarded or pruned meanwhile, or never existed. Open it from its task.")
     task, sheet = members[0]["task_id"], GridSheet()
-    payload = payload_of(ask, task)
+    _, payload = kind_and_payload(ask, task)
     for member in members:
         member["name"] = completion_name(iteration, purpose, task, member["sample_index"])
         member["pairs"] = drawn(sheet, payload, parsed(member["outputs"]), longest=84)
@@ -113,14 +114,15 @@ def completion_page(view: View, ask: Asking, query: Query) -> Page:
     known = [each.key for each in stretch.quantities] if stretch else []
     colour = query.text("colour", "logprob")
     colour = colour if colour in known else (known or [""])[0]
-    sheet, payload = GridSheet(), payload_of(ask, row["task_id"])
+    sheet, (kind, payload) = GridSheet(), kind_and_payload(ask, row["task_id"])
     prompt = (ask.rows(PROMPT_SQL, [key[0], key[1], row["group_id"]]) or [{}])[0]
     outputs = parsed(row["outputs"])
     return Page("completion.html", f"Completion {query.text('name')}", {
         "row": row, "name": query.text("name"), "prompt": prompt, "trainings": trainings, "trained": trained,
         "stretch": stretch, "colour": colour, "at": at, "window": WINDOW,
         "far": farthest(ask, key, trained) if stretch and trained is not None else [],
-        "pairs": drawn(sheet, payload, outputs, longest=112), "units": units(payload, outputs),
+        "pairs": drawn(sheet, payload, outputs, longest=112), "units": units(kind, payload, outputs),
+        "ran": kind in RUN,
         "parts": parsed(row["reward_parts"]), "extra": parsed(row["extra"]),
         "turns": conversation(ask, row, prompt), "answers": ask.rows(ANSWERS_SQL, list(key)),
         "made_by": ask.rows(MADE_BY_SQL, [key[0], key[1], row["scorer"] or "",
@@ -147,22 +149,11 @@ def conversation(ask: Asking, row: dict[str, Any], prompt: dict[str, Any]) -> li
     return turns
 
 
-def units(payload: Any, outputs: Any) -> list[dict[str, str]]:
-    """Each test of a task without grids, with the program's output; [] for grids."""
-    given = outputs.get("test") if isinstance(outputs, dict) else None
-    asked: list[Any] = next((payload[key] for key in ("cases", "tests")
-                             if isinstance(payload.get(key), list)), [])
-    if not isinstance(given, list) or any(isinstance(pair, dict) and "input" in pair and "output" in pair
-                                          for pair in payload.get("test") or []):
-        return []
-    return [{"asked": shown(asked[place]) if place < len(asked) else "", "given": shown(value)}
-            for place, value in enumerate(given[:MOST_UNITS])]
-
-
-def shown(value: Any) -> str:
-    """A JSON value as text; a string stays itself."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 2000 else text[:2000] + " […]"
+def units(kind: str, payload: dict[str, Any], outputs: dict[str, Any]) -> str:
+    """What `score explain` says of a task without grids; "" for grids, and without outputs."""
+    if kind in ("", "grid") or "test" not in outputs:
+        return ""
+    return "\n".join(room_module("score", "inspect.units").unit_lines(kind, payload, outputs["test"]))
 
 
 def drawn(sheet: GridSheet, payload: Any, outputs: Any, *, longest: int) -> list[dict[str, Any]]:
@@ -173,10 +164,10 @@ def drawn(sheet: GridSheet, payload: Any, outputs: Any, *, longest: int) -> list
             for title, given, wanted, made in grid_pairs(payload, outputs)]
 
 
-def payload_of(ask: Asking, task: str) -> dict[str, Any]:
-    """A task's payload; {} if the task no longer exists."""
-    rows = ask.rows("SELECT payload FROM tasks WHERE task_id = $1", [task])
-    return parsed(rows[0]["payload"]) if rows else {}
+def kind_and_payload(ask: Asking, task: str) -> tuple[str, dict[str, Any]]:
+    """A task's kind and payload; "" and {} if the task no longer exists."""
+    rows = ask.rows("SELECT kind, payload FROM tasks WHERE task_id = $1", [task])
+    return (rows[0]["kind"], parsed(rows[0]["payload"])) if rows else ("", {})
 
 
 def parsed(text: str | None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from reports.build import HELDOUT_SQL
 from reports.drawing import Series, line_chart
 from reports.figure import thin_columns
 from reports.grids import GridSheet
@@ -119,6 +120,7 @@ def tasks_page(_view: View, ask: Asking, query: Query) -> Page:
     """Every task: when it was solved, its best rate, and whether it was forgotten."""
     rows = ask.rows(HISTORY_SQL)
     return Page("tasks.html", "Tasks", {"rows": rows, "lost": [row for row in rows if row["forgotten"]],
+                                        "gains": ask.rows(HELDOUT_SQL),
                                         "at": query.number("iteration", 0)})
 
 

@@ -19,6 +19,9 @@ HOLDS = {
     ("length-split", "right"): "correct", ("length-split", "wrong"): "NOT correct",
     ("reward", "truncated"): "truncated", ("reward", "finished"): "NOT truncated",
 }
+GROUPS = {"all right": "zero_variance AND all_correct", "with signal": "NOT zero_variance",
+          "all wrong": "zero_variance AND none_correct",
+          "equal otherwise": "zero_variance AND NOT all_correct AND NOT none_correct"}
 FIRST_BY = {"lengths": "num_completion_tokens DESC", "entropy": "nll_sampled DESC",
             "repetition": "ngram4_unique_ratio", "reward": "reward DESC",
             "length-split": "num_completion_tokens DESC"}
@@ -85,9 +88,8 @@ def behind(figure: str, x: int, row: str = "", series: str = "") -> str:
     where = HOLDS.get((figure, series), "")
     if figure == "errors" and series and series != "others":
         where = f"error_class = {quoted(series)}"
-    if figure == "groups" and series in ("all right", "all wrong"):
-        kind = "all_correct" if series == "all right" else "none_correct"
-        where = (f"group_id IN (SELECT group_id FROM groups WHERE {kind} AND iteration = {int(x)} "
+    if figure == "groups" and series in GROUPS:
+        where = (f"group_id IN (SELECT group_id FROM groups WHERE {GROUPS[series]} AND iteration = {int(x)} "
                  "AND purpose = 'train')")
     return iteration(x, purpose or "train", where=where, order=FIRST_BY.get(figure, ""))
 

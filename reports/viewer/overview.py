@@ -1,6 +1,8 @@
 """Pages about whole runs: their list, one with its figures, settings and history, several compared."""
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -30,11 +32,16 @@ from warehouse.sql.database import Connection, rows_of
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
 
-CURVE_SQL = "SELECT iteration, pass_at_1 FROM iteration_stats WHERE purpose = 'train' ORDER BY iteration"
+CURVE_SQL = """\
+SELECT iteration, purpose, pass_at_1 FROM iteration_stats WHERE turn_of(purpose) = 1
+ORDER BY purpose = 'train', purpose, iteration"""
 SETTINGS_SQL = """\
-SELECT stage, name, value FROM (
-    SELECT stage, unnest(json_keys(settings)) AS name, settings ->> name AS value
-    FROM (SELECT stage, settings FROM stages WHERE coalesce(purpose, 'train') = 'train'
+SELECT stage, if(name = 'code', 'code_version', name) AS name,
+       CASE name WHEN 'prompt_format' THEN coalesce((
+           SELECT string_agg(DISTINCT prompt_format, ', ' ORDER BY prompt_format) FROM prompts
+           WHERE purpose = 'train' AND iteration = last_iteration), value) ELSE value END AS value FROM (
+    SELECT stage, iteration AS last_iteration, unnest(json_keys(settings)) AS name, settings ->> name AS value
+    FROM (SELECT stage, iteration, settings FROM stages WHERE coalesce(purpose, 'train') = 'train'
           QUALIFY row_number() OVER (PARTITION BY stage ORDER BY iteration DESC, finished_at DESC) = 1))
 ORDER BY ALL"""
 HISTORY_SQL = """\
@@ -76,11 +83,14 @@ def line_of(view: View) -> Line:
     """A run's row in the list."""
     def make() -> Line:
         ask, alarms = view.asking(), alarms_of(view)
-        stats = ask.rows(CURVE_SQL)
+        rows = {purpose: list(each) for purpose, each in groupby(ask.rows(CURVE_SQL), itemgetter("purpose"))}
+        stats = rows.get("train", [])
         settings = {f"{row['stage']} {row['name']}": row["value"] for row in ask.rows(SETTINGS_SQL)}
-        passes = change(stats, "pass_at_1") if stats else ""
+        passes = ", ".join(f"{change(each, 'pass_at_1')} {'training' if purpose == 'train' else purpose}"
+                           for purpose, each in rows.items())
         counts = alarm_count_lines(view.warehouse, alarms)
-        return Line(story_lines(view.warehouse, ask.connection, alarms)[0],
+        training, *evaluations = story_lines(view.warehouse, ask.connection, alarms)
+        return Line(" ".join([*evaluations, training]),
                     spark([row["pass_at_1"] for row in stats]),
                     counts[0].partition(": ")[0] if counts else "", passes, len(stats), settings)
     return view.once("line", make)

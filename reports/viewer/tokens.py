@@ -38,7 +38,7 @@ WITH gaps AS (SELECT unnest(old)::DOUBLE - unnest(mu) AS gap, generate_subscript
                    (SELECT old_logprobs AS old FROM train_samples
                     WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4
                       AND trained_iteration = $5) AS trained)
-SELECT position, gap FROM gaps ORDER BY abs(gap) DESC, position LIMIT {MOST_FAR}"""
+SELECT position, gap FROM gaps WHERE gap <> 0 ORDER BY abs(gap) DESC, position LIMIT {MOST_FAR}"""
 MOST_GAPS = 40
 CONTEXT = 12            # tokens on each side
 TRAININGS_SQL = """\

@@ -10,25 +10,28 @@ from score.jobs.peer import Peer
 from score.jobs.stand_ins import ProgramClass, as_dataclass, is_stand_in
 
 ABSENT = object()
+EVALUATING = {"eval", "exec", "compile", "typing", "inspect", "timeit"}
 
 
 def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
     """Run text that the tests do not write out in the program's process, where a program may have made it.
 
-    It reads those names of the tests that they write in a literal, as others may hold what is expected, and
-    sets none that they have.
+    It reads those names of the tests that they write in a literal and have told the program, as others may
+    hold what is expected, and sets none that they have.
     """
     given: set[str] = set()                  # names that such text set
     literals = literals_of(tests)
+    if any(EVALUATING.intersection(each.co_names) for each in nested(tests)):
+        peer.told = set()
 
-    def is_own(text: Any) -> bool:
-        return isinstance(text, CodeType) or any(text == literal for literal in literals)
+    def is_own(text: Any) -> bool:           # what a program gives is equal at most, unless of one character
+        return isinstance(text, CodeType) or any(text is literal for literal in literals)
 
     def run_elsewhere(text: Any, mode: str, scopes: list[Any]) -> Any:
         code = builtins.compile(text, "text", mode, dont_inherit=True)
         wanted = {name for each in nested([code]) for name in each.co_names}
         if any(scope is names for scope in scopes):
-            wanted &= given | names_in(literals)
+            wanted &= given | (names_in(literals) & (peer.told or set()))
         return peer.ask("evaluate", text, mode,
                         {name: scope[name] for scope in scopes for name in wanted if name in scope})
 

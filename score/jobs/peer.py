@@ -7,6 +7,7 @@ Who waits for an answer answers questions meanwhile, so functions may be passed 
 import builtins
 import contextlib
 import operator
+import re
 import sys
 import types
 import warnings
@@ -23,6 +24,7 @@ MOST_KEPT = 64               # most containers that both ends keep from one ques
 ENDS = (StopIteration, StopAsyncIteration, AttributeError, LookupError)       # which Python itself catches
 LONGEST_CAUSE = 3            # causes that cross with an error
 NAMING = ("name", "entry")
+WORD = re.compile(r"[^\W\d]\w*")
 INTERNAL = (types.FrameType, types.CodeType, types.TracebackType)
 MARK, MARKS = ("dataclasses", "_FIELD_BASE"), ("_FIELD", "_FIELD_CLASSVAR", "_FIELD_INITVAR")
 # Errors that are one class in both processes, by module.
@@ -54,6 +56,7 @@ class Peer:
         self.coroutines: dict[int, int] = {}         # numbers of awaitables, by id
         self.depth = 0
         self.events: list[Any] = []                  # to be sent with the next message
+        self.told: set[str] | None = None            # words of what was said, where that matters
         self.last: tuple[Any, ...] = ()                          # the last answer
         self.goes_on = False            # whether the next question continues this one
         self.is_naming = False                                   # whether the tests ask for a name
@@ -129,6 +132,8 @@ class Peer:
         """Send a message of these values."""
         written, rows = self.crossing.write(parts if kind == "?" else parts[0])
         events, self.events = self.events, []
+        if self.told is not None:
+            self.told.update(WORD.findall(str([written, rows, altered])))
         self.link.send([kind, begins, altered, events, rows, written])
 
     def answer(self, message: list[Any]) -> None:

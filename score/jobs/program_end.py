@@ -101,7 +101,8 @@ def finish(value: Any) -> Any:
     return loop.run_until_complete(awaited(value))
 
 
-def subclass(peer: Peer, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> tuple[int, list[str]]:
+def subclass(peer: Peer, name: str, bases: tuple[type, ...], body: dict[str, Any],
+             options: dict[str, Any]) -> tuple[int, list[str]]:
     """Derive a class with methods of the tests; its number, and its special methods."""
     def called(function: Any) -> Any:
         return lambda *arguments, **keywords: function(*arguments, **keywords)
@@ -112,7 +113,7 @@ def subclass(peer: Peer, name: str, bases: tuple[type, ...], body: dict[str, Any
         is_function = is_stand_in(value) and callable(value) and not isinstance(value, type)
         return called(value) if is_function else value
     names = {key: member(value) for key, value in body.items()}
-    made = types.new_class(name, bases, exec_body=lambda space: space.update(names))
+    made = types.new_class(name, bases, options, exec_body=lambda space: space.update(names))
     peer.described.add(number := peer.lend(made))
     return number, specials_of(made)
 

@@ -64,12 +64,12 @@ GIVEN_ERRORS: dict[Any, Any] = {kind: GivenError(kind.__name__, (kind,), {"__mod
 class ProgramClass(type):
     """The class of stand-ins for classes of the other process."""
 
-    def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], **_options: Any) -> Any:
+    def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], /, **options: Any) -> Any:
         if "_rh_class" not in names:                  # a class statement with a stand-in as base
-            return subclass(name, bases, names)
+            return subclass(name, bases, names, options)
         return super().__new__(cls, name, bases, names)
 
-    def __init__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], **_options: Any) -> None:
+    def __init__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], /, **_options: Any) -> None:
         super().__init__(name, bases, names)
 
     def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
@@ -270,9 +270,16 @@ def class_of(number: int, name: str, bases: tuple[type, ...], specials: list[str
         names["__slots__"] = ()
         names |= {method_name: method(number, method_name) for method_name in methods}
         names |= forwarded(specials)
+        if likeness == "function":           # decorated methods of a test's class
+            names["__get__"] = bound_to
         names |= {special: None for special in ("__iter__", "__len__") if special not in specials and any(
             hasattr(base, special) for base in kept)}
     return type.__new__(ProgramClass, name, tuple(kept), names)
+
+
+def bound_to(function: Any, owner: Any, _kind: Any = None) -> Any:
+    """A function of the program, as an attribute of an object of the tests."""
+    return function if owner is None else types.MethodType(function, owner)
 
 
 def forwarded(specials: list[str]) -> dict[str, Any]:
@@ -283,11 +290,11 @@ def forwarded(specials: list[str]) -> dict[str, Any]:
     return names
 
 
-def subclass(name: str, bases: tuple[type, ...], names: dict[str, Any]) -> Any:
+def subclass(name: str, bases: tuple[type, ...], names: dict[str, Any], options: dict[str, Any]) -> Any:
     """Derive a class from one of the other process, where it is made with these methods as callbacks."""
     body = {key: value for key, value in names.items()
             if key not in ("__classcell__", "__module__", "__qualname__")}
-    number, specials = peer.ask("subclass", name, bases, body)
+    number, specials = peer.ask("subclass", name, bases, body, options)
     own: dict[str, Any] = {"_rh_class": number, "_rh_trusted": name[:1].isupper(), "_rh_likeness": None,
                            "_rh_changing": any(getattr(base, "_rh_changing", False) for base in bases),
                            "__module__": "tests", "__slots__": ()}

@@ -57,6 +57,13 @@ class Names(dict[str, Any]):
                 value._rh_makers = self.classes
         return value
 
+    def fetch(self, names: list[str]) -> None:
+        """Set names that would be asked for too late."""
+        for name in names:
+            with contextlib.suppress(Exception):
+                self[name] = self[name]
+        self.peer.has_asked = False
+
 
 def parts_of_modules() -> dict[tuple[str, str], Any]:
     """The contents of modules that tests patch."""
@@ -127,7 +134,7 @@ class TestsEnd:
         kind, before = owner if is_class else type(owner), getattr(owner, name, ABSENT)
         is_closed = is_mock(owner) or is_function(owner) or kind.__module__ != "tests"
         is_set = before is not ABSENT if is_class else callable(getattr(kind, name, None))
-        if INNER.match(name) or is_closed or is_set:
+        if INNER.match(name) or is_closed or is_set or is_of_test_case(owner, name):
             raise AttributeError(name)
         if is_class and is_stand_in(value) and not isinstance(value, type):
             setattr(owner, name, lambda *arguments, **keywords: value(*arguments, **keywords))  # a method
@@ -198,7 +205,7 @@ def read_attribute(owner: Any, name: str, *default: Any) -> Any:
     if name == "__name__" and isinstance(owner, (type, *FUNCTIONS)):
         return str(owner.__name__)
     of_mock = is_mock(owner) and name in dir(sys.modules["unittest.mock"].Mock)
-    hidden = of_mock or INNER.match(name) or is_function(owner) or (
+    hidden = of_mock or is_of_test_case(owner, name) or INNER.match(name) or is_function(owner) or (
         name.startswith("_") and (owner if isinstance(owner, type) else type(owner)).__module__ != "tests")
     if hidden:
         raise AttributeError(name)
@@ -209,6 +216,12 @@ def is_mock(value: Any) -> bool:
     """True for mocks and for classes of mocks."""
     kind = value if isinstance(value, type) else type(value)
     return any(base.__module__ == "unittest.mock" for base in kind.__mro__)
+
+
+def is_of_test_case(owner: Any, name: str) -> bool:
+    """True for what a TestCase has by itself: methods that decide what is equal, and its state."""
+    kind, unittest = owner if isinstance(owner, type) else type(owner), sys.modules.get("unittest.case")
+    return unittest is not None and issubclass(kind, unittest.TestCase) and name in dir(unittest.TestCase())
 
 
 def step_through(coroutine: Any) -> Any:
@@ -252,6 +265,7 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         names.update(order.get("names", {}))
         evaluation.patch(peer, names, [code, *units])
         sys.modules["tests"] = types.ModuleType("tests")
+        names.fetch(order.get("in_classes", ()))
         exec(code, names)
     except BaseException as error:
         whose = "lost" if peer.is_lost else whose_fault(error, peer) if peer.has_asked else "tests"

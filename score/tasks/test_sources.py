@@ -73,7 +73,7 @@ def classes_in(tree: ast.Module) -> list[str]:
         return {maker for each in inside if (maker := maker_of(each))}.union(
             *(made_by.get(ast.unparse(each), ()) for each in inside if isinstance(each, PLACES)))
 
-    for target, value in (pair for node in nodes for pair in bindings(node)):
+    for target, value in (each for node in nodes for pair in bindings(node) for each in singles(*pair)):
         makers = made(value) if isinstance(value, (ast.BinOp, ast.UnaryOp)) else {maker_of(value) or ""}
         for name in places_set(target):
             made_by.setdefault(name, set()).update(makers - {""})
@@ -90,6 +90,15 @@ def classes_in(tree: ast.Module) -> list[str]:
     return sorted(found)
 
 
+def singles(target: ast.AST, value: ast.AST) -> Iterable[tuple[ast.AST, ast.AST]]:
+    """A target and its value; of `a, b = x, y` each by itself."""
+    sides = [each.elts for each in (target, value) if isinstance(each, (ast.Tuple, ast.List))]
+    if len(sides) < 2 or len(sides[0]) != len(sides[1]) or any(
+            isinstance(each, ast.Starred) for side in sides for each in side):
+        return [(target, value)]
+    return zip(*sides, strict=True)
+
+
 def maker_of(node: ast.AST) -> str | None:
     """The name that a call uses: `name`, or `Class.method`."""
     match node:
@@ -103,7 +112,8 @@ def maker_of(node: ast.AST) -> str | None:
 def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
     """What the process of the tests has to know of their text.
 
-    `classes` are names of the program from which they make objects, `meant` the lines of each source that
+    `classes` are names of the program from which they make objects, `in_classes` names that bodies of classes
+    read and the tests do not set, `meant` the lines of each source that
     raise on purpose, and `in_place` says of each unit whether it looks at an argument that the program may
     have altered. Any other unit never sees such a change: `assert f(a) == sorted(a)` is no easier then for a
     program that empties `a`.
@@ -111,15 +121,40 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
     try:
         trees = [parsed(source) for source in (setup, *units)]
     except NO_PYTHON:
-        return {"classes": [], "meant": [[]] * (1 + len(units)), "in_place": [True] * len(units)}
+        return {"classes": [], "in_classes": [], "meant": [[]] * (1 + len(units)),
+                "in_place": [True] * len(units)}
     whole = ast.Module([node for tree in trees for node in tree.body], [])
     meant, classes = list(map(raised_on_purpose, trees)), classes_in(whole)
+    in_classes = read_in_classes(whole)
     tests = {each: node.name for node in ast.walk(whole) if isinstance(node, FUNCTIONS)
              and node.name.startswith("test") for each in ast.walk(node)}
     separate_scopes(whole)
     where = {tests.get(node, "") for node in in_place_in(whole)}
-    return {"classes": classes, "meant": meant,
+    return {"classes": classes, "in_classes": in_classes, "meant": meant,
             "in_place": [any(name in unit for name in where) for unit in units]}
+
+
+def read_in_classes(tree: ast.Module) -> list[str]:
+    """Names that bodies of classes read, where Python asks no `__missing__`, and that no test sets."""
+    own, read = set(BUILTINS), set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.alias(asname=str(name)):
+                own.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                own.add(name)
+            case ast.alias(name=name):
+                own.add(name.split(".")[0])
+    inside: list[ast.AST] = [each for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+                             for each in node.body]
+    for node in inside:
+        if isinstance(node, ast.Name) and not node.id.startswith("__"):
+            read.add(node.id)
+        elif isinstance(node, FUNCTIONS):
+            inside += [*node.decorator_list, *ast.walk(node.args)]
+        elif not isinstance(node, ast.Lambda):
+            inside += ast.iter_child_nodes(node)
+    return sorted(read - own)
 
 
 def parsed(source: str) -> ast.Module:
@@ -249,10 +284,18 @@ def in_place_in(tree: ast.Module) -> Iterator[ast.AST]:
             return True
         operands = [claim.left, *claim.comparators] if isinstance(claim, ast.Compare) else (
             claim.args if isinstance(claim, ast.Call) else [])
+        plain = [each for each in operands if not shows_argument(each)]
+        if len(plain) < len(operands) and not any(
+                answers.reads_program(each) or reads(each, altered) for each in plain):
+            return True
         others = [each for each in operands
                   if not isinstance(each, PLACES) or root_of(each) not in altered - answers.given]
         return len(others) < len(operands) and (
             is_identity(claim) or not any(map(answers.reads_program, others)))
+
+    def shows_argument(operand: ast.expr) -> bool:                     # next to an answer: (f(a), a)
+        return isinstance(operand, (ast.Tuple, ast.List)) and any(
+            isinstance(each, ast.Name) and each.id in altered - answers.given for each in operand.elts)
 
     alone = {node for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
              and calls.get(node.value) and node not in raising
@@ -265,7 +308,9 @@ def claims_of(node: ast.AST) -> list[ast.expr]:
     match node:
         case ast.Assert(test=test):
             return parts_of(test)
-        case ast.If(test=test, body=[ast.Raise(), *_]):
+        case ast.If(test=test, body=[ast.Raise() | ast.Assert(test=ast.Constant()), *_]):
+            return parts_of(test)
+        case ast.If(test=test, body=[ast.Expr(value=ast.Call() as call), *_]) if name_of(call.func) == "fail":
             return parts_of(test)
         case ast.Expr(value=ast.Call() as call) if compares(call):
             return [call]

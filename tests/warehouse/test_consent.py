@@ -10,7 +10,7 @@ from rollout.cli import rollout
 from score.cli import score
 from tests.building.runs import new_run
 from train.cli import train
-from warehouse.consent import is_trusted
+from warehouse.consent import is_trusted, trust_as
 
 HARMFUL = [
     (score, "unsafe-no-sandbox = true"), (score, 'reward-file = "mine.py:f"'),
@@ -61,3 +61,12 @@ def test_trust_is_of_whole_folders(run: Path, monkeypatch: pytest.MonkeyPatch) -
                           (str(run)[:-1], False)):
         monkeypatch.setenv("ROLLHOUSE_TRUST", entry)
         assert is_trusted(run) is trusts, entry
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_what_is_made_of_a_run_is_trusted_as_the_run_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                        trusted: bool) -> None:
+    run, made = tmp_path / "run", tmp_path / "run-arms"
+    monkeypatch.setenv("ROLLHOUSE_TRUST", str(run if trusted else tmp_path / "other"))
+    trust_as(run, made)
+    assert is_trusted(made / "low") is is_trusted(run) is trusted

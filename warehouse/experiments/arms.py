@@ -53,17 +53,19 @@ def due(state: RunState, plan: Plan, arm: Arm, upto: int) -> list[str] | None:
 
 
 def prepare(plan: Plan, arm: Arm) -> Warehouse:
-    """The branch of an arm, created if missing, with the arm's settings in its config.toml."""
+    """The branch of an arm, created if missing. Until it trains, its config.toml follows that of the run."""
     root = plan.folder / arm.name
     if not (root / FACTS).exists():
         if not root.exists():
             make_branch(plan.run, root, plan.at, rows=True, through=plan.at + plan.stored - 1)
-        config = root / "config.toml"
-        if arm.of_training:
-            replace_bytes(config, with_settings(read_config(config), arm.of_training).encode())
         commit_json(root / FACTS, {"run_id": plan.run.run_id, "at": plan.at, "stored": plan.stored,
                                    "settings": arm.settings})
-    return open_warehouse(root)
+    branch, config = open_warehouse(root), plan.run.root / "config.toml"
+    if branch.state.newest == plan.at and (config.exists() or arm.of_training):
+        wanted = (with_settings(read_config(config), arm.of_training).encode() if arm.of_training
+                  else config.read_bytes())
+        replace_bytes(root / "config.toml", wanted)
+    return branch
 
 
 class Arms:

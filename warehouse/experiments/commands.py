@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import click
 
+from warehouse.consent import trust_as
 from warehouse.options import RunFolder, open_run, room_command, run_argument, run_folder, shows_errors
 from warehouse.stages import warm
 from warehouse.stages.stop import stopping
@@ -86,8 +87,11 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
     ARMS.TOML has a table per arm. Each is a branch of RUN with its own config.toml; RUN is not changed.
     Run it again after any end: it continues where it stopped, and adds arms that are new in the file.
     """
+    warehouse = open_run(run)
+    place = folder or warehouse.root.with_name(f"{warehouse.root.name}-arms")
     if not os.environ.get(warm.VARIABLE):
         from warehouse.stages.warm_server import run_warm
+        trust_as(warehouse.root, place.resolve())
         sys.exit(run_warm([sys.executable, "-P", *sys.argv]))
     from tqdm import tqdm
 
@@ -97,13 +101,12 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
     from warehouse.experiments.plan import Plan, check_arm, check_plan, policy_to_start_from
     from warehouse.loop.driver import ENGINE_SHARE
     from warehouse.loop.jobs import Job
-    warehouse, (first, number, stored) = open_run(run), iterations
+    first, number, stored = iterations
     if first is not None and at not in (None, first):
         raise click.UsageError(f"--iterations {first}-{first + number - 1} starts from policy {first}, --at "
                                f"from {at}. Leave --at out.")
     config = warehouse.root / "config.toml"
     listed = read_arms(arms_toml, room_command("train"), config)
-    place = folder or warehouse.root.with_name(f"{warehouse.root.name}-arms")
     start_at = policy_to_start_from(warehouse, place, at if first is None else first, stored)
     plan = Plan(warehouse, place, start_at, number, evaluate, stored, stop_behind)
     check_plan(plan)

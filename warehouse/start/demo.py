@@ -31,7 +31,8 @@ def run_demo(run: Path, iterations: int, say: Callable[[str], None]) -> None:
     queries = "\n".join(f'  warehouse sql {shell_quote(run)} "{query.format(iterations=iterations)}"'
                         for query in QUESTIONS)
     say(f"\nThe demo is complete ({time.monotonic() - began:.0f} s this time).\n"
-        f"warehouse: {run}; two questions to it:\n{queries}\nreport:    {run / 'report.html'}")
+        f"warehouse: {run}; two questions to it:\n{queries}\nreport:    {run / 'report.html'}\n"
+        f"browser:   reports serve {shell_quote(run)}")
 
 
 def _call(name: str, *words: str) -> None:

@@ -5,7 +5,6 @@ Each stage has a module `doctor` with `examine() -> Finding` and, if it depends 
 """
 
 import contextlib
-import importlib
 import json
 import sys
 import tempfile
@@ -13,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from warehouse.options import room_command
+from warehouse.options import room_command, room_module
 from warehouse.start.finding import Finding
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
@@ -82,4 +81,4 @@ def _doctor(stage: str) -> Any:
     module = getattr(room_command(stage).callback, "__module__", stage)
     with contextlib.suppress(StageError):       # without an engine
         getattr(sys.modules[module], "prepare_to_load", bool)()
-    return importlib.import_module(f"{module.partition('.')[0]}.doctor")
+    return room_module(stage, "doctor")

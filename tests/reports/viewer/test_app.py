@@ -14,9 +14,22 @@ from starlette.testclient import TestClient
 
 import warehouse
 from reports.build import FIGURES
+from reports.viewer.overview import line_of
+from reports.viewer.serve import named_sessions
 from reports.viewer.session import LOOK_AGAIN, View
 from tests.building.object_server import object_server
-from tests.building.runs import back_before, begin, copy_run, finish, replace_rows
+from tests.building.runs import (
+    back_before,
+    begin,
+    completion_row,
+    copy_run,
+    finish,
+    new_run,
+    prompt_row,
+    replace_rows,
+    sample_row,
+    write_rows,
+)
 from tests.building.weather import SCORER, build_run
 from tests.reports.viewer.conftest import TOKEN, client_of
 from warehouse.maintain.discard import discard
@@ -236,6 +249,58 @@ def test_an_older_run_is_shown(tmp_path: Path) -> None:
             assert client.get(f"/old/{page}").status_code == 200, page
         row = client.get("/old/rows?where=true").json()["rows"][0]
         assert client.get(f"/old/{row['href']}").status_code == 200
+
+
+def test_a_verdict_is_worded_as_score_explain_words_it(tmp_path: Path) -> None:
+    add = {"entry_point": "add", "tests": ["got = add(1)\nassert got == 2"]}
+    run = new_run(tmp_path / "run", {
+        "f": ("function", add), "s": ("stdio", {"cases": [{"input": "2\n", "output": "4\n"}]}),
+        "g": ("graded", {"grader": "json"})})
+    outputs = {"f": [[False, "AssertionError", "line 2, 3", "assertion"]], "s": [""], "g": ["42"]}
+    prompts = [prompt_row(task, 2, prompt_format="messages@1") for task in outputs]
+    rows = [completion_row(prompt, index, [1, 2], [-0.5, -0.5], "text")
+            for prompt in prompts for index in (0, 1)]
+    scores = [sample_row(row, "one", 0.25 * row["sample_index"], correct=False, code="text",
+                         test_correct_grids=0.25 * row["sample_index"],
+                         outputs=json.dumps({"test": outputs[row["task_id"]]})) for row in rows]
+    keys = {"iteration": 0, "purpose": "train"}
+    settings = {"prompt_format": "compact@1"}
+    write_rows(run, "prompts", [prompts], settings=settings)
+    write_rows(run, "completions", [rows])
+    finish(run, "rollout", settings, **keys)
+    write_rows(run, "samples", [scores], scorer="one", settings={"code": 9})
+    finish(run, "score", {"code": 9}, **keys, scorer="one")
+    with client_of(run.root) as client:
+        texts = {task: unescape(client.get(f"/run/completion?name=0/{task}/1").text) for task in outputs}
+        settings_text = client.get("/run/settings").text
+        [figure] = [client.get("/run/figure?figure=groups").json()["facts"]["series"]]
+    assert "  failed   assert got == 2\n  got      3" in texts["f"]
+    assert "case 1: wrong" in texts["s"] and '  got      ""' in texts["s"]
+    assert 'got "42"' in texts["g"] and "The program that was run" not in texts["g"]
+    assert all('<span class="tag">0.25 right</span>' in text for text in texts.values())
+    assert "messages@1" in settings_text and "code_version" in settings_text
+    assert "<td class=\"left\">compact@1" not in settings_text
+    assert {each["name"]: each["values"] for each in figure} == {
+        "all right": ["0"], "with signal": ["1"], "all wrong": ["0"], "equal otherwise": ["0"]}
+
+
+def test_the_use_of_a_dropped_completion_does_not_contradict_itself(run: Warehouse, tmp_path: Path) -> None:
+    copy = copy_run(run, tmp_path / "copy")
+    replace_rows(copy, "train_samples", lambda row: {
+        **row, "drop_reason": "zero_variance" if row["sample_index"] == 4 else None}, iteration=3)
+    with client_of(copy.root) as client:
+        dropped, used = (client.get(f"/copy/completion?name=3/task-003/{index}").text for index in (4, 5))
+    assert "Read by the training of" in dropped and ", not trained on: zero variance" in dropped
+    assert "Trained on at" in used and "Trained on at" not in dropped
+    assert "not trained on" not in used
+
+
+def test_evaluations_come_first_and_held_out_tasks_are_listed(client: TestClient, run: Warehouse) -> None:
+    [session] = named_sessions([str(run.root)])
+    line = line_of(session.view())
+    assert line.story.startswith("On 'eval'")
+    assert re.fullmatch(r"[.\d]+ → [.\d]+ eval, [.\d]+ → [.\d]+ training", line.passes)
+    assert "Held-out tasks with the largest gain" in client.get("/blow-up/tasks").text
 
 
 def test_the_links_of_a_run_stand_among_its_questions(tmp_path: Path) -> None:

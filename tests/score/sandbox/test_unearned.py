@@ -180,6 +180,9 @@ PASSES_OVER = "class C:\n    def __init__(s, *a): pass\n    def __enter__(s): re
               "    def __exit__(s, *a): return True\n    def get(s, x): raise KeyError(x)\nf = C\n"
 CASE = "class Case:\n    def __init__(self, x): self.x = x\nwant = 77\n"
 MOCKS_CLASS = "def f(mock):\n    type(mock).configure_mock(mock, assert_called_once_with=lambda *a: None)\n"
+SHUNT = "import unittest\nclass T(unittest.TestCase):\n    got = []\n" \
+        "    def test_f(self):\n        f(self)\n" \
+        "        self.assertEqual(self.got, [3])\nT('test_f').debug()"
 MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a: None, call_count=3)\n"
 
 
@@ -215,6 +218,14 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
     ("want = 3\nassert eval(f(1, 2)) == want", NAMES), ("want = 3\nexec(f())\nassert x == want", OVERWRITES),
     ("for a, want in [(1, 2)]:\n    assert eval(f(a)) == want, f'{a} is not {want}'", NAMES),
     ("exec(f(), globals())\nassert abs(x - 3) < 1e-6", OVERWRITES),
+    ("for case in [{'in': 1, 'want': 3}]:\n    want = case['want']\n    assert eval(f(case['in'])) == want",
+     NAMES),
+    ("want = 3\nassert eval(f(1, 2)) == want, 'want'", NAMES),
+    ("for case in [{'in': 1, 'want': 3}]:\n    want = case['want']\n    assert eval(f(case['in'])) == want",
+     "def f(*a): return ' want'\n"),
+    (SHUNT, "def f(t): t.addTypeEqualityFunc(list, lambda *a: None)\n"),
+    (SHUNT, "def f(t): t._type_equality_funcs[list] = lambda *a: None\n"),
+    (SHUNT, "def f(t): t.failureException = t.tearDown = int\n"),
     ("exec(f())\na = [3, 1]\nassert g(a) == sorted(a)", OVERWRITES[:-1] + HANDED),
     *((f"a, b = Point(3), Point(1)\nd = a.norm()\nc = {later}\nassert a.x == 3 and abs(d - 3) < 1e-9",
        MADE_LATER) for later in ("Point(0, 0)", "b + b", "b * 2")),
@@ -338,6 +349,18 @@ def test_a_statement_of_its_own_reads_an_argument_as_the_program_left_it(executo
     assert not any(row.measures.correct for row in rows.values())
 
 
+@pytest.mark.parametrize("test", [
+    "a = [2, 1]\nr = f(a)\nif a != [2, 1]:\n    assert False\nassert r == [1, 2]",
+    "import pytest\na = [2, 1]\nr = f(a)\nif a != [2, 1]:\n    pytest.fail('altered')\nassert r == [1, 2]",
+    "a = [2, 1]\nassert (f(a), a) == ([1, 2], [2, 1])",
+    "a = [2, 1]\nr = f(a)\nassert [r, a] == [[1, 2], [2, 1]]",
+    "from unittest import TestCase\na = [2, 1]\nr = f(a)\nTestCase().assertEqual((r, a), ([1, 2], [2, 1]))"])
+def test_a_program_that_alters_an_argument_fails_where_the_test_says_that_it_stays(executor, test):
+    sorts = "def f(x):\n    x.sort()\n    return x[:]\n"
+    rows = judged(executor, [test], {"sorts": sorts, "new": "f = sorted\n"})
+    assert rows["new"].measures.correct and not rows["sorts"].measures.correct
+
+
 def test_a_unit_sees_what_became_of_an_argument_only_where_it_looks_at_it():
     for test, looks in (("assert f([1]) == [1]", False), ("a = [1]\nf(a)\nassert a == [1]", True)):
         assert facts_of("", [test])["in_place"] == [looks]
@@ -402,6 +425,20 @@ def f(): pass
     ("ns = {}\nexec(f('g'), ns)\nexec(compile(f('h'), 'x', 'exec'))\nassert ns['g'](2) == h(2) == 4",
      "def f(n):\n    return f'def {n}(x):\\n    return x * 2'\n"),
     ("import pickle\nassert pickle.loads(f([1])) == [1]", "import pickle\nf = pickle.dumps\n"),
+    ("for case in [{'x': 1, 'in': 'x'}]:\n    x = case['x']\n    assert eval(f(case['in'])) == 2",
+     "def f(a):\n    return a + ' + 1'\n"),
+    ("import unittest\nclass T(unittest.TestCase):\n    def update(self, x): self.got = x\n"
+     "    def test_f(self):\n        f(self)\n        self.assertEqual(self.got, 3)\nT('test_f').debug()",
+     "def f(t): t.update(3)\n"),
+    ("class A:\n    @f\n    def g(self, n, start=two()): return self.x + n + start\n    x = two()\n"
+     "assert A().g(3) == 7 and callable(A.g)",
+     "def f(g):\n    return lambda *a: g(*a)\ndef two(): return 2\n"),
+    ("class A(Base, name='a'): pass\nassert Base.kinds['a']() is not None",
+     "class Base:\n    kinds = {}\n    def __init_subclass__(cls, name):\n        cls.kinds[name] = cls\n"
+     "def f(): pass\n"),
+    ("import pytest\na = [2, 1]\nr = f(a)\nassert (r, a) == (None, [1, 2])\nif a != [1, 2]:\n"
+     "    pytest.fail('not sorted')", "def f(x): x.sort()\n"),
+    ("v, w = M(1), M(2)\nassert v * 2 == w and v + v == w and v != M(3)", OBJECTS),
     ("for x in (1, 2):\n    assert eval(f('x')) == x + 1\nassert eval(f('y'), {'y': 2}) == 3",
      "def f(a):\n    return a + ' + 1'\n"),
     ("for n in (1, 2):\n    exec(f(n))\n    assert g(2) == 2 * n",
@@ -462,7 +499,9 @@ def f(): pass
         "finally with return", "tolerance around 0", "first items of an argument", "in an object",
         "an object times a number", "a result with a name", "an object of a class method",
         "results of arithmetic", "argument that an object keeps", "time zone", "patched print",
-        "method of a builtin", "evaluated text", "executed text", "pickled", "names in a literal",
+        "method of a builtin", "evaluated text", "executed text", "pickled", "names in a case",
+        "test as an observer", "names in classes", "derived with a keyword",
+        "in place next to the answer", "two objects at once", "names in a literal",
         "executed again", "annotations as text", "context that suppresses",
         "frozen dataclass", "error of a library", "an object as it is or cached",
         "fields of a dataclass", "type", "suppressed error",

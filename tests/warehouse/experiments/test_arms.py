@@ -176,7 +176,11 @@ def test_what_fails_is_said_and_the_others_go_on(run: Warehouse) -> None:
     assert failed == {"low": "It cannot be done. Do another thing."}
     rows = table_of(plan, arms, failed)
     assert rows[1]["error"] == failed["low"] and rows[3]["gain"] == 0
-    assert World().run(plan, arms) == {}                    # tried again
+    with (run.root / "config.toml").open("a") as config:
+        config.write("cpu-seconds = 2\n")
+    assert World().run(plan, arms) == {}                    # tried again, with what was corrected meanwhile
+    assert {arm.name: "cpu-seconds = 2" in (plan.folder / arm.name / "config.toml").read_text()
+            for arm in arms} == {"low": True, "as-it-was": False, "high": False}
 
 
 def test_programs_of_an_arm_run_while_the_next_one_is_trained(run: Warehouse) -> None:
