@@ -116,7 +116,7 @@ def test_no_other_format_is_written(built: Warehouse, tmp_path: Path) -> None:
 def test_a_folder_is_no_file_to_write(built: Warehouse, tmp_path: Path) -> None:
     for name in (".", "/", str(tmp_path)):
         done = CliRunner().invoke(cli, ["export", str(built.root), name])
-        assert done.exit_code == 1 and "Is a directory" in done.output
+        assert done.exit_code == 1 and "that is a folder" in done.output
 
 
 def test_nothing_to_export_is_said(built: Warehouse, tmp_path: Path) -> None:
