@@ -117,8 +117,8 @@ class Peer:
             raise BadMessage("no answer")
         kind, _begins, altered, events, rows, value = message
         if altered:
-            if self.tests and not self.tests.in_place:
-                self.tests.detach()
+            if self.tests:
+                self.tests.before_alteration()
             self.crossing.alter(*altered)
         self.gave_back = False
         value = self.crossing.read(value, rows)

@@ -80,7 +80,9 @@ class TestsEnd:
         # Lines that raise on purpose, by what their source is compiled as.
         self.meant = {f"test {place}" if place else "setup": lines
                       for place, lines in enumerate(order["meant"])}
-        self.in_place = any(order["in_place"])         # whether tests see the program's changes to arguments
+        # Whether tests certainly want to see what the program changes, and whether others do not see it.
+        self.in_place, self.copies = any(order["in_place"]), order["copies"]
+        self.has_altered = False             # whether the program changed what it may have to leave
         self.parts: Any = None       # contents of patched modules, as the program has them
         self.written: list[tuple[Any, str, Any]] = []      # in this call: object, attribute, former value
         self.peer = Peer(Link(), {
@@ -117,8 +119,13 @@ class TestsEnd:
             return operation(*operands, **keywords)
         return checked
 
-    def detach(self) -> None:
-        """Let the program's changes go to copies of its arguments."""
+    def before_alteration(self) -> None:
+        """Note that the program altered its arguments; if tests do not see it, let that go to copies."""
+        if self.in_place:
+            return
+        self.has_altered = True
+        if not self.copies:
+            return
         crossing = self.peer.crossing
         mine = tuple(crossing.table[place] for place in crossing.own)
         kept = [(each, items_of(each)) for each in mine]
@@ -141,13 +148,14 @@ class TestsEnd:
         else:
             setattr(owner, name, value)
         if not self.in_place and not is_class:
+            self.has_altered = True
             self.written.append((owner, name, before))
 
     def after_call(self) -> None:
         """Undo the attributes that a call set, unless it returned an object of the tests."""
         while self.written:
             owner, name, before = self.written.pop()
-            if not self.peer.gave_back:
+            if self.copies and not self.peer.gave_back:
                 delattr(owner, name) if before is ABSENT else setattr(owner, name, before)
 
     def is_meant(self, error: BaseException) -> bool:
@@ -271,7 +279,8 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         whose = "lost" if peer.is_lost else whose_fault(error, peer) if peer.has_asked else "tests"
         failed = [type(error).__name__, message_of(error), whose]
         return encode_units([failed] * num_units, room)
-    return encode_units([run_unit(*each, end) for each in zip(units, order["in_place"], strict=True)], room)
+    verdicts = [run_unit(*each, end) for each in zip(units, order["in_place"], strict=True)]
+    return encode_units([2 if each == 1 and end.has_altered else each for each in verdicts], room)
 
 
 def run_unit(unit: CodeType, in_place: bool, end: TestsEnd) -> Any:
@@ -308,7 +317,7 @@ def whose_fault(error: BaseException, peer: Peer) -> str:
 def encode_units(units: list[Any], room: int) -> bytes:
     """The report as JSON, with messages cut so that it fits."""
     for cap in TEXT_CAPS:
-        cut = [unit if unit == 1 else [unit[0], unit[1][:cap], unit[2]] for unit in units]
+        cut = [unit if isinstance(unit, int) else [unit[0], unit[1][:cap], unit[2]] for unit in units]
         if len(body := json.dumps(cut).encode()) <= room:
             return body
-    return json.dumps([int(unit == 1) for unit in units]).encode()
+    return json.dumps([unit if isinstance(unit, int) else 0 for unit in units]).encode()

@@ -94,12 +94,15 @@ def pair_outcome(program: Outcome, tests: Outcome) -> Outcome:
 
 
 def decode_units(body: bytes) -> list[tuple[bool, str, str, str]]:
-    """Passed, error name, message and whose fault it is, of each test: 1, [name, message, whose], or 0."""
+    """Passed, error name, message and whose fault it is, of each test: 1, 2 if the program
+    altered an argument, [name, message, whose], or 0."""
     units = frames.decode_json(body)
     if not isinstance(units, list):
         raise BadFrame("not a list of tests")
-    failures = [unit if isinstance(unit, list) and len(unit) == 3 else ["", "", ""] for unit in units]
-    return [(unit == 1, *map(str, failure)) for unit, failure in zip(units, failures, strict=True)]
+    failures = [unit if isinstance(unit, list) and len(unit) == 3 else
+                ["", "", frames.ALTERED if unit == 2 else ""] for unit in units]
+    return [(unit in (1, 2), str(name), str(message), str(whose))
+            for unit, (name, message, whose) in zip(units, failures, strict=True)]
 
 
 # By kind of job: body of an answer -> result; BadFrame when it is none. Others answer elsewhere.

@@ -2,13 +2,13 @@
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from score.protocol import plain_data
-from score.protocol.frames import JobKind
-from score.sandbox.program import Outcome, Program
+from score.protocol.frames import ALTERED, JobKind
+from score.sandbox.program import FollowUp, Outcome, Program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
 from score.tasks.test_sources import calls_of_tests, facts_of
 
@@ -49,14 +49,49 @@ class FunctionTask:
     @cached_property
     def tests(self) -> list[Program]:
         """The tests: those that share what the program keeps, or each by itself."""
+        return self.tests_with(copies=False)
+
+    @cached_property
+    def tests_with_copies(self) -> list[Program]:
+        """The same tests, which see no change to an argument unless they look at one."""
+        return self.tests_with(copies=True)
+
+    def tests_with(self, *, copies: bool) -> list[Program]:
+        """The programs of the tests."""
         facts, units = facts_of(self.setup, self.units), list(self.units)
-        order = {"entry_point": self.entry_point, **facts,
+        order = {"entry_point": self.entry_point, **facts, "copies": copies,
                  "stops": "StopIteration" in "".join([self.setup, *units])}
         groups = [slice(place, place + 1) for place in range(len(units))] if self.separate else [slice(None)]
         meant = facts["meant"]
         return [tests_program(order | {"sources": [self.setup, *units[group]],
                                        "meant": [meant[0], *meant[1:][group]],
                                        "in_place": facts["in_place"][group]}) for group in groups]
+
+
+def program_of(task: FunctionTask, code: str, tests: Program, then: FollowUp | None = None) -> Program:
+    """A program that answers tests."""
+    return Program(JobKind.SERVE, code, task.order, tests=tests, then=then, mentions=task.program_setup)
+
+
+@dataclass(frozen=True)
+class WithCopies:
+    """Judges again, with copies of what the tests pass, a program that altered it: both ways must pass."""
+
+    task: FunctionTask
+    code: str
+    place: int
+    key: ClassVar[bytes] = b"with copies"
+
+    def program(self, outcome: Outcome) -> Program | None:
+        is_altered = any(unit[3] == ALTERED for unit in outcome.result or ())
+        return program_of(self.task, self.code,
+                          self.task.tests_with_copies[self.place]) if is_altered else None
+
+    def settle(self, outcome: Outcome, later: Outcome | None) -> Outcome:
+        if later is None or later.error_class is not None:
+            return later or outcome
+        return replace(outcome, result=[second if first[0] else first for first, second in zip(
+            outcome.result, later.result, strict=True)])
 
 
 def tests_program(order: dict[str, Any]) -> Program:
@@ -92,8 +127,8 @@ class FunctionKind:
             return NO_CODE
         if task.calls:
             return [Program(JobKind.CALL, answer.code, task.order, mentions=task.program_setup)]
-        return [Program(JobKind.SERVE, answer.code, task.order, tests=tests, mentions=task.program_setup)
-                for tests in task.tests]
+        return [program_of(task, answer.code, tests, WithCopies(task, answer.code, place))
+                for place, tests in enumerate(task.tests)]
 
     def measure(self, task: FunctionTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
         """Tests that fail to run count as failed; only when none ran is there no valid output."""

@@ -284,18 +284,14 @@ def in_place_in(tree: ast.Module) -> Iterator[ast.AST]:
             return True
         operands = [claim.left, *claim.comparators] if isinstance(claim, ast.Compare) else (
             claim.args if isinstance(claim, ast.Call) else [])
-        plain = [each for each in operands if not shows_argument(each)]
-        if len(plain) < len(operands) and not any(
-                answers.reads_program(each) or reads(each, altered) for each in plain):
-            return True
-        others = [each for each in operands
-                  if not isinstance(each, PLACES) or root_of(each) not in altered - answers.given]
-        return len(others) < len(operands) and (
+        others = [each for each in operands if not shows_argument(each)]
+        return len(others) == len(operands) - 1 and (
             is_identity(claim) or not any(map(answers.reads_program, others)))
 
-    def shows_argument(operand: ast.expr) -> bool:                     # next to an answer: (f(a), a)
-        return isinstance(operand, (ast.Tuple, ast.List)) and any(
-            isinstance(each, ast.Name) and each.id in altered - answers.given for each in operand.elts)
+    def shows_argument(operand: ast.expr) -> bool:         # `a[:2]`, or next to an answer: (f(a), a)
+        if isinstance(operand, (ast.Tuple, ast.List)):
+            return any(map(shows_argument, operand.elts))
+        return isinstance(operand, PLACES) and root_of(operand) in altered - answers.given
 
     alone = {node for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
              and calls.get(node.value) and node not in raising
@@ -321,6 +317,10 @@ def parts_of(test: ast.expr) -> list[ast.expr]:
     """The parts of a condition that hold by themselves if it does."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return [part for each in test.values for part in parts_of(each)]
+    if isinstance(test, ast.Compare):
+        sides = [test.left, *test.comparators]
+        return [ast.Compare(left, [operator], [right])
+                for left, operator, right in zip(sides, test.ops, sides[1:], strict=False)]
     return [test]
 
 
