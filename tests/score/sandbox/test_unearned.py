@@ -377,7 +377,8 @@ def test_a_statement_of_its_own_reads_an_argument_as_the_program_left_it(executo
     "a = [2, 1]\nr = f(a)\nn = 0\nfor x, y in zip(a, [2, 1]):\n    n += x == y\nassert (n, r) == (2, [1, 2])",
     "a = [2, 1]\nassert dict(zip(f(a), a)) == {1: 2, 2: 1}", "a = [2, 1]\nassert max(f(a)) == a[0]",
     "a = [2, 1]\nassert (lambda r: r == [1, 2] and a == [2, 1])(f(a))",
-    "class T:\n    v = [2, 1]\n    def ok(self): return f(self.v) == [1, 2] and self.v[0] == 2\nassert T().ok()"])
+    "class T:\n    v = [2, 1]\n    def ok(self): return f(self.v) == [1, 2] and self.v[0] == 2\n"
+    "assert T().ok()"])
 def test_a_program_that_alters_an_argument_fails_where_plain_python_fails_it(executor, test):
     alter = {"sorts": "def f(x):\n    x.sort()\n    return x[:]\n",
              "sorts it": "def f(x):\n    x.sort()\n    return x\n", "clears": EMPTIES["clears"]}
