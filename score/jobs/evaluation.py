@@ -56,6 +56,8 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
 
     def compiled(text: Any, name: Any, mode: str, *more: Any, **options: Any) -> Any:
         code = builtins.compile(text, name, mode, *more, **options)
+        if type(text).__module__ == "ast":
+            text = sys.modules["ast"].unparse(text)
         return text if isinstance(code, CodeType) and not is_own(text) else code
 
     def dataclass(kind: Any = None, /, **options: Any) -> Any:
@@ -72,6 +74,14 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
         plain_dataclass = dataclasses.dataclass
         dataclasses.dataclass = dataclass        # type: ignore[attr-defined]
     if pickle := sys.modules.get("pickle"):
+        plain_dumps = pickle.dumps
+
+        def dumps(value: Any, *more: Any, **options: Any) -> Any:
+            try:
+                return plain_dumps(value, *more, **options)
+            except TypeError:                    # an object of the program
+                return peer.ask("dumps", value)
+        pickle.dumps = dumps                     # type: ignore[attr-defined]
         pickle.loads = lambda data, **_options: peer.ask("loads", bytes(data))  # type: ignore[attr-defined]
         pickle.load = lambda file, **_options: pickle.loads(file.read())  # type: ignore[attr-defined]
         pickle.Unpickler = lambda file, **_options: SimpleNamespace(  # type: ignore[attr-defined]

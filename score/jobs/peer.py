@@ -9,6 +9,7 @@ import contextlib
 import operator
 import re
 import sys
+import time
 import types
 import warnings
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from score.protocol.crossing import BadMessage, Crossing, TooLarge, named_type
 MOST_KEPT = 64               # most containers that both ends keep from one question to the next
 ENDS = (StopIteration, StopAsyncIteration, AttributeError, LookupError)       # which Python itself catches
 LONGEST_CAUSE = 3            # causes that cross with an error
+LONG_WAIT = 0.01            # seconds
 NAMING = ("name", "entry")
 WORD = re.compile(r"[^\W\d]\w*")
 INTERNAL = (types.FrameType, types.CodeType, types.TracebackType)
@@ -64,12 +66,15 @@ class Peer:
         self.failure: BaseException | None = None            # a failed assertion of the tests, in a callback
         self.has_asked = self.has_answered = self.is_lost = False
         self.gave_back = False                   # whether the last answer holds an object of this process
+        self.special = ""                        # the special method that the present question is one of
         stand_ins.peer = self
 
     def ask(self, operation: str, *operands: Any, **keywords: Any) -> Any:
         """Ask the other process; return its answer, or raise its error."""
         is_first, altered, num_borrowed = self.depth == 0, None, len(self.borrowed)
         self.has_asked = True
+        if is_first:
+            self.special = operands[0] if operation == "special" else ""
         if is_first and self.tests:
             self.failure = None
             self.tests.before_call()
@@ -324,8 +329,12 @@ class Peer:
         return self.borrowed[number]
 
     async def awaited(self, stand_in: Any) -> Any:
-        """A coroutine that has the other end await its object."""
-        return self.ask("finish", stand_in)
+        """A coroutine that has the other end await its object, and then lets this one's timers go off."""
+        began, value = time.monotonic(), self.ask("finish", stand_in)
+        if time.monotonic() - began > LONG_WAIT and "asyncio" in sys.modules:
+            for _ in range(4):
+                await sys.modules["asyncio"].sleep(0)
+        return value
 
     def error_taken(self, number: int, kind: Any, base: str, arguments: list[Any], text: str,
                     cause: Any) -> Any:
@@ -372,7 +381,7 @@ def heard(events: list[Any]) -> None:
 
 def special(name: str, owner: Any, *operands: Any, **keywords: Any) -> Any:
     """Call a special method as its operator or built-in function does."""
-    if name not in stand_ins.SPECIAL:
+    if name not in stand_ins.SPECIAL or (stand_ins.peer.strict and name in stand_ins.DESCRIBES):
         raise AttributeError(name)
     if name in OPERATORS:
         return OPERATORS[name](owner, *operands, **keywords)

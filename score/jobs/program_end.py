@@ -2,6 +2,7 @@
 
 import builtins
 import contextlib
+import copy
 import functools
 import io
 import json
@@ -63,9 +64,11 @@ def serve_tests(code: CodeType, payload: bytes) -> bytes:
         "plain": lambda value: next(kind(value) for kind in CHANGING if isinstance(value, kind)),
         "name": lambda name: namespace[name],
         "entry": lambda: function_of(namespace, order["entry_point"]), "signature": signature_of,
+        "copy": copy.copy, "deepcopy": copy.deepcopy, "code": code_of,
         "finish": finish, "elsewhere": elsewhere, "patch": patch,
         "evaluate": lambda text, mode, names: evaluated(text, mode, {**namespace, **names}),
-        "loads": lambda data: sys.modules["pickle"].loads(data)}
+        "loads": lambda data: sys.modules["pickle"].loads(data),
+        "dumps": lambda value: sys.modules["pickle"].dumps(value)}
     peer = Peer(Link(), operations)
     operations |= {"subclass": functools.partial(subclass, peer), "dataclass": as_dataclass}
     sys.stdout, sys.stderr, sys.stdin = (Stream(peer, name) for name in ("stdout", "stderr", "stdin"))
@@ -88,6 +91,12 @@ def signature_of(function: Any) -> list[Any]:
     return [(each.name, int(each.kind), {name: value for name, value in (
         ("default", each.default), ("annotation", each.annotation)) if value is not each.empty})
         for each in inspect.signature(function).parameters.values()]
+
+
+def code_of(function: Any) -> dict[str, Any]:
+    """What its code says of the kind of a function."""
+    return {name: getattr(function.__code__, name)
+            for name in ("co_flags", "co_name", "co_argcount", "co_kwonlyargcount", "co_varnames")}
 
 
 async def awaited(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What tests use of pytest: `raises`, `approx` and `mark.parametrize`, where pytest itself is not allowed.
+"""What tests use of pytest, where pytest itself is not allowed.
 
 Imported for what mentions pytest; it then goes by that name.
 """
@@ -9,7 +9,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from types import GeneratorType, MethodType, SimpleNamespace
 from typing import Any
 
 from score.jobs.stand_ins import Failed
@@ -78,10 +78,42 @@ def parametrize(names: Any, rows: Any, **_options: Any) -> Callable[[Callable[..
     return decorate
 
 
+def fixture(function: Any = None, **options: Any) -> Any:
+    """Register a function that makes what tests name as a parameter."""
+    if function is None:
+        return functools.partial(fixture, **options)
+    fixtures[function.__name__] = function, bool(options.get("autouse"))
+    return function
+
+
+def run(test: Any) -> Any:
+    """Call a test with the fixtures that it wants."""
+    made: dict[str, Any] = {}
+
+    def call(function: Any, itself: Any = None) -> Any:
+        code = getattr(function, "__wrapped__", function).__code__
+        names = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
+        wanted = {name: make(name) for name in names if name in fixtures}
+        return function(*itself if names[:1] == ("self",) and itself else (), **wanted)
+
+    def make(name: str) -> Any:
+        if name not in made:
+            value = call(fixtures[name][0], owner)
+            made[name] = next(value) if isinstance(value, GeneratorType) else value
+        return made[name]
+
+    owner = [test.__self__] if isinstance(test, MethodType) else []
+    for name, (_function, is_automatic) in fixtures.items():
+        if is_automatic:
+            make(name)
+    return call(test)
+
+
 def fail(reason: str = "") -> None:
     """Fail the test."""
     raise Failed(reason)
 
 
+fixtures: dict[str, Any] = {}       # with whether every test wants it
 mark, nan = SimpleNamespace(parametrize=parametrize), math.nan
 sys.modules.setdefault("pytest", sys.modules[__name__])

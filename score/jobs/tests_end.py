@@ -2,6 +2,7 @@
 
 import builtins
 import contextlib
+import copy
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from score.jobs.link import Link, LinkLost
 from score.jobs.modules import failed_at, message_of
 from score.jobs.peer import Peer, special
 from score.jobs.program_end import MIRRORED
-from score.jobs.stand_ins import Failed, ProgramClass, is_stand_in
+from score.jobs.stand_ins import DESCRIBES, Failed, ProgramClass, is_stand_in
 from score.protocol.crossing import BadMessage, Crossing, TooLarge, items_of
 
 TEXT_CAPS = (500, 100, 20, 0)        # characters of a test's message: as many as leave room for all tests
@@ -87,7 +88,8 @@ class TestsEnd:
         self.written: list[tuple[Any, str, Any]] = []      # in this call: object, attribute, former value
         self.peer = Peer(Link(), {
             "call": self.of_lent(lambda function, operands, keywords: function(*operands, **keywords)),
-            "special": self.of_lent(special, 1),
+            "special": self.of_lent(special, 1), "copy": self.of_lent(copy.copy),
+            "deepcopy": self.of_lent(copy.deepcopy),
             "getattr": self.of_lent(read_attribute), "setattr": self.of_lent(self.set_attribute),
             "stdin": lambda name, size: {"read": sys.stdin.read, "readline": sys.stdin.readline}[name](size),
             "input": lambda prompt: dict.get(self.names, "input", builtins.input)(prompt),
@@ -121,18 +123,16 @@ class TestsEnd:
 
     def before_alteration(self) -> None:
         """Note that the program altered its arguments; if tests do not see it, let that go to copies."""
-        if self.in_place:
-            return
-        self.has_altered = True
-        if not self.copies:
+        self.has_altered |= not self.in_place
+        if self.in_place or self.peer.special in DESCRIBES or not self.copies:
             return
         crossing = self.peer.crossing
         mine = tuple(crossing.table[place] for place in crossing.own)
         kept = [(each, items_of(each)) for each in mine]
-        for place, each, copy in zip(crossing.own, mine, deep_copies(mine), strict=True):
-            crossing.table[place] = copy
-            crossing.places[id(copy)] = place
-            crossing.shadows[id(each)] = copy, kept
+        for place, each, copied in zip(crossing.own, mine, deep_copies(mine), strict=True):
+            crossing.table[place] = copied
+            crossing.places[id(copied)] = place
+            crossing.shadows[id(each)] = copied, kept
         crossing.own.clear()
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
@@ -147,7 +147,7 @@ class TestsEnd:
             setattr(owner, name, lambda *arguments, **keywords: value(*arguments, **keywords))  # a method
         else:
             setattr(owner, name, value)
-        if not self.in_place and not is_class:
+        if not (self.in_place or is_class or self.peer.special in DESCRIBES):
             self.has_altered = True
             self.written.append((owner, name, before))
 
@@ -233,12 +233,14 @@ def is_of_test_case(owner: Any, name: str) -> bool:
 
 
 def step_through(coroutine: Any) -> Any:
-    """Run a coroutine of the tests that waits for nothing."""
+    """Run a coroutine of the tests, in a loop of its own: theirs waits for the program."""
+    asyncio = sys.modules["asyncio"]
+    loop, waits = asyncio.new_event_loop(), asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
     try:
-        while True:
-            coroutine.send(None)
-    except StopIteration as end:
-        return end.value
+        return loop.run_until_complete(coroutine)
+    finally:
+        asyncio._set_running_loop(waits)
 
 
 def mirror(peer: Peer) -> None:

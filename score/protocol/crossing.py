@@ -67,6 +67,7 @@ class Crossing:
         self.hand_out, self.take, self.instead = hand_out, take, instead or {}
         self.shadows: dict[int, tuple[Any, Any]] = {}     # by id of a container: see `shadow_of`
         self.checked: dict[int, bool] = {}                # whether they are valid, in the present message
+        self.nan = math.nan                               # the last that this end wrote: the one it reads
         self.forget()
 
     def forget(self) -> None:
@@ -95,7 +96,10 @@ class Crossing:
         if kind is int:
             return value if -BIG_INTEGER < value < BIG_INTEGER else ["int", hex(value)]
         if kind is float:
-            return value if math.isfinite(value) else ["float", repr(value)]
+            if math.isfinite(value):
+                return value
+            self.nan = value if math.isnan(value) else self.nan
+            return ["float", repr(value)]
         if kind in CONTAINERS and (kind is not np.ndarray or value.dtype.hasobject
                                    or ARRAY_TYPE.fullmatch(value.dtype.str)):
             place = self.places.get(id(value))
@@ -301,9 +305,10 @@ def dtype_of(text: str) -> np.dtype[Any]:
 
 
 READERS: dict[str, Callable[..., Any]] = {
-    "int": lambda _, text: int(text, 16), "float": lambda _, text: float(text),
+    "int": lambda _, text: int(text, 16),
     "tuple": lambda crossing, items: tuple(crossing._read_all(items)),
     "frozenset": lambda crossing, items: frozenset(crossing._read_all(items)),
+    "float": lambda crossing, text: crossing.nan if text == "nan" else float(text),
     "bytes": lambda _, text: bytes.fromhex(text),
     "keys": lambda crossing, items: dict.fromkeys(crossing._read_all(items)).keys(),
     "values": lambda crossing, items: dict(enumerate(crossing._read_all(items))).values(),

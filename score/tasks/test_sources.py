@@ -38,12 +38,15 @@ def calls_of_tests(source: str) -> list[str]:
     functions = {node.name: node for node in tree.body if isinstance(node, FUNCTIONS)}
     if "check" in functions:
         return []
-    calls = [f"__import__('asyncio').run({name}())" if isinstance(node, ast.AsyncFunctionDef) else f"{name}()"
-             for name, node in functions.items() if name.startswith("test")]
+    call = "__import__('pytest').run({})" if "fixture" in source else "{}()"
+    calls = [f"__import__('asyncio').run({call.format(name)})" if isinstance(node, ast.AsyncFunctionDef)
+             else call.format(name) for name, node in functions.items() if name.startswith("test")]
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             names = [each.name for each in node.body if isinstance(each, FUNCTIONS)]
-            calls += [f"{node.name}({name!r}).debug()" if node.bases else f"{node.name}().{name}()"
+            start, it = (f"it = {node.name}()\nit.setup_method()\n", "it") if "setup_method" in names else (
+                "", f"{node.name}()")
+            calls += [f"{node.name}({name!r}).debug()" if node.bases else start + call.format(f"{it}.{name}")
                       for name in names if name.startswith("test")]
     return calls
 

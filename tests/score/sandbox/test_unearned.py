@@ -420,6 +420,9 @@ def f(): pass
 """
 
 
+DATA = "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\n    y: list\ndef f(): pass\n"
+
+
 @pytest.mark.parametrize(("test", "code"), [
     ("assert list(f(3)) == [0, 1, 2]", "def f(n):\n    yield from range(n)\n"),
     ("assert f('<') == '&lt;'", "import html\ndef f(x):\n    return html.escape(x)\n"),
@@ -528,6 +531,38 @@ def f(): pass
     ("a = [[3, 1], [2]]\nassert f(a) == [[1, 3], [2]]",
      "def f(a):\n    for x in a: x.sort()\n    return a\n"),
     ("inv = {}\nadd(inv, 'x')\nassert f(inv) == 1", "def add(d, k): d[k] = 1\nf = len\n"),
+    ("import copy\np = P(1, [2])\nq, r = copy.copy(p), copy.deepcopy(p)\n"
+     "assert q == p and q is not p and q.y is p.y and r.y is not p.y\nr.y.append(3)\nassert p.y == [2]",
+     DATA),
+    ("import copy\nclass N:\n    x = 1\nn = N()\nm = f(n)\nm.x = 2\nassert n.x == 1",
+     "from copy import copy as f\n"),
+    ("import pickle\np = P(1, [2])\nassert pickle.loads(pickle.dumps([p, 3])) == [p, 3]", DATA),
+    ("from dataclasses import asdict\np = P(1, [2])\nassert asdict(p) == vars(p) == {'x': 1, 'y': [2]}",
+     DATA),
+    ("class A:\n    x = Typed()\na = A()\na.x = 3\nassert a.x == 3\ntry:\n    a.x = 'no'\n    assert False\n"
+     "except TypeError:\n    pass",
+     "class Typed:\n    def __set_name__(self, owner, name): self.name = '_' + name\n"
+     "    def __get__(self, it, kind): return getattr(it, self.name)\n"
+     "    def __set__(self, it, x):\n        if not isinstance(x, int): raise TypeError\n"
+     "        setattr(it, self.name, x)\ndef f(): pass\n"),
+    ("class A:\n    n = 1\n    @f\n    def v(cls): return cls.n + 1\nassert A.v() == A().v() == 2",
+     "f = classmethod\n"),
+    ("class A:\n    n = 1\n    @f\n    def v(self): return self.n\nassert A().v == 2",
+     "def f(g): return property(lambda self: g(self) * 2)\n"),
+    ("import inspect, asyncio\nassert inspect.iscoroutinefunction(f) and asyncio.iscoroutinefunction(f)\n"
+     "assert not inspect.isgeneratorfunction(f) and inspect.isgeneratorfunction(g)",
+     "async def f(): pass\ndef g(): yield\n"),
+    ("import asyncio\nasync def late():\n    try:\n        await asyncio.wait_for(f(0.2), 0.05)\n"
+     "    except asyncio.TimeoutError:\n        return await asyncio.wait_for(f(0.02), 5)\n"
+     "assert asyncio.run(late()) == 1",
+     "import asyncio\nasync def f(x):\n    await asyncio.sleep(x)\n    return 1\n"),
+    ("import asyncio\nasync def slow():\n    await asyncio.sleep(0.02)\n    return 3\n"
+     "assert asyncio.run(f(slow)) == 3", "async def f(g): return await g()\n"),
+    ("import math\nn = float('nan')\nr = f([1, n])\nassert r[0] is n and r == [n, 1] and n in r\n"
+     "assert f([math.nan]) == [math.nan]", "def f(x): return x[::-1]\n"),
+    ("import ast\nexec(compile(ast.parse(f()), 'x', 'exec'))\nassert g(2) == 4\n"
+     "assert eval(compile(ast.parse('g(3)', mode='eval'), 'x', 'eval')) == 6",
+     "def f(): return 'def g(x): return x * 2'\n"),
 ], ids=["generator", "html", "suppress", "callback", "helper of the same name", "generator not started",
         "finally with return", "tolerance around 0", "first items of an argument", "in an object",
         "an object times a number", "a result with a name", "an object of a class method",
@@ -541,7 +576,10 @@ def f(): pass
         "context with an error", "decorator of classes", "derived dataclass", "overridden methods",
         "asynchronous callback", "logs", "error by another name", "runner of tests", "error on purpose",
         "error of the test", "error passed on",
-        "memory in an argument", "linked list", "sorted inside", "altered for the next call"])
+        "memory in an argument", "linked list", "sorted inside", "altered for the next call",
+        "copies of an object", "copy of an object of the test", "pickled object", "fields as a dictionary",
+        "descriptor", "class method by another name", "property of the program", "kinds of functions",
+        "timeout", "callback that waits", "not a number", "tree of text"])
 def test_everyday_right_programs_are_right(executor, test, code):
     row = judged(executor, [test], {"it": code})["it"]
     assert row.measures.correct, (row.outcome, row.measures.outputs)
@@ -554,3 +592,17 @@ def test_everyday_right_programs_are_right(executor, test, code):
 def test_asynchronous_tests_run_too(executor, tests):
     rows = judged(executor, tests, {"zero": "def f(a, b):\n    return 0\n", "right": RIGHT})
     assert rows["right"].measures.correct and rows["zero"].measures.test.correct_grids == 0.5
+
+
+@pytest.mark.parametrize("tests", [
+    "import pytest\n@pytest.fixture\ndef pair():\n    yield [1, 2]\n@pytest.fixture\n"
+    "def more(pair): return [*pair, 3]\n"
+    "@pytest.mark.parametrize('n', [4])\ndef test_f(more, n, pair):\n    assert f(more[2], n) == 3 + n\n"
+    "    pair.append(f(*pair))\n    assert pair[2:] == [3]\n",
+    "import pytest\nclass TestF:\n    @pytest.fixture(autouse=True)\n    def start(self): self.want = 3\n"
+    "    def test_f(self):\n        assert f(1, 2) == self.want\n",
+    "class TestF:\n    def setup_method(self): self.want = 3\n"
+    "    def test_f(self):\n        assert f(1, 2) == self.want\n"])
+def test_fixtures(executor, tests):
+    rows = judged(executor, tests, {"zero": "def f(a, b):\n    return 0\n", "right": RIGHT})
+    assert rows["right"].measures.correct and not rows["zero"].measures.correct
