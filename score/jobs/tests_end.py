@@ -63,7 +63,7 @@ class Names(dict[str, Any]):
         for name in names:
             with contextlib.suppress(Exception):
                 self[name] = self[name]
-        self.peer.has_asked = False
+        self.peer.has_asked = not all(name in self for name in names)       # what it lacks is its fault
 
 
 def parts_of_modules() -> dict[tuple[str, str], Any]:

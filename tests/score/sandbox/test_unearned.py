@@ -338,6 +338,15 @@ def test_zeroing_an_argument_pays_nothing(executor, test):
     assert not any(row.measures.correct for row in rows.values())
 
 
+@pytest.mark.parametrize("cheat", ["def f(x): pass\n", "Kind = 1\ndef f(x): pass\n",
+                                   "Kind = 1\ndef deco(g): raise ImportError\ndef f(x): pass\n"])
+def test_a_program_without_what_a_class_of_the_tests_reads_is_wrong(executor, cheat):
+    tests = "import unittest\nclass T(unittest.TestCase):\n    kind = Kind\n    @deco\n" \
+            "    def test_f(self):\n        self.assertEqual(f(1), 3)\n"
+    row = judged(executor, tests, {"cheat": cheat})["cheat"]
+    assert not row.measures.correct and not row.outcome.infrastructure
+
+
 def test_a_class_in_lower_case_is_one_by_what_the_test_reads_of_its_objects(executor):
     stack = "class stack:\n    def __init__(self): self.x = []\n    def push(self, y): self.x.append(y)\n" \
             "    def __contains__(self, y): return y in self.x\n" \
