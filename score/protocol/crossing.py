@@ -67,7 +67,6 @@ class Crossing:
         self.hand_out, self.take, self.instead = hand_out, take, instead or {}
         self.shadows: dict[int, tuple[Any, Any]] = {}     # by id of a container: see `shadow_of`
         self.checked: dict[int, bool] = {}                # whether they are valid, in the present message
-        self.nan = math.nan                               # the last that this end wrote: the one it reads
         self.forget()
 
     def forget(self) -> None:
@@ -95,13 +94,11 @@ class Crossing:
             return value
         if kind is int:
             return value if -BIG_INTEGER < value < BIG_INTEGER else ["int", hex(value)]
-        if kind is float:
-            if math.isfinite(value):
-                return value
-            self.nan = value if math.isnan(value) else self.nan
-            return ["float", repr(value)]
-        if kind in CONTAINERS and (kind is not np.ndarray or value.dtype.hasobject
-                                   or ARRAY_TYPE.fullmatch(value.dtype.str)):
+        if kind is float and (value == value or value is math.nan):
+            return value if math.isfinite(value) else ["float", repr(value)]
+        # Lists hold a NaN, which equals nothing, if they hold this object.
+        if kind is float or (kind in CONTAINERS and (kind is not np.ndarray or value.dtype.hasobject
+                                                    or ARRAY_TYPE.fullmatch(value.dtype.str))):
             place = self.places.get(id(value))
             if place is None:
                 place = self.places[id(value)] = len(self.table)
@@ -143,8 +140,8 @@ class Crossing:
         """What a container holds."""
         kind: Any = type(value)
         extra: Any = None
-        if kind is bytearray:
-            return ["bytearray", value.hex(), None]
+        if kind is float or kind is bytearray:
+            return ["nan", None, None] if kind is float else ["bytearray", value.hex(), None]
         if kind is np.ndarray:
             if not value.dtype.hasobject:
                 return ["ndarray", value.tobytes().hex(), [value.dtype.str, list(value.shape)]]
@@ -187,6 +184,8 @@ class Crossing:
 
     def _empty(self, name: str, data: Any, extra: Any) -> Any:
         """A container that holds nothing yet, or an array of the form that its row says."""
+        if name == "nan":
+            return float(name)
         if name == "ndarray":
             word, shape = extra
             return np.empty(shape, object) if word == "object" else array_of(word, data).reshape(shape).copy()
@@ -197,6 +196,8 @@ class Crossing:
     def _fill(self, container: Any, row: Row) -> None:
         """Give a container what its row holds, in place of what it held."""
         kind, (_name, data, extra) = type(container), row
+        if kind is float:
+            return
         if kind is bytearray:
             container[:] = bytes.fromhex(data)
         elif kind is np.ndarray and extra[0] != "object":
@@ -242,8 +243,8 @@ def items_of(container: Any) -> Any:
         return [*container.keys(), *container.values()]
     if isinstance(container, np.ndarray) and not container.dtype.hasobject:
         return container.tobytes()
-    if isinstance(container, bytearray):
-        return bytes(container)
+    if isinstance(container, (bytearray, float)):
+        return bytes(container) if isinstance(container, bytearray) else b""
     return list(container.ravel() if isinstance(container, np.ndarray) else container)
 
 
@@ -308,7 +309,7 @@ READERS: dict[str, Callable[..., Any]] = {
     "int": lambda _, text: int(text, 16),
     "tuple": lambda crossing, items: tuple(crossing._read_all(items)),
     "frozenset": lambda crossing, items: frozenset(crossing._read_all(items)),
-    "float": lambda crossing, text: crossing.nan if text == "nan" else float(text),
+    "float": lambda _, text: math.nan if text == "nan" else float(text),
     "bytes": lambda _, text: bytes.fromhex(text),
     "keys": lambda crossing, items: dict.fromkeys(crossing._read_all(items)).keys(),
     "values": lambda crossing, items: dict(enumerate(crossing._read_all(items))).values(),
