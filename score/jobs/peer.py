@@ -66,15 +66,12 @@ class Peer:
         self.failure: BaseException | None = None            # a failed assertion of the tests, in a callback
         self.has_asked = self.has_answered = self.is_lost = False
         self.gave_back = False                   # whether the last answer holds an object of this process
-        self.special = ""                        # the special method that the present question is one of
         stand_ins.peer = self
 
     def ask(self, operation: str, *operands: Any, **keywords: Any) -> Any:
         """Ask the other process; return its answer, or raise its error."""
         is_first, altered, num_borrowed = self.depth == 0, None, len(self.borrowed)
         self.has_asked = True
-        if is_first:
-            self.special = operands[0] if operation == "special" else ""
         if is_first and self.tests:
             self.failure = None
             self.tests.before_call()
@@ -381,7 +378,7 @@ def heard(events: list[Any]) -> None:
 
 def special(name: str, owner: Any, *operands: Any, **keywords: Any) -> Any:
     """Call a special method as its operator or built-in function does."""
-    if name not in stand_ins.SPECIAL or (stand_ins.peer.strict and name in stand_ins.DESCRIBES):
+    if name not in stand_ins.SPECIAL:
         raise AttributeError(name)
     if name in OPERATORS:
         return OPERATORS[name](owner, *operands, **keywords)

@@ -17,13 +17,12 @@ BINARY = [f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in (
     "or")]
 BINARY += ["__divmod__", "__rdivmod__"]
 SUMS = ("__add__", "__radd__", "__iadd__")
-DESCRIBES = ("__get__", "__set__", "__delete__", "__set_name__")     # of an attribute of a class of the tests
 # Their operands do not reveal what a test expects.
 FREE = ("__len__", "__iter__", "__next__", "__reversed__", "__getitem__", "__setitem__", "__delitem__",
         "__bool__", "__repr__", "__str__", "__format__", "__bytes__", "__int__", "__float__", "__complex__",
         "__index__", "__round__", "__trunc__", "__floor__", "__ceil__", "__abs__", "__neg__", "__pos__",
         "__invert__", "__call__", "__enter__", "__exit__", "__aiter__", "__anext__", "__aenter__",
-        "__aexit__", "__copy__", "__deepcopy__", *DESCRIBES)
+        "__aexit__", "__copy__", "__deepcopy__")
 SPECIAL = frozenset({*ORDER, *BINARY, *FREE, "__eq__", "__ne__", "__hash__", "__contains__", "__await__"})
 # Methods of plain data that take an expected value; objects of the program do not have them.
 QUESTIONS = frozenset((

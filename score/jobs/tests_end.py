@@ -18,7 +18,7 @@ from score.jobs.link import Link, LinkLost
 from score.jobs.modules import failed_at, message_of
 from score.jobs.peer import Peer, special
 from score.jobs.program_end import MIRRORED
-from score.jobs.stand_ins import DESCRIBES, Failed, ProgramClass, is_stand_in
+from score.jobs.stand_ins import Failed, ProgramClass, is_stand_in
 from score.protocol.crossing import BadMessage, Crossing, TooLarge, items_of
 
 TEXT_CAPS = (500, 100, 20, 0)        # characters of a test's message: as many as leave room for all tests
@@ -124,7 +124,7 @@ class TestsEnd:
     def before_alteration(self) -> None:
         """Note that the program altered its arguments; if tests do not see it, let that go to copies."""
         self.has_altered |= not self.in_place
-        if self.in_place or self.peer.special in DESCRIBES or not self.copies:
+        if self.in_place or not self.copies:
             return
         crossing = self.peer.crossing
         mine = tuple(crossing.table[place] for place in crossing.own)
@@ -147,7 +147,7 @@ class TestsEnd:
             setattr(owner, name, lambda *arguments, **keywords: value(*arguments, **keywords))  # a method
         else:
             setattr(owner, name, value)
-        if not (self.in_place or is_class or self.peer.special in DESCRIBES):
+        if not (self.in_place or is_class):
             self.has_altered = True
             self.written.append((owner, name, before))
 

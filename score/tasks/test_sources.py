@@ -205,7 +205,7 @@ class Answers:
         nodes = list(ast.walk(tree))
         self.functions = {node.name: node for node in nodes if isinstance(node, FUNCTIONS)}
         self.fixed = {*BUILTINS, *self.functions}         # names that no program alters
-        self.own: set[str] = set()
+        self.own, self.imported = set[str](), set[str]()
         for node in nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 self.own.add(node.id)
@@ -213,9 +213,11 @@ class Answers:
                 self.own.add(node.name)
             elif isinstance(node, ast.arg):
                 self.own.add(node.arg)
+            elif isinstance(node, (ast.MatchAs, ast.MatchStar, ast.MatchMapping, ast.ExceptHandler)):
+                self.own.add(str(node.rest if isinstance(node, ast.MatchMapping) else node.name))
             elif isinstance(node, (ast.Import, ast.ImportFrom)):
-                self.fixed |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
-        self.fixed -= self.own
+                self.imported |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
+        self.fixed = (self.fixed | self.imported) - self.own
         self.own |= self.fixed
         self.bound = [pair for node in nodes for pair in bindings(node)]
         self.bound += [pair for node in nodes if isinstance(node, ast.Call) for pair in self.passed_on(node)]
@@ -268,6 +270,12 @@ class Answers:
 def in_place_in(tree: ast.Module) -> Iterator[ast.AST]:
     """Statements by which tests look at what became of an argument, or call the program for that alone."""
     answers, nodes = Answers(tree), list(ast.walk(tree))
+    called = {each.value if isinstance(each, ast.Attribute) and ast.unparse(each.value) == "self" else each
+              for each in (node.func for node in nodes if isinstance(node, ast.Call))}
+    if not any(isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node not in called
+               and node.id in answers.own - BUILTINS - answers.imported for node in nodes):
+        yield tree               # nothing holds an argument that could be altered
+        return
     calls: dict[ast.AST, set[str]] = {
         node: {ast.unparse(place) for argument in [*node.args, *(each.value for each in node.keywords)]
                for place in places_in(argument)}
