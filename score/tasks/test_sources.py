@@ -7,6 +7,7 @@ import decimal
 import fractions
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ DATA_ATTRIBUTES = PLAIN_ATTRIBUTES.union(*map(dir, (
 BUILTINS = frozenset(dir(builtins))
 GATHERS = frozenset((
     "append", "appendleft", "add", "extend", "insert", "update", "setdefault", "put", "write"))
+HOLDING = {"eval", "exec", "globals", "locals", "vars"}             # what holds variables that are not named
 SCOPES = (*FUNCTIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -205,7 +207,7 @@ class Answers:
         nodes = list(ast.walk(tree))
         self.functions = {node.name: node for node in nodes if isinstance(node, FUNCTIONS)}
         self.fixed = {*BUILTINS, *self.functions}         # names that no program alters
-        self.own, self.imported = set[str](), set[str]()
+        self.own: set[str] = set()
         for node in nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 self.own.add(node.id)
@@ -216,8 +218,8 @@ class Answers:
             elif isinstance(node, (ast.MatchAs, ast.MatchStar, ast.MatchMapping, ast.ExceptHandler)):
                 self.own.add(str(node.rest if isinstance(node, ast.MatchMapping) else node.name))
             elif isinstance(node, (ast.Import, ast.ImportFrom)):
-                self.imported |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
-        self.fixed = (self.fixed | self.imported) - self.own
+                self.fixed |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
+        self.fixed -= self.own
         self.own |= self.fixed
         self.bound = [pair for node in nodes for pair in bindings(node)]
         self.bound += [pair for node in nodes if isinstance(node, ast.Call) for pair in self.passed_on(node)]
@@ -272,8 +274,10 @@ def in_place_in(tree: ast.Module) -> Iterator[ast.AST]:
     answers, nodes = Answers(tree), list(ast.walk(tree))
     called = {each.value if isinstance(each, ast.Attribute) and ast.unparse(each.value) == "self" else each
               for each in (node.func for node in nodes if isinstance(node, ast.Call))}
-    if not any(isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node not in called
-               and node.id in answers.own - BUILTINS - answers.imported for node in nodes):
+    read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+            and (node not in called or node.id in HOLDING)}
+    held = (answers.own - answers.fixed) | answers.functions.keys() | HOLDING
+    if read.isdisjoint(held) and not any(each.decorator_list for each in answers.functions.values()):
         yield tree               # nothing holds an argument that could be altered
         return
     calls: dict[ast.AST, set[str]] = {
@@ -328,10 +332,9 @@ def parts_of(test: ast.expr) -> list[ast.expr]:
     """The parts of a condition that hold by themselves if it does."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return [part for each in test.values for part in parts_of(each)]
-    if isinstance(test, ast.Compare):
-        sides = [test.left, *test.comparators]
-        return [ast.Compare(left, [operator], [right])
-                for left, operator, right in zip(sides, test.ops, sides[1:], strict=False)]
+    if isinstance(test, ast.Compare) and all(isinstance(each, ast.Eq) for each in test.ops):
+        return [ast.Compare(left, [ast.Eq()], [right])
+                for left, right in pairwise([test.left, *test.comparators])]
     return [test]
 
 
