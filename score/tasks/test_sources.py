@@ -243,8 +243,14 @@ class Answers:
             yield from ((ast.Name(name, ast.Store()), value) for name, value in pairs)
 
     def reads_program(self, node: ast.AST) -> bool:
-        """True where a name of the program is read, or a place that holds what it gave."""
-        return any(self.is_given(each) for each in ast.walk(node) if isinstance(each, PLACES))
+        """True where a name of the program is read, or a place that holds what it gave.
+
+        How long a slice is does not matter: `a[:k]` is of `a`.
+        """
+        if isinstance(node, ast.Slice):
+            return False
+        return (isinstance(node, PLACES) and self.is_given(node)) or any(
+            map(self.reads_program, ast.iter_child_nodes(node)))
 
     def is_given(self, place: ast.expr) -> bool:
         """True of a name that the tests lack, of what holds an answer, and of a function that gives one."""
@@ -301,12 +307,12 @@ def in_place_in(tree: ast.Module) -> Iterator[ast.AST]:
             claim.args if isinstance(claim, ast.Call) else [])
         others = [each for each in operands if not shows_argument(each)]
         return len(others) == len(operands) - 1 and (
-            is_identity(claim) or not any(map(answers.reads_program, others)))
+            is_identity(claim) or not any(map(answers.reads_program, map(root_of, others))))
 
     def shows_argument(operand: ast.expr) -> bool:         # `a[:2]`, or next to an answer: (f(a), a)
         if isinstance(operand, (ast.Tuple, ast.List)):
             return any(map(shows_argument, operand.elts))
-        return isinstance(operand, PLACES) and root_of(operand) in altered - answers.given
+        return isinstance(operand, PLACES) and ast.unparse(root_of(operand)) in altered - answers.given
 
     alone = {node for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
              and calls.get(node.value) and node not in raising
@@ -349,11 +355,11 @@ def reads(node: ast.AST, names: set[str]) -> bool:
     return any(isinstance(each, PLACES) and ast.unparse(each) in names for each in ast.walk(node))
 
 
-def root_of(place: ast.expr) -> str:
+def root_of(place: ast.expr) -> ast.expr:
     """The place of which a place is an item: `a` of `a[0]`."""
     while isinstance(place, ast.Subscript):
         place = place.value
-    return ast.unparse(place)
+    return place
 
 
 def compares(node: ast.AST) -> bool:

@@ -397,7 +397,9 @@ def test_a_program_that_alters_an_argument_fails_where_plain_python_fails_it(exe
 
 @pytest.mark.parametrize("test", [
     "a = [2, 1]\nr = f(a)\nassert r == a == [1, 2]", "a = [2, 1]\nassert (f(a), a) == ([1, 2], [1, 2])",
-    "a = [2, 1]\nassert f(a) is a and a == [1, 2]", "a = [2, 1]\nr = f(a)\nassert a[:len(r)] == [1, 2]"])
+    "a = [2, 1]\nassert f(a) is a and a == [1, 2]", "a = [2, 1]\nr = f(a)\nassert a[:len(r)] == [1, 2]",
+    "a, want = [2, 1], [1, 2]\nk = len(f(a) or [])\nassert k == 2\na[:k] = a[:k][::1]\n"
+    "for i in range(k):\n    assert a[i] == want[i]"])
 def test_a_program_that_has_to_alter_its_argument_is_right(executor, test):
     rows = judged(executor, [test], {"sorts": "def f(x):\n    x.sort()\n    return x\n"} | EMPTIES)
     assert {name for name, row in rows.items() if row.measures.correct} == {"sorts"}
