@@ -9,7 +9,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator
-from types import GeneratorType, MethodType, SimpleNamespace
+from types import GeneratorType, SimpleNamespace
 from typing import Any
 
 from score.jobs.stand_ins import Failed
@@ -90,19 +90,18 @@ def run(test: Any) -> Any:
     """Call a test with the fixtures that it wants."""
     made: dict[str, Any] = {}
 
-    def call(function: Any, itself: Any = None) -> Any:
+    def call(function: Any) -> Any:
         code = getattr(function, "__wrapped__", function).__code__
         names = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
-        wanted = {name: make(name) for name in names if name in fixtures}
-        return function(*itself if names[:1] == ("self",) and itself else (), **wanted)
+        itself = [test.__self__] if names[:1] == ("self",) and function is not test else []
+        return function(*itself, **{name: make(name) for name in names if name in fixtures})
 
     def make(name: str) -> Any:
         if name not in made:
-            value = call(fixtures[name][0], owner)
+            value = call(fixtures[name][0])
             made[name] = next(value) if isinstance(value, GeneratorType) else value
         return made[name]
 
-    owner = [test.__self__] if isinstance(test, MethodType) else []
     for name, (_function, is_automatic) in fixtures.items():
         if is_automatic:
             make(name)
