@@ -12,6 +12,8 @@ from score.sandbox.program import FollowUp, Outcome, Program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
 from score.tasks.test_sources import calls_of_tests, facts_of
 
+UNSEEN = "where the test does not see the change to its argument"
+
 
 @dataclass(frozen=True)
 class Call:
@@ -90,8 +92,10 @@ class WithCopies:
     def settle(self, outcome: Outcome, later: Outcome | None) -> Outcome:
         if later is None or later.error_class is not None:
             return later or outcome
+        units = [second if second[0] else (*second[:2], f"{UNSEEN}, {second[2]}", second[3])
+                 for second in later.result]
         return replace(outcome, result=[second if first[0] else first for first, second in zip(
-            outcome.result, later.result, strict=True)])
+            outcome.result, units, strict=True)])
 
 
 def tests_program(order: dict[str, Any]) -> Program:

@@ -10,6 +10,7 @@ from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
 from score.sandbox.program import Program
+from score.tasks.function import UNSEEN
 from score.tasks.kinds import ENDS, load_task
 from score.tasks.measures import Answer
 from score.tasks.test_sources import facts_of
@@ -403,6 +404,11 @@ def test_a_program_that_alters_an_argument_fails_where_plain_python_fails_it(exe
 def test_a_program_that_has_to_alter_its_argument_is_right(executor, test):
     rows = judged(executor, [test], {"sorts": "def f(x):\n    x.sort()\n    return x\n"} | EMPTIES)
     assert {name for name, row in rows.items() if row.measures.correct} == {"sorts"}
+
+
+def test_a_program_that_fails_with_copies_is_told_so(executor):
+    row = judged(executor, ["a = [3, 1]\nassert f(a) == sorted(a)"], EMPTIES)["clears"]
+    assert "line 2, []" in row.measures.outputs and UNSEEN in row.measures.outputs
 
 
 def test_only_a_program_that_alters_what_a_test_holds_is_judged_again(executor):
