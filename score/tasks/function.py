@@ -3,12 +3,12 @@
 import json
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from score.protocol import plain_data
 from score.protocol.frames import ALTERED, JobKind
-from score.sandbox.program import FollowUp, Outcome, Program
+from score.sandbox.program import Outcome, Program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
 from score.tasks.test_sources import calls_of_tests, facts_of
 
@@ -49,45 +49,28 @@ class FunctionTask:
         return json.dumps(order).encode()
 
     @cached_property
-    def tests(self) -> list[Program]:
-        """The tests: those that share what the program keeps, or each by itself."""
-        return self.tests_with(copies=False)
-
-    @cached_property
-    def tests_with_copies(self) -> list[Program]:
-        """The same tests, which see no change to an argument unless they look at one."""
-        return self.tests_with(copies=True)
-
-    def tests_with(self, *, copies: bool) -> list[Program]:
-        """The programs of the tests."""
+    def tests(self) -> list[tuple[Program, Program]]:
+        """The tests, those that share what the program keeps or each by itself; the same with copies."""
         facts, units = facts_of(self.setup, self.units), list(self.units)
-        order = {"entry_point": self.entry_point, **facts, "copies": copies,
+        order = {"entry_point": self.entry_point, **facts,
                  "stops": "StopIteration" in "".join([self.setup, *units])}
         groups = [slice(place, place + 1) for place in range(len(units))] if self.separate else [slice(None)]
         meant = facts["meant"]
-        return [tests_program(order | {"sources": [self.setup, *units[group]],
-                                       "meant": [meant[0], *meant[1:][group]],
-                                       "in_place": facts["in_place"][group]}) for group in groups]
-
-
-def program_of(task: FunctionTask, code: str, tests: Program, then: FollowUp | None = None) -> Program:
-    """A program that answers tests."""
-    return Program(JobKind.SERVE, code, task.order, tests=tests, then=then, mentions=task.program_setup)
+        orders = [order | {"sources": [self.setup, *units[group]], "meant": [meant[0], *meant[1:][group]],
+                           "in_place": facts["in_place"][group]} for group in groups]
+        return [(tests_program(each | {"copies": False}), tests_program(each | {"copies": True}))
+                for each in orders]
 
 
 @dataclass(frozen=True)
 class WithCopies:
     """Judges again, with copies of what the tests pass, a program that altered it: both ways must pass."""
 
-    task: FunctionTask
-    code: str
-    place: int
+    again: Program
     key: ClassVar[bytes] = b"with copies"
 
     def program(self, outcome: Outcome) -> Program | None:
-        is_altered = any(unit[3] == ALTERED for unit in outcome.result or ())
-        return program_of(self.task, self.code,
-                          self.task.tests_with_copies[self.place]) if is_altered else None
+        return self.again if any(unit[3] == ALTERED for unit in outcome.result or ()) else None
 
     def settle(self, outcome: Outcome, later: Outcome | None) -> Outcome:
         if later is None or later.error_class is not None:
@@ -131,8 +114,8 @@ class FunctionKind:
             return NO_CODE
         if task.calls:
             return [Program(JobKind.CALL, answer.code, task.order, mentions=task.program_setup)]
-        return [program_of(task, answer.code, tests, WithCopies(task, answer.code, place))
-                for place, tests in enumerate(task.tests)]
+        program = partial(Program, JobKind.SERVE, answer.code, task.order, mentions=task.program_setup)
+        return [program(tests=tests, then=WithCopies(program(tests=again))) for tests, again in task.tests]
 
     def measure(self, task: FunctionTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
         """Tests that fail to run count as failed; only when none ran is there no valid output."""

@@ -61,7 +61,7 @@ class WithoutLiterals(ast.NodeTransformer):
         is_literal = isinstance(node, (*SEVERAL, ast.UnaryOp)) and all(
             isinstance(each, (ast.Constant, ast.expr_context, ast.unaryop))
             for each in ast.iter_child_nodes(node))
-        return ast.Constant(None) if is_literal else node
+        return ast.copy_location(ast.Constant(None), node) if is_literal else node
 
 
 def classes_in(tree: ast.Module) -> list[str]:
@@ -134,6 +134,8 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
     tests = {each: node.name for node in ast.walk(whole) if isinstance(node, FUNCTIONS)
              and node.name.startswith("test") for each in ast.walk(node)}
     separate_scopes(whole)
+    for place, tree in enumerate(trees):            # lines of one source after those of the other
+        ast.increment_lineno(tree, place << 32)
     where = {tests.get(node, "") for node in in_place_in(whole)}
     return {"classes": classes, "in_classes": in_classes, "meant": meant,
             "in_place": [any(name in unit for name in where) for unit in units]}
@@ -286,20 +288,29 @@ def in_place_in(tree: ast.Module) -> Iterator[ast.AST]:
     if read.isdisjoint(held) and not any(each.decorator_list for each in answers.functions.values()):
         yield tree               # nothing holds an argument that could be altered
         return
-    calls: dict[ast.AST, set[str]] = {
+    calls: dict[ast.expr, set[str]] = {
         node: {ast.unparse(place) for argument in [*node.args, *(each.value for each in node.keywords)]
                for place in places_in(argument)}
         for node in nodes if isinstance(node, ast.Call) and answers.is_programs(node)}
     raising = {each for node in nodes if isinstance(node, ast.With) and "aises" in ast.unparse(node.items[0])
                for each in node.body}
     altered, before = set[str]().union(*calls.values()), -1
+    scope = {each: node for node in nodes if isinstance(node, FUNCTIONS) for each in ast.walk(node)}
+    first: dict[Any, tuple[int, int]] = {}          # where a function calls the program first
+    for call in calls:
+        start = call.lineno, call.col_offset
+        first[scope.get(call)] = min(start, first.get(scope.get(call), start))
+
+    def is_later(node: Any) -> bool:
+        return (node.end_lineno, node.end_col_offset) > first.get(scope.get(node), (0, 0))
     while len(altered) > before:
         before = len(altered)
-        altered |= {name for target, value in answers.bound if not answers.reads_program(value)
-                    and reads(value, altered) for name in places_set(target)}
+        altered |= {name for target, value in answers.bound if not answers.reads_program(value) and reads(
+            value, altered) and (is_place(value) or is_later(value)) for name in places_set(target)}
 
     def looks(claim: ast.expr) -> bool:
-        if not reads(claim, altered):
+        last = claim.comparators[-1] if isinstance(claim, ast.Compare) else claim
+        if not (reads(claim, altered) and is_later(last)):
             return False
         if not answers.reads_program(claim):
             return True
@@ -353,6 +364,11 @@ def is_identity(claim: ast.expr) -> bool:
 def reads(node: ast.AST, names: set[str]) -> bool:
     """True where one of the places is read."""
     return any(isinstance(each, PLACES) and ast.unparse(each) in names for each in ast.walk(node))
+
+
+def is_place(value: ast.AST) -> bool:
+    """True of a place, but of no slice, which is a copy."""
+    return isinstance(value, PLACES) and not any(isinstance(each, ast.Slice) for each in ast.walk(value))
 
 
 def root_of(place: ast.expr) -> ast.expr:

@@ -120,6 +120,12 @@ def passes_in_one_process(test: str, code: str) -> bool:
     "a = [3, 1]\nr = f(a)\nassert r == [1, 3] if a else True",
     "a = [3, 1]\nr = f(a)\nassert all(r == [1, 3] for _ in a)",
     "a = [3, 1, 2]\nr = f(a)\na.sort()\nassert r == a",
+    "a = [3, 1]\nn, b = len(a), a[:]\nr = f(a)\nassert r == sorted(a)\nassert n == 2 and b == [3, 1]",
+    "a = [3, 1]\nassert a == [3, 1] and f(a) == sorted(a)", "a = [3, 1]\nassert f(a) == [*sorted(a)] != [9]",
+    "match [3, 1]:\n    case a: assert f(a) == sorted(a)", "list = [3, 1]\nassert f(list) == sorted(list)",
+    "import functools\n@functools.lru_cache\ndef data(): return [3, 1]\nassert f(data()) == sorted(data())",
+    "def data(): pass\ndata.x = [3, 1]\nassert f(data.x) == sorted(data.x)",
+    "a = [3, 1]\nassert eval('f(a) == sorted(a)')", "a = [3, 1]\nassert f(vars()['a']) == sorted(vars()['a'])",
     "import heapq\na = [3, 1]\nr = f(a)\nheapq.heapify(a)\n"
     "assert r == [heapq.heappop(a) for _ in range(len(a))]",
     "a = [3, 1]\nr = f(a)\nwant = []\nwhile a:\n    m = min(a)\n    a.remove(m)\n    want.append(m)\n"
@@ -399,6 +405,8 @@ def test_a_program_that_alters_an_argument_fails_where_plain_python_fails_it(exe
 @pytest.mark.parametrize("test", [
     "a = [2, 1]\nr = f(a)\nassert r == a == [1, 2]", "a = [2, 1]\nassert (f(a), a) == ([1, 2], [1, 2])",
     "a = [2, 1]\nassert f(a) is a and a == [1, 2]", "a = [2, 1]\nr = f(a)\nassert a[:len(r)] == [1, 2]",
+    "def verify(x): assert x == [1, 2]\na = [2, 1]\nr = f(a)\nverify(a)",
+    "a = [2, 1]\nassert a == [2, 1]\nb = a\nr = f(a)\nassert b == [1, 2]",
     "a, want = [2, 1], [1, 2]\nk = len(f(a) or [])\nassert k == 2\na[:k] = a[:k][::1]\n"
     "for i in range(k):\n    assert a[i] == want[i]"])
 def test_a_program_that_has_to_alter_its_argument_is_right(executor, test):
