@@ -125,7 +125,8 @@ def passes_in_one_process(test: str, code: str) -> bool:
     "match [3, 1]:\n    case a: assert f(a) == sorted(a)", "list = [3, 1]\nassert f(list) == sorted(list)",
     "import functools\n@functools.lru_cache\ndef data(): return [3, 1]\nassert f(data()) == sorted(data())",
     "def data(): pass\ndata.x = [3, 1]\nassert f(data.x) == sorted(data.x)",
-    "a = [3, 1]\nassert eval('f(a) == sorted(a)')", "a = [3, 1]\nassert f(vars()['a']) == sorted(vars()['a'])",
+    "a = [3, 1]\nassert eval('f(a) == sorted(a)')",
+    "a = [3, 1]\nassert f(vars()['a']) == sorted(vars()['a'])",
     "import heapq\na = [3, 1]\nr = f(a)\nheapq.heapify(a)\n"
     "assert r == [heapq.heappop(a) for _ in range(len(a))]",
     "a = [3, 1]\nr = f(a)\nwant = []\nwhile a:\n    m = min(a)\n    a.remove(m)\n    want.append(m)\n"
