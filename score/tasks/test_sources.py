@@ -357,8 +357,8 @@ def parts_of(test: ast.expr) -> list[ast.expr]:
 
 def is_identity(claim: ast.expr) -> bool:
     """True of a claim that two names are of one object."""
-    return "assertIs" in ast.unparse(claim) if isinstance(claim, ast.Call) else isinstance(
-        claim, ast.Compare) and isinstance(claim.ops[0], (ast.Is, ast.IsNot))
+    return name_of(claim.func) == "assertIs" if isinstance(claim, ast.Call) else isinstance(
+        claim, ast.Compare) and isinstance(claim.ops[0], ast.Is)
 
 
 def reads(node: ast.AST, names: set[str]) -> bool:
