@@ -128,12 +128,8 @@ class VllmEngine:
 
         The engine gets a few batches ahead, not everything: a waiting request costs its prompt's memory.
         """
-        tokenizer, waiting = self.llm.get_tokenizer(), iter(requests)
+        decode, waiting = PromptEncoder(self.llm.get_tokenizer(), {}).decode, iter(requests)
         inside: dict[int, Request] = {}
-
-        def decode(ids: list[int]) -> str:
-            return tokenizer.decode(ids, skip_special_tokens=True)
-
         while not (over and over()):
             for request in itertools.islice(waiting, self.num_ahead - len(inside)):
                 inside[request.index] = self._add(request, sampling)

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from jinja2 import TemplateError
 from rollout.prompts.formats import Messages
 from warehouse.stages.base_model import TOKENIZER_FILES
 from warehouse.store.errors import StageError
+from warehouse.tasks.answers import MARK
 
 LENGTHS = ("max_position_embeddings", "model_max_length", "max_sequence_length", "max_seq_len", "n_positions",
            "seq_length")
@@ -94,8 +96,20 @@ class PromptEncoder:
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         return encoded["input_ids"], [first for first, _ in encoded["offset_mapping"]]
 
+    @cached_property
+    def marks(self) -> dict[int, str]:
+        """Special tokens that tell thoughts from the answer."""
+        return {number: token for token, number in self.tokenizer.get_vocab().items()
+                if token[:1] in "<[" and MARK.fullmatch(token)
+                and not self.tokenizer.decode([number], skip_special_tokens=True)}
+
     def decode(self, ids: list[int]) -> str:
-        return self.tokenizer.decode(ids, skip_special_tokens=True)
+        """Text of ids, of special tokens only the marks."""
+        pieces, start = [], 0
+        for place in [place for place, number in enumerate(ids) if number in self.marks]:
+            pieces += [self.tokenizer.decode(ids[start:place], skip_special_tokens=True), self.marks[ids[place]]]
+            start = place + 1
+        return "".join([*pieces, self.tokenizer.decode(ids[start:], skip_special_tokens=True)])
 
 
 def load_encoder(model: str, revision: str | None) -> PromptEncoder:
