@@ -94,8 +94,8 @@ def _gap(copy: Path, dtype: str, adapter: str | None = None) -> float | str:
         return error.reason if isinstance(error, vllm_engine.NotServed) else first_line(error)
     if not gap < FURTHEST[dtype]:
         return f"vLLM and `train` are {gap:.2g} nats apart"
-    return gap if apart < FURTHEST[dtype] else (f"what vLLM says of sampled tokens and of the same tokens in a "
-                                                f"prompt is {apart:.2g} nats apart")
+    return gap if apart < FURTHEST[dtype] else (
+        f"its logprobs of sampled tokens and of the same tokens in a prompt are {apart:.2g} nats apart")
 
 
 def _own_gap(engine: Any, ids: list[int]) -> float:

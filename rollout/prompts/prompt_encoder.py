@@ -105,11 +105,12 @@ class PromptEncoder:
 
     def decode(self, ids: list[int]) -> str:
         """Text of ids, of special tokens only the marks."""
-        pieces, start = [], 0
-        for place in [place for place, number in enumerate(ids) if number in self.marks]:
-            pieces += [self.tokenizer.decode(ids[start:place], skip_special_tokens=True), self.marks[ids[place]]]
+        pieces, start = list[str](), 0
+        for place in [place for place, number in enumerate(ids) if number in self.marks] + [len(ids)]:
+            pieces += [self.tokenizer.decode(ids[start:place], skip_special_tokens=True),
+                       *(self.marks[number] for number in ids[place:place + 1])]
             start = place + 1
-        return "".join([*pieces, self.tokenizer.decode(ids[start:], skip_special_tokens=True)])
+        return "".join(pieces)
 
 
 def load_encoder(model: str, revision: str | None) -> PromptEncoder:

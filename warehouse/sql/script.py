@@ -50,7 +50,7 @@ def shipped(*names: str) -> str:
     """Files of SQL that come with Rollhouse, concatenated, with the patterns by which answers are found."""
     folder = files("warehouse.sql.texts")
     text = "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
-    return text.replace("{START_OF_THOUGHTS}", START_OF_THOUGHTS).replace("{END_OF_THOUGHTS}", END_OF_THOUGHTS)
+    return text.replace("{START}", START_OF_THOUGHTS).replace("{END}", END_OF_THOUGHTS)
 
 
 def keep_script(warehouse: Warehouse, text: str) -> None:

@@ -6,8 +6,8 @@ import re
 # each would start another search through the rest of the text.
 CODE_BLOCK = re.compile(r"```python(?![A-Za-z0-9_])[ \t]*+\r?+\n?+(.*?)```", re.DOTALL)
 BOX = re.compile(r"\\(?:boxed|fbox)\s*+\{")
-# What models write where thoughts begin and end, for `re` and DuckDB. The last of each are those of Gemma 4 and
-# GPT-OSS; a text of GPT-OSS without thoughts begins with their end.
+# What models write where thoughts begin and end, for `re` and DuckDB. The last two of each are of Gemma 4 and
+# GPT-OSS. A text of GPT-OSS without thoughts begins with their end.
 THINK = r"(?:\w+:)?think(?::\w+)?"
 START_OF_THOUGHTS = (rf"<{THINK}>|\[THINK\]|<\|START_THINKING\|>|<\|channel>thought"
                      r"|<\|channel\|>analysis<\|message\|>")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 from unittest.mock import Mock
@@ -15,7 +16,7 @@ import rollout.doctor
 import train.doctor
 from benchmarks.model_checks import VOCABULARY, make_model
 from benchmarks.model_families import FAMILIES
-from rollout.engines.engine import EngineSettings
+from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 from rollout.engines.environment import on_cpu
 from warehouse.cli import cli
 from warehouse.start import DATA, doctor
@@ -104,6 +105,7 @@ def full_size(family: str, folder: Path) -> Path:
 @pytest.mark.parametrize(("family", "reason", "way_out"), [
     ("lfm2", None, ""), pytest.param("deepseek_v3", None, "", marks=pytest.mark.slow("two minutes")),
     ("nemotron_h", "fused_moe.config: NotImplementedError: is_act_and_mul=False", "`rollout --endpoint URL`"),
+    ("zaya", "its logprobs of sampled tokens and of the same tokens in a prompt", "`rollout --endpoint URL`"),
     ("qwen3_next", "vLLM does not serve it with --dtype float32 or float16: vllm.model_executor.layers.mamba."
      "ops.cpu.gdn_attention: AssertionError: CPU GDN attention requires BF16.", "Give --dtype bfloat16"),
     ("mixtral", "vLLM does not serve an adapter of it: vllm.model_executor.layers.fused_moe",
@@ -112,7 +114,7 @@ def test_a_copy_shows_in_which_dtypes_the_engine_samples_what_is_trained(
         family: str, reason: str | None, way_out: str, tmp_path: Path) -> None:
     found = dict(doctor.examine_model(str(full_size(family, tmp_path))))
     rollout = found["rollout"]
-    assert found["train"].able and rollout.able == (family != "nemotron_h")
+    assert found["train"].able and rollout.able == ("--endpoint" not in way_out)
     if reason:
         [line] = [line for line in rollout.lines if reason in line]
         assert way_out in line
@@ -139,19 +141,28 @@ def test_a_class_that_cannot_be_imported_is_said_with_its_reason(monkeypatch: py
         "ModuleNotFoundError: No module named 'torchvision'")
 
 
-def test_an_engine_that_computes_something_else_is_refused(monkeypatch: pytest.MonkeyPatch,
-                                                           tmp_path: Path) -> None:
+@pytest.mark.parametrize(("prompt", "sampled", "sentence"), [
+    (-1.3, -1.3, None), (-1.0, -1.0, "vLLM and `train` are 0.3 nats apart"),
+    (-1.3, -1.0, "its logprobs of sampled tokens and of the same tokens in a prompt are 0.3 nats apart")])
+def test_an_engine_that_computes_something_else_is_refused(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, prompt: float, sampled: float,
+        sentence: str | None) -> None:
     from rollout.engines import vllm_engine
 
-    class Wrong:
+    class Scripted:
         def __init__(self, settings: Any) -> None: ...
 
         def prompt_logprobs(self, ids: list[int]) -> list[float]:
-            return [-1.0] * (len(ids) - 1)
-    monkeypatch.setattr(vllm_engine, "VllmEngine", Wrong)
-    (tmp_path / SAID).write_text(json.dumps([[0, 1, 2], [-1.2, -1.4]]))
+            return [prompt] * (len(ids) - 1)
+
+        def sample(self, requests: list[Request], sampling: Sampling) -> Iterator[Sampled | None]:
+            yield None
+            for request in requests:
+                yield Sampled(request.index, [1, 2], [sampled] * 2, "", "length")
+    monkeypatch.setattr(vllm_engine, "VllmEngine", Scripted)
+    (tmp_path / SAID).write_text(json.dumps([[0, 1, 2], [-1.3, -1.3]]))
     found = rollout.doctor.examine_model(str(STARTER), None, tmp_path)
-    assert not found.able and "0.3 nats apart" in found.lines[-1]
+    assert found.able == (sentence is None) and (sentence or "is sampled") in found.lines[-1]
 
 
 @pytest.mark.skipif(not on_cpu(), reason="of the engine for CPUs")

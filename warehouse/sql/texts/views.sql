@@ -93,8 +93,8 @@ CREATE OR REPLACE VIEW answers AS
 -- As the scorer finds an answer: behind the last end of thoughts (warehouse/tasks/answers.py).
 SELECT iteration, purpose, task_id, sample_index, CASE WHEN found THEN trim(parts.thoughts, E' \n') END AS thoughts,
        CASE WHEN found THEN trim(parts.answer, E' \n') ELSE completion END AS answer
-FROM (SELECT *, regexp_matches(completion, '{END_OF_THOUGHTS}') AS found,
-             regexp_extract(completion, '(?s)^\s*(?:{START_OF_THOUGHTS})?(.*)(?:{END_OF_THOUGHTS})(.*)$',
+FROM (SELECT *, regexp_matches(completion, '{END}') AS found,
+             regexp_extract(completion, '(?s)^\s*(?:{START})?(.*)(?:{END})(.*)$',
                             ['thoughts', 'answer']) AS parts
       FROM completions);
 
