@@ -8,6 +8,7 @@ from typing import Any
 
 from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 from rollout.engines.environment import engine_version, on_cpu, prepare_environment
+from rollout.engines.merged import merged_weights
 from rollout.engines.probe import FURTHEST
 from warehouse.start import CPU_SET
 from warehouse.start.finding import ADAPTER, SAID, Finding
@@ -75,8 +76,12 @@ def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
                            + " or ".join(served))
     if (copy / ADAPTER).exists():
         gap = found.facts["served_adapter"] = _gap(copy, served[-1], str(copy / ADAPTER))
+        unmerged = _why_not_merged(copy)
+        if unmerged:
+            found.lines.append(f"no adapter of it can be merged: {unmerged}. Give --serve adapter")
         if isinstance(gap, str):
-            found.lines.append(f"vLLM does not serve an adapter of it: {gap}. Give --serve merged")
+            found.lines.append(f"vLLM does not serve an adapter of it: {gap}. "
+                               + ("Train with --full" if unmerged else "Give --serve merged"))
     return found
 
 
@@ -96,6 +101,14 @@ def _gap(copy: Path, dtype: str, adapter: str | None = None) -> float | str:
         return f"vLLM and `train` are {gap:.2g} nats apart"
     return gap if apart < FURTHEST[dtype] else (
         f"its logprobs of sampled tokens and of the same tokens in a prompt are {apart:.2g} nats apart")
+
+
+def _why_not_merged(copy: Path) -> str | None:
+    try:
+        with merged_weights(str(copy), None, copy / ADAPTER, "auto"):
+            return None
+    except StageError as error:
+        return str(error).replace(f"{copy / ADAPTER} ", "it ").partition(". ")[0]
 
 
 def _own_gap(engine: Any, ids: list[int]) -> float:

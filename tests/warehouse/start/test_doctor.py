@@ -20,7 +20,7 @@ from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 from rollout.engines.environment import on_cpu
 from warehouse.cli import cli
 from warehouse.start import DATA, doctor
-from warehouse.start.finding import SAID, Finding
+from warehouse.start.finding import ADAPTER, SAID, Finding
 from warehouse.store.errors import StageError
 
 STARTER = DATA / "starter"
@@ -163,6 +163,20 @@ def test_an_engine_that_computes_something_else_is_refused(
     (tmp_path / SAID).write_text(json.dumps([[0, 1, 2], [-1.3, -1.3]]))
     found = rollout.doctor.examine_model(str(STARTER), None, tmp_path)
     assert found.able == (sentence is None) and (sentence or "is sampled") in found.lines[-1]
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_an_adapter_that_can_only_be_served_or_not_even_that_is_said(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, served: bool) -> None:
+    train.doctor.examine_model(str(STARTER), None, tmp_path)
+    config = tmp_path / ADAPTER / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "use_dora": True}))
+    monkeypatch.setattr(rollout.doctor, "_gap", lambda _copy, _dtype, adapter=None: (
+        "it has none" if adapter and not served else 0.0))
+    lines = rollout.doctor.examine_model(str(STARTER), None, tmp_path).lines
+    reason = "no adapter of it can be merged: it has use_dora = True and cannot simply be added to its base"
+    assert f"{reason}. Give --serve adapter" in lines[-2:]
+    assert served or lines[-1] == "vLLM does not serve an adapter of it: it has none. Train with --full"
 
 
 @pytest.mark.skipif(not on_cpu(), reason="of the engine for CPUs")
