@@ -50,10 +50,15 @@ class PromptEncoder:
         known = config.get("text_config") or config
         self.model_length: int = next((known[name] for name in LENGTHS if known.get(name)), UNLIMITED)
 
-    @property
+    @cached_property
     def end_id(self) -> int | None:
-        """The token that ends a turn of the model; None if the tokenizer has none."""
-        return self.tokenizer.eos_token_id
+        """The token that ends a turn of the model: the template's, else the tokenizer's, None without one.
+
+        Gemma's template ends turns with another token than its tokenizer ends texts with.
+        """
+        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "@42@"}]
+        behind = self.encode(self.render(turns, ask=False).partition("@42@")[2])
+        return next(filter(self._is_special, behind), self.tokenizer.eos_token_id)
 
     def reads(self, name: str) -> bool:
         """True if the chat template mentions a variable such as `enable_thinking`."""
@@ -100,8 +105,10 @@ class PromptEncoder:
     def marks(self) -> dict[int, str]:
         """Special tokens that tell thoughts from the answer."""
         return {number: token for token, number in self.tokenizer.get_vocab().items()
-                if token[:1] in "<[" and MARK.fullmatch(token)
-                and not self.tokenizer.decode([number], skip_special_tokens=True)}
+                if token[:1] in "<[" and MARK.fullmatch(token) and self._is_special(number)}
+
+    def _is_special(self, number: int) -> bool:
+        return not self.tokenizer.decode([number], skip_special_tokens=True)
 
     def decode(self, ids: list[int]) -> str:
         """Text of ids, of special tokens only the marks."""

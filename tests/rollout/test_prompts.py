@@ -189,3 +189,12 @@ def test_marks_of_thoughts_stay_in_the_text_although_they_are_special_tokens(sta
     ids = encoder.encode(f"{text}<|im_end|>")
     assert encoder.decode(ids) == text and encoder.decode(ids[:3]) == text[:len(encoder.decode(ids[:3]))]
     assert encoder.decode(encoder.encode("<|im_end|>grid")) == "grid" and encoder.decode([]) == ""
+
+
+@pytest.mark.parametrize(("behind", "end"), [
+    ("<|im_end|>\n", "<|im_end|>"), (" \n", "<|endoftext|>"), ("", "<|endoftext|>")])
+def test_a_turn_ends_with_the_templates_token_else_with_the_tokenizers(behind: str, end: str) -> None:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(STARTER, eos_token="<|endoftext|>")    # as Gemma's
+    tokenizer.chat_template = ("{% for turn in messages %}<|im_start|>{{ turn.role }}\n{{ turn.content }}"
+                               f"{behind}{{% endfor %}}")
+    assert PromptEncoder(tokenizer, {}).end_id == tokenizer.convert_tokens_to_ids(end)
