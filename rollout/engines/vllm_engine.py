@@ -23,7 +23,15 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.tokenizers import get_tokenizer
 from vllm.transformers_utils.config import get_config
 
-from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling, vllm_options
+from rollout.engines.engine import (
+    AS_TRANSFORMERS,
+    LOGPROBS_MODE,
+    EngineSettings,
+    Request,
+    Sampled,
+    Sampling,
+    vllm_options,
+)
 from rollout.engines.merged import merged_tensors
 from rollout.engines.stopping import Drawn, after_draw, draw_parameters, likely, next_draw
 from rollout.prompts.prompt_encoder import PromptEncoder
@@ -37,8 +45,9 @@ logging.getLogger("vllm.model_executor.models.registry").disabled = True
 
 
 def load_encoder(model: str) -> PromptEncoder:
-    """The encoder of a model, with vLLM's own choice of its tokenizer."""
-    return PromptEncoder(get_tokenizer(model), get_config(model, trust_remote_code=False).to_dict())
+    """The encoder of a model, as vLLM loads its tokenizer."""
+    config = get_config(model, trust_remote_code=False, config_format="hf")
+    return PromptEncoder(get_tokenizer(model, tokenizer_mode="hf"), config.to_dict())
 
 
 def device_name() -> str:
@@ -51,7 +60,8 @@ def device_name() -> str:
 def why_unknown(model: str, revision: str | None) -> str | None:
     """Why vLLM refuses a model by its config; None if it accepts the model."""
     try:
-        EngineArgs(model=model, revision=revision, tokenizer_revision=revision).create_model_config()
+        EngineArgs(model=model, revision=revision, tokenizer_revision=revision,
+                   **AS_TRANSFORMERS).create_model_config()
     except ValueError as error:
         return _reason(error)
     return None

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 from unittest.mock import Mock
@@ -18,6 +19,7 @@ from benchmarks.model_checks import VOCABULARY, make_model
 from benchmarks.model_families import FAMILIES
 from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 from rollout.engines.environment import on_cpu
+from rollout.prompts.prompt_encoder import load_encoder
 from warehouse.cli import cli
 from warehouse.start import DATA, doctor
 from warehouse.start.finding import ADAPTER, SAID, Finding
@@ -91,6 +93,21 @@ def test_init_says_what_the_engine_does_not_know(tmp_path: Path) -> None:
     assert told["train"].able and not told["rollout"].able
     lines = doctor.check_new_model(str(odd))
     assert any(line.startswith("rollout: vLLM cannot serve it") for line in lines)
+
+
+def test_a_model_in_mistrals_own_form_too_is_read_in_that_of_transformers(tmp_path: Path) -> None:
+    """As Mistral publishes its models; vLLM by itself takes its tokenizer, which renders no prompt here."""
+    from rollout.engines import vllm_engine
+    model = model_with(tmp_path / "model")
+    shutil.copy(str(files("mistral_common") / "data" / "tekken_240911.json"), model / "tekken.json")
+    (model / "params.json").write_text("{}")
+    shutil.copy(model / "model.safetensors", model / "consolidated.safetensors")
+    encoder = vllm_engine.load_encoder(str(model))
+    assert encoder([{"role": "user", "content": "hi"}], "")[1] == load_encoder(str(STARTER), None)(
+        [{"role": "user", "content": "hi"}], "")[1]
+    assert vllm_engine.why_unknown(str(model), None) is None
+    result = invoke("init", tmp_path / "run", "--model", model, "--tasks", "synthetic:2")
+    assert result.exit_code == 1 and "holds weights a second time, in Mistral's own form" in result.output
 
 
 def full_size(family: str, folder: Path) -> Path:
