@@ -247,7 +247,8 @@ def _drawn(output: Any, sampling: Sampling) -> Drawn:
 
 def _reason(error: Exception) -> str:
     """What an error says, in a line, behind vLLM's module of the model that raised it, if one did."""
-    line = first_line(error).removeprefix("ValueError: ")
+    cause = error.__cause__     # transformers itself says only what needs the module
+    line = first_line(cause if isinstance(cause, ModuleNotFoundError) else error).removeprefix("ValueError: ")
     if isinstance(error, ValidationError):         # its first line only counts the errors
         line = error.errors()[0]["msg"].removeprefix("Value error, ").rstrip(".")
     if "failed to be inspected" in line:        # the reason is only in the logs

@@ -147,7 +147,8 @@ def test_a_class_that_cannot_be_imported_is_said_with_its_reason(monkeypatch: py
 
     class Lacking:
         def load_model_cls(self) -> None:
-            raise ModuleNotFoundError("No module named 'torchvision'")
+            lacking = ModuleNotFoundError("No module named 'torchvision'")
+            raise ImportError("Could not import module 'OddProcessor'. Are ..?") from lacking
 
     def refuse(**_: Any) -> None:       # as a config does
         def check(_: Any) -> None:
