@@ -74,6 +74,7 @@ def test_an_adapter_on_a_router_is_trained_and_merged(tmp_path):
 
 @pytest.mark.parametrize(("name", "targets", "sentence"), [
     ("llama", "all-linear,experts", "targets all-linear,experts: It has no experts"),
+    ("recurrent_gemma", "all-linear,experts", "It has no experts"),    # but other weights of three dimensions
     ("deepseek_v3", "q_b_proj,gate_proj,up_proj,down_proj", "PEFT takes (down|gate|up)_proj for the experts"),
     ("deepseek_v3", "q_b_proj,down_projection", "It has no down_projection")])
 def test_targets_that_would_be_others_are_refused(name, targets, sentence, tmp_path):
