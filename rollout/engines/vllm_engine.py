@@ -194,7 +194,7 @@ def _start(settings: EngineSettings, more: dict[str, Any], *, second: bool = Tru
         if second and not settings.adapter_rank and not current_platform.is_cpu():
             os.environ[RUNNER] = "1"
     try:
-        if current_platform.is_cpu() and EngineArgs(**options).create_model_config().is_hybrid:
+        if current_platform.is_cpu() and EngineArgs(**options).create_model_config().has_inner_state:
             options["enable_prefix_caching"] = False    # its kernels keep no states in between
         llm = LLM(**options)
         # Some kernels refuse a dtype or a device only when they compute, a prompt or a single token.

@@ -199,7 +199,7 @@ def test_an_adapter_that_can_only_be_served_or_not_even_that_is_said(
 
 
 @pytest.mark.skipif(not on_cpu(), reason="of the engine for CPUs")
-@pytest.mark.parametrize(("family", "cached"), [("llama", True), ("zamba2", False)])
+@pytest.mark.parametrize(("family", "cached"), [("llama", True), ("zamba2", False), ("mamba2", False)])
 def test_prefixes_of_recurrent_models_are_not_cached_on_a_cpu(family: str, cached: bool, tmp_path: Path,
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     """Where they were, a prompt longer than a block of the cache ended in an IndexError."""
