@@ -75,7 +75,10 @@ def build_report(run: Path, output: Path | None = None) -> Path:
         blocks = "".join(figure_block(figure, charts[figure.name]) for figure in group)
         body.append(f'<h2 id="{_anchor(title)}">{escape(title)}</h2><div class="figures">{blocks}</div>')
     if gains := rows_of(connection, HELDOUT_SQL):
-        body.append(f"<h2>Held-out tasks with the largest gain</h2>{heldout_table(gains)}")
+        cells = [[row["task_id"], row["purpose"], f"{row['first_rate']:.2f}", f"{row['last_rate']:.2f}",
+                  f"{row['gain']:+.2f}"] for row in gains]
+        body.append("<h2>Held-out tasks with the largest gain</h2>"
+                    + table(["task", "evaluation", "first", "last", "gain"], cells))
     body.append(f'<h2 id="numbers">Numbers</h2>{stats_table(stats)}')
     data = {"figures": {name: chart.hover for name, chart in charts.items() if chart}}
     subtitle = f"base {warehouse.base_name} · run {warehouse.run_id[:8]} · {warehouse.root}"
@@ -121,13 +124,6 @@ def change(stats: Sequence[dict[str, Any]], name: str) -> str:
     """A share in the first row and in the last, if there are two, formatted as in a summary line."""
     shares = [row[name] for row in (stats[:1] if len(stats) == 1 else (stats[0], stats[-1]))]
     return " → ".join("-" if share is None else f"{share:.2f}" for share in shares)
-
-
-def heldout_table(gains: Sequence[dict[str, Any]]) -> str:
-    """Tasks with their share of right completions in the first evaluation and the last."""
-    return table(["task", "evaluation", "first", "last", "gain"],
-                 [[row["task_id"], row["purpose"], f"{row['first_rate']:.2f}", f"{row['last_rate']:.2f}",
-                   f"{row['gain']:+.2f}"] for row in gains])
 
 
 def stats_table(stats: Sequence[dict[str, Any]]) -> str:

@@ -38,7 +38,9 @@ def table_views() -> str:
     DuckDB checks every view and all views below it when it is made: a tenth of a second over tables without
     files, several seconds over a thousand files. `stored_rows` adds the files afterwards.
     """
-    return "\n".join(_table_view(name) for name in (*VIEWS, *UNTYPED))
+    columns = {name: ", ".join(f"NULL::{SQL_TYPES[column.type]} AS {column.name}"
+                               for column in TABLES[STORED_AS.get(name, name)]) for name in VIEWS} | UNTYPED
+    return "\n".join(_stored_view(name, f"SELECT {columns[name]} WHERE false") for name in columns)
 
 
 def stored_rows(inventory: Inventory) -> str:
@@ -98,13 +100,6 @@ def quoted_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _table_view(name: str) -> str:
-    """A physical table as a view, typed and without rows."""
-    columns = UNTYPED.get(name) or ", ".join(f"NULL::{SQL_TYPES[column.type]} AS {column.name}"
-                                             for column in TABLES[STORED_AS.get(name, name)])
-    return _stored_view(name, f"SELECT {columns} WHERE false")
-
-
 def _stored_view(name: str, body: str) -> str:
     return f"{_stored_macro(name, body)}\nCREATE OR REPLACE VIEW {name} AS FROM stored_{name}();"
 
@@ -161,14 +156,10 @@ def _by_name(table: str, paths: list[Path]) -> bool:
 
 
 def _file_list(paths: list[Path]) -> str:
-    return _from_json([_literal(path) for path in paths], ["VARCHAR"])
+    # DuckDB treats every entry as a glob: brackets and stars in the run's own path must be taken literally.
+    return _from_json([re.sub(r"([\[*?])", r"[\1]", str(path)) for path in paths], ["VARCHAR"])
 
 
 def _from_json(values: list[Any], kind: list[Any]) -> str:
     """A list as one literal: from thousands of values DuckDB would make, and keep, as many expressions."""
     return f"from_json({quoted(json.dumps(values, indent=0, ensure_ascii=False))}, '{json.dumps(kind)}')"
-
-
-def _literal(path: Path) -> str:
-    # DuckDB treats every entry as a glob: brackets and stars in the run's own path must be taken literally.
-    return re.sub(r"([\[*?])", r"[\1]", str(path))
