@@ -161,7 +161,8 @@ def commands_page() -> str:
 def config_page() -> str:
     """The keys of config.toml."""
     lines = ["`RUN/config.toml` has one table per command. A key is the option's name without the dashes. "
-             "Options on the command line win.", "", *_other_tables()]
+             "Options on the command line win. Paths are relative to the folder in which a command is "
+             "typed.", "", *_other_tables()]
     known = {str(command.name): command for command in reversed(commands().values())}
     for name in CONFIG_TABLES:
         if name in known and name != "warehouse":
@@ -232,8 +233,10 @@ def alarms_page() -> str:
         "The names in the conditions are columns of the views `iteration_stats`, `adjusted` and "
         "`train_steps`. `usual_x` is the run's own history: the best mean of three iterations, or the median "
         "of the first three. `best_x` is the best mean of three iterations in a row among the last thirty. "
-        "`chance` is three standard errors of a share, at least 0.05. `solving`, `reach` and `reward` are "
-        "pass@1, pass@k and mean reward with the difficulty of the drawn tasks taken out.", "",
+        "`chance` is three standard errors of a share, at least 0.05. `x_margin` is the distance from the "
+        "best in standard errors, larger the more iterations the best was chosen from. `solving`, `reach` "
+        "and `reward` are pass@1, pass@k and mean reward with the difficulty of the drawn tasks taken "
+        "out.", "",
         *table("signal", "meaning", "raised if", "fires at once if", rows=rows))
 
 

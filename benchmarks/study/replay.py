@@ -30,8 +30,8 @@ def look(connection: "duckdb.DuckDBPyConnection") -> Look:
     return seen
 
 
-def replay(folder: Path) -> list[Look]:
-    """The looks after each iteration of the run whose HISTORY lies in `folder` as Parquet files."""
+def replay(folder: Path, num: int) -> list[Look]:
+    """The looks after the last `num` iterations of the run whose HISTORY lies in `folder`, as Parquet."""
     connection = empty_connection()
     connection.execute("SET VARIABLE now = -1; SET threads = 1")
     for table in HISTORY:
@@ -41,7 +41,7 @@ def replay(folder: Path) -> list[Look]:
             f"CREATE OR REPLACE VIEW {table} AS FROM of_{table} WHERE iteration <= getvariable('now')")
     iterations = connection.execute("SELECT DISTINCT iteration FROM of_iteration_stats ORDER BY 1").fetchall()
     looks = []
-    for (now,) in iterations:
+    for (now,) in iterations[-num:]:
         connection.execute(f"SET VARIABLE now = {now}")
         looks.append(look(connection))
     return looks
@@ -53,7 +53,8 @@ def main(folder: Path, *texts: str) -> None:
     asked = [result for result in results if history_of(folder, name_of(result)).exists()
              and (not texts or any(text in name_of(result) for text in texts))]
     with Pool(os.cpu_count()) as pool:
-        looks = pool.map(replay, [history_of(folder, name_of(result)) for result in asked], chunksize=1)
+        looks = pool.starmap(replay, [(history_of(folder, name_of(result)), len(result["looks"]) or 1)
+                                      for result in asked], chunksize=1)
     for result, own in zip(asked, looks, strict=True):
         result["looks"] = own
     lines = "".join(json.dumps(result) + "\n" for result in results)

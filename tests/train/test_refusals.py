@@ -107,7 +107,7 @@ def test_rows_that_would_train_something_else_are_refused(run, table, change, me
     assert message in refused(run)
 
 
-@pytest.mark.parametrize("rate", ["1e-6", "1e-5"])
+@pytest.mark.parametrize("rate", ["2e-5", "1e-4"])
 def test_rows_of_the_base_labelled_policy_1_are_caught_after_small_steps(run, tmp_path, rate):
     assert run_train(run, "--learning-rate", rate, "--updates-per-batch", "8").exit_code == 0
     honest = copy_run(run, tmp_path / "honest")

@@ -407,7 +407,7 @@ def falls(*args: Any, **options: Any) -> dict[int, bool]:
 
 @pytest.mark.parametrize(("large_step", "expected"), [(5, {"solving_falls", "step_kl"}), (4, set())])
 def test_what_is_raised_where_fewer_are_solved_does_not_wait(large_step: int, expected: set[str]) -> None:
-    connection = run_of([0.49, 0.5, 0.5, 0.5, 0.5, 0.42, 0.49], large_step=large_step)
+    connection = run_of([0.49, 0.5, 0.5, 0.5, 0.5, 0.40, 0.49], large_step=large_step)
     assert {name for (name,) in connection.execute("SELECT signal FROM fired_signals").fetchall()} == expected
 
 
@@ -440,8 +440,8 @@ def test_a_fall_below_the_very_first_is_no_sharpening(tmp_path: Path) -> None:
 def test_two_iterations_that_are_low_together_do_not_wait_for_a_third() -> None:
     best = [0.49, 0.5, 0.5, 0.5, 0.5]
     assert falls([*best, 0.44, 0.46]) == {}                  # two errors below, then one
-    assert falls([*best, 0.42, 0.48]) == {5: False}          # 2.7 errors below, once
-    assert falls([*best, 0.44, 0.42]) == {6: True}           # neither alone, both together
+    assert falls([*best, 0.40, 0.48]) == {5: False}          # 3.3 errors below, once
+    assert falls([*best, 0.42, 0.42]) == {6: True}           # neither alone, both together
     assert falls([*best, 0.2]) == {5: True}
     assert falls([0.5, 0.42, 0.42]) == {}                    # a best of one iteration is not so sure
 
@@ -465,7 +465,17 @@ def test_what_was_not_measured_is_not_held_against_what_follows() -> None:
 
 
 def test_a_dip_that_is_over_raises_nothing() -> None:
-    assert falls([0.49, 0.5, 0.5, 0.5, 0.5, 0.36, 0.5, 0.5]) == {5: True}
+    assert falls([0.49, 0.5, 0.5, 0.5, 0.5, 0.3, 0.5, 0.5]) == {5: True}
+
+
+def test_the_best_of_many_iterations_is_partly_luck() -> None:
+    """A policy that stays as it is: 1,200 iterations with an error of .03 fire nearly never."""
+    draw = np.random.default_rng(0)
+    num_fired = 0
+    for _ in range(10):
+        connection = run_of(list(0.4 + 0.03 * draw.normal(size=120)))
+        num_fired += len(connection.execute("FROM fired_signals").fetchall())
+    assert num_fired <= 2
 
 
 def test_bad_first_iterations_are_held_against_the_very_first(tmp_path: Path) -> None:
@@ -644,7 +654,7 @@ def test_the_drill_in_small_broken_runs_fire_in_time(name: str) -> None:
     onset = 1 if name == "bad first iterations" else DRILL_ONSET
     outcome = judge(empty_connection(), BROKEN[name], seed=1, first_look=onset)
     assert outcome.fired is not None
-    assert outcome.lost <= 0.2 or outcome.fired - onset <= 1
+    assert outcome.lost <= 0.25 or outcome.fired - onset <= 1
 
 
 @pytest.mark.parametrize("first_look", [13, pytest.param(0, marks=pytest.mark.slow("thirteen looks more"))])

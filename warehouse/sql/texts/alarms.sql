@@ -8,6 +8,9 @@ greatest(0.05, 3 * sqrt(share * (1 - share) / sqrt(num_groups * num_completions)
 CREATE OR REPLACE MACRO chance_of_few(share, num_groups, num_completions) AS
 chance(least(0.5, greatest(share, 3 / sqrt(num_groups * num_completions))), num_groups, num_completions);
 
+-- By how many standard errors of one iteration the best mean of `span` iterations among `num` exceeds the truth by chance.
+CREATE OR REPLACE MACRO luck(num, span) AS sqrt(2 * ln(greatest(num / span, 1)) / span);
+
 -- One signal: its value, the level at which it is raised, and the level at which it fires at once.
 CREATE OR REPLACE MACRO signal_of(name, measured, limit_value, rises, gross_value, explanation) AS
 {'signal': name, 'value': measured::DOUBLE, 'level': limit_value::DOUBLE, 'above': rises,
@@ -104,17 +107,22 @@ history AS (
            least(first_value(tokens_median) OVER past, median(tokens_median) FILTER (place <= 3) OVER past) AS usual_tokens_low,
            greatest(first_value(distinct_wrong_share) OVER past, median(distinct_wrong_share) FILTER (place <= 3) OVER past) AS usual_diversity,
            greatest(first_value(solving) OVER past, median(solving) FILTER (place <= 3) OVER past) AS first_solving,
-           -- Below this level, the iteration and the previous one are together 2.4 standard errors below the best four in a row
-           -- before them, and the iteration itself is one below: a dip that is over raises nothing. They are not combined across
+           -- Below this level, the iteration and the previous one are together 3 standard errors below the best four in a row
+           -- before them, less what is luck in that, and the iteration itself is one below: a dip that is over raises nothing. They are not combined across
            -- a rollback, or if one was not measured.
            CASE WHEN num_rollbacks = last_value(num_rollbacks) OVER recent
                      AND last_value(solving) OVER recent IS NOT NULL THEN least(
-               2 * (max(solving_4) OVER earlier - 2.4 * sqrt(arg_max(variance_4, solving_4) OVER earlier
-                    + (pow(solving_error, 2) + pow(last_value(solving_error) OVER recent, 2)) / 4))
+               2 * (max(solving_4) OVER earlier
+                    - luck(count(solving_4) OVER earlier, 4) * 2 * sqrt(arg_max(variance_4, solving_4) OVER earlier)
+                    - 3 * sqrt(arg_max(variance_4, solving_4) OVER earlier
+                               + (pow(solving_error, 2) + pow(last_value(solving_error) OVER recent, 2)) / 4))
                - last_value(solving) OVER recent, max(solving_4) OVER earlier - solving_error) END AS two_fall,
-           -- A best mean of fewer than three iterations has a larger error.
-           sqrt(0.75 + 0.75 / arg_max(span, solving_3) OVER recent) AS solving_wider,
-           sqrt(0.75 + 0.75 / arg_max(paid_span, reward_3) OVER paid) AS reward_wider,
+           -- Standard errors that an iteration may be below the best. A best mean of fewer than three has a larger error.
+           2.5 * sqrt(0.75 + 0.75 / arg_max(span, solving_3) OVER recent)
+               + luck(count(solving) OVER recent, arg_max(span, solving_3) OVER recent) AS solving_margin,
+           3 * sqrt(0.75 + 0.75 / arg_max(paid_span, reward_3) OVER paid)
+               + luck(count(reward) OVER paid, arg_max(paid_span, reward_3) OVER paid) AS reward_margin,
+           3 + luck(count(reach) OVER recent, 3) AS reach_margin,
            max(solving_3) OVER recent AS best_solving, max(reach_3) FILTER (place > 2 OR purpose <> 'train') OVER recent AS best_reach, max(reward_3) OVER paid AS best_reward,
            arg_max(reward_3, solving_3) OVER paid AS reward_at_best,
            CASE WHEN place > 2 THEN median(grad_norm) OVER recent END AS usual_grad_norm,
@@ -177,12 +185,12 @@ FROM (SELECT iteration, purpose, unnest([
               WHEN best_reach IS NOT NULL THEN 0 END, false, NULL, 'Different outputs per wrong completion, while pass@k falls'),
     -- `+ 0 * error`: without a known error there is no level (greatest() ignores NULL).
     signal_of('sharpening', reach,
-              CASE WHEN solving >= first_solving - solving_error THEN best_reach - greatest(0.05, 3 * reach_error) + 0 * reach_error
+              CASE WHEN solving >= first_solving - solving_error THEN best_reach - greatest(0.05, reach_margin * reach_error) + 0 * reach_error
                    WHEN best_reach IS NOT NULL THEN '-inf'::DOUBLE END, false, NULL,
               'pass@k, which falls while pass@1 does not'),
-    signal_of('solving_falls', solving, greatest(best_solving - greatest(0.02, 2.5 * solving_error * solving_wider), two_fall) + 0 * solving_error, false,
+    signal_of('solving_falls', solving, greatest(best_solving - greatest(0.02, solving_margin * solving_error), two_fall) + 0 * solving_error, false,
               greatest(least(0.5 * best_solving, best_solving - 5 * solving_error), two_fall), 'pass@1 at equal difficulty of tasks'),
-    signal_of('reward_falls', reward, best_reward - 3 * reward_error * reward_wider, false,
+    signal_of('reward_falls', reward, best_reward - reward_margin * reward_error, false,
               best_reward - greatest(0.5 * abs(best_reward), 8 * reward_error),
               'Mean reward at equal difficulty of tasks')]) AS held
     FROM history WHERE num_rollbacks = epoch);
