@@ -66,7 +66,9 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     alarms = raised_alarms(connection, since=since)
     story = "".join(f"<p>{escape(line)}</p>" for line in story_lines(warehouse, connection, alarms))
     spent = "".join(f"<p>{escape(line)}</p>" for line in cost_lines(warehouse, connection))
-    body = [f'<div class="story">{story}</div>', _navigation(), tiles(headline(connection, stats)), spent]
+    places = "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>'
+                     for name in (*(title for title, _ in SECTIONS), "Numbers"))
+    body = [f'<div class="story">{story}</div><nav>{places}</nav>', tiles(headline(connection, stats)), spent]
     if stats:
         advice = advise(warehouse, connection, alarms).lines
         body.append(alarm_notice(alarms, advice, judged_lines(connection, since), went_back(warehouse.state)))
@@ -140,11 +142,6 @@ def stats_table(stats: Sequence[dict[str, Any]]) -> str:
     shown = table(list(names.values()), rows[-MOST_NUMBERS:])
     return shown if len(rows) <= MOST_NUMBERS else (
         f'<p class="quiet">The last {MOST_NUMBERS} of {len(rows):,} rows.</p>{shown}')
-
-
-def _navigation() -> str:
-    names = [*(title for title, _ in SECTIONS), "Numbers"]
-    return "<nav>" + "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>' for name in names) + "</nav>"
 
 
 def _anchor(title: str) -> str:
