@@ -2,10 +2,13 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from rollout.engines.engine import EngineSettings
+from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 from rollout.engines.environment import engine_version, on_cpu, prepare_environment
+from rollout.engines.merged import merged_weights
 from rollout.engines.probe import FURTHEST
 from warehouse.start import CPU_SET
 from warehouse.start.finding import ADAPTER, SAID, Finding
@@ -73,8 +76,12 @@ def examine_model(model: str, revision: str | None, copy: Path) -> Finding:
                            + " or ".join(served))
     if (copy / ADAPTER).exists():
         gap = found.facts["served_adapter"] = _gap(copy, served[-1], str(copy / ADAPTER))
+        unmerged = _why_not_merged(copy)
+        if unmerged:
+            found.lines.append(f"no adapter of it can be merged: {unmerged}. Give --serve adapter")
         if isinstance(gap, str):
-            found.lines.append(f"vLLM does not serve an adapter of it: {gap}. Give --serve merged")
+            found.lines.append(f"vLLM does not serve an adapter of it: {gap}. "
+                               + ("Train with --full" if unmerged else "Give --serve merged"))
     return found
 
 
@@ -86,8 +93,36 @@ def _gap(copy: Path, dtype: str, adapter: str | None = None) -> float | str:
         engine = vllm_engine.VllmEngine(EngineSettings(
             model=str(copy), adapter=adapter, adapter_rank=1 if adapter else 0, max_model_len=SHORT,
             dtype=dtype, max_num_seqs=1, gpu_memory_utilization=0.2))
-        logprobs = engine.prompt_logprobs(ids)
+        gap = _mean_gap(engine.prompt_logprobs(ids), said)
+        apart = _own_gap(engine, ids)
     except Exception as error:      # an architecture may raise anything
         return error.reason if isinstance(error, vllm_engine.NotServed) else first_line(error)
-    gap = sum(abs(one - other) for one, other in zip(logprobs, said, strict=True)) / len(said)
-    return gap if gap < FURTHEST[dtype] else f"vLLM and `train` are {gap:.2g} nats apart"
+    if not gap < FURTHEST[dtype]:
+        return f"vLLM and `train` are {gap:.2g} nats apart"
+    return gap if apart < FURTHEST[dtype] else (
+        f"its logprobs of sampled tokens and of the same tokens in a prompt are {apart:.2g} nats apart")
+
+
+def _why_not_merged(copy: Path) -> str | None:
+    try:
+        with merged_weights(str(copy), None, copy / ADAPTER, "auto"):
+            return None
+    except StageError as error:
+        return str(error).replace(f"{copy / ADAPTER} ", "it ").partition(". ")[0]
+
+
+def _own_gap(engine: Any, ids: list[int]) -> float:
+    """Mean nats between an engine's logprobs of tokens that it samples and of the same tokens in a prompt.
+
+    Layers with a state compute single tokens by other code than prompts.
+    """
+    requests = [Request(number, ids, seed=number) for number in range(4)]
+    sampled = [each for each in engine.sample(requests, Sampling(max_tokens=SHORT // 2))
+               if isinstance(each, Sampled)]
+    again = [engine.prompt_logprobs([*ids, *each.completion_ids])[len(ids) - 1:] for each in sampled]
+    return _mean_gap([number for each in sampled for number in each.logprobs or ()],
+                     [number for logprobs in again for number in logprobs])
+
+
+def _mean_gap(some: Sequence[float], other: Sequence[float]) -> float:
+    return sum(abs(one - two) for one, two in zip(some, other, strict=True)) / len(other)

@@ -48,6 +48,9 @@ def test_it_has_no_problem_and_answers(run: Warehouse) -> None:
     curve = "select iteration, round(pass_at_k, 3) as rate from pass_curve where k = 4 and purpose = 'train'"
     answers = invoke("warehouse", "sql", run.root, f"{curve} order by 1", "--format", "json").splitlines()
     assert [json.loads(line)["rate"] for line in answers] == [0.667, 0.333]
+    told = "select count(answer) as answers, count(thoughts) as thoughts from answers where purpose = 'train'"
+    apart = json.loads(invoke("warehouse", "sql", run.root, told, "--format", "json"))
+    assert apart == {"answers": 24, "thoughts": 0}      # of a model that writes none
     assert "train" in invoke("warehouse", "summary", run.root)
 
 

@@ -89,7 +89,7 @@ MAY_IMPORT = {
                        "warehouse.store", "warehouse.tasks", "warehouse.ledger"},
     "warehouse.transfer": {"warehouse", "warehouse.objects", "warehouse.sql", "warehouse.stages",
                            "warehouse.store", "warehouse.tasks", "warehouse.ledger"},
-    "warehouse.sql": {"warehouse.ledger", "warehouse.store"},
+    "warehouse.sql": {"warehouse.ledger", "warehouse.store", "warehouse.tasks"},
     "warehouse.stages": {"warehouse.ledger", "warehouse.store"},
     "warehouse.tasks": {"warehouse.store"},
     "warehouse.objects": {"warehouse.ledger", "warehouse.store"},

@@ -11,6 +11,9 @@ from warehouse.store.names import UNTRUNCATED
 
 LOGPROBS_MODE = "processed_logprobs"  # of the sampling distribution, not of the raw logits
 MOST_TOP_K, TIES = 64, 16  # largest top_k with stored support; room for ties at its edge
+# Mistral publishes a model twice in one repository; the trainer and merged weights are of this form.
+AS_TRANSFORMERS = {"tokenizer_mode": "hf", "config_format": "hf"}
+OTHER_FORM = "consolidated*"    # files of the other one
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes vLLM makes room for
 
 
@@ -66,7 +69,8 @@ def vllm_options(settings: EngineSettings, on_cpu: bool) -> dict[str, Any]:
     options: dict[str, Any] = {
         "model": settings.model, "dtype": settings.dtype, "max_model_len": settings.max_model_len,
         "max_num_seqs": settings.max_num_seqs, "logprobs_mode": LOGPROBS_MODE, "enable_prefix_caching": True,
-        "revision": settings.revision, "tokenizer_revision": settings.revision,
+        "revision": settings.revision, "tokenizer_revision": settings.revision, **AS_TRANSFORMERS,
+        "load_format": "hf", "ignore_patterns": ["original/**/*", OTHER_FORM],
         "tensor_parallel_size": settings.tensor_parallel_size, "quantization": settings.quantization,
         "max_logprobs": MOST_TOP_K + TIES,
         "generation_config": "vllm",  # ignore a model's own sampling defaults

@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from rollout.engines.engine import OTHER_FORM
 from rollout.engines.factors import Factors
 from warehouse.stages.space import saying_the_disk_is_full
 from warehouse.store.errors import StageError
@@ -128,7 +129,7 @@ def base_folder(model: str, revision: str | None) -> Path:
     else:
         from huggingface_hub import snapshot_download
         folder = Path(snapshot_download(model, revision=revision,
-                                        ignore_patterns=["*.bin", "*.pt", "*.gguf"]))
+                                        ignore_patterns=["*.bin", "*.pt", "*.gguf", OTHER_FORM]))
     if not any(folder.glob("*.safetensors")):
         raise StageError(f"{model} has no safetensors weights to add an adapter to. Sample with "
                          "--serve adapter.")

@@ -23,7 +23,15 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.tokenizers import get_tokenizer
 from vllm.transformers_utils.config import get_config
 
-from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling, vllm_options
+from rollout.engines.engine import (
+    AS_TRANSFORMERS,
+    LOGPROBS_MODE,
+    EngineSettings,
+    Request,
+    Sampled,
+    Sampling,
+    vllm_options,
+)
 from rollout.engines.merged import merged_tensors
 from rollout.engines.stopping import Drawn, after_draw, draw_parameters, likely, next_draw
 from rollout.prompts.prompt_encoder import PromptEncoder
@@ -37,8 +45,9 @@ logging.getLogger("vllm.model_executor.models.registry").disabled = True
 
 
 def load_encoder(model: str) -> PromptEncoder:
-    """The encoder of a model, with vLLM's own choice of its tokenizer."""
-    return PromptEncoder(get_tokenizer(model), get_config(model, trust_remote_code=False).to_dict())
+    """The encoder of a model, as vLLM loads its tokenizer."""
+    config = get_config(model, trust_remote_code=False, config_format="hf")
+    return PromptEncoder(get_tokenizer(model, tokenizer_mode="hf"), config.to_dict())
 
 
 def device_name() -> str:
@@ -51,7 +60,8 @@ def device_name() -> str:
 def why_unknown(model: str, revision: str | None) -> str | None:
     """Why vLLM refuses a model by its config; None if it accepts the model."""
     try:
-        EngineArgs(model=model, revision=revision, tokenizer_revision=revision).create_model_config()
+        EngineArgs(model=model, revision=revision, tokenizer_revision=revision,
+                   **AS_TRANSFORMERS).create_model_config()
     except ValueError as error:
         return _reason(error)
     return None
@@ -128,12 +138,8 @@ class VllmEngine:
 
         The engine gets a few batches ahead, not everything: a waiting request costs its prompt's memory.
         """
-        tokenizer, waiting = self.llm.get_tokenizer(), iter(requests)
+        decode, waiting = PromptEncoder(self.llm.get_tokenizer(), {}).decode, iter(requests)
         inside: dict[int, Request] = {}
-
-        def decode(ids: list[int]) -> str:
-            return tokenizer.decode(ids, skip_special_tokens=True)
-
         while not (over and over()):
             for request in itertools.islice(waiting, self.num_ahead - len(inside)):
                 inside[request.index] = self._add(request, sampling)
@@ -188,7 +194,7 @@ def _start(settings: EngineSettings, more: dict[str, Any], *, second: bool = Tru
         if second and not settings.adapter_rank and not current_platform.is_cpu():
             os.environ[RUNNER] = "1"
     try:
-        if current_platform.is_cpu() and EngineArgs(**options).create_model_config().is_hybrid:
+        if current_platform.is_cpu() and EngineArgs(**options).create_model_config().has_inner_state:
             options["enable_prefix_caching"] = False    # its kernels keep no states in between
         llm = LLM(**options)
         # Some kernels refuse a dtype or a device only when they compute, a prompt or a single token.
@@ -241,7 +247,8 @@ def _drawn(output: Any, sampling: Sampling) -> Drawn:
 
 def _reason(error: Exception) -> str:
     """What an error says, in a line, behind vLLM's module of the model that raised it, if one did."""
-    line = first_line(error).removeprefix("ValueError: ")
+    cause = error.__cause__     # transformers itself says only what needs the module
+    line = first_line(cause if isinstance(cause, ModuleNotFoundError) else error).removeprefix("ValueError: ")
     if isinstance(error, ValidationError):         # its first line only counts the errors
         line = error.errors()[0]["msg"].removeprefix("Value error, ").rstrip(".")
     if "failed to be inspected" in line:        # the reason is only in the logs

@@ -11,6 +11,7 @@ from rollout.prompts.plan import CHAT_TEMPLATE, Plan, prompt_seed
 from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.store.errors import StageError, counted
 from warehouse.store.names import group_id_of, prompt_id_of
+from warehouse.tasks.answers import behind_thoughts
 
 QUESTION = {"role": "user", "content": "?"}  # placeholder for the first turn; its tokens are kept
 Segment = dict[str, Any]                     # start, length, kind
@@ -62,14 +63,19 @@ def next_prompt(parent: dict[str, Any], feedback: str, encoder: PromptEncoder) -
     `verbatim_prefix`: it begins with the parent's exact tokens. The template shows how it writes an answer
     followed by feedback. If it repeats the answer, the text behind the answer is encoded and appended to the
     sampled tokens. If it rewrites earlier turns, for example drops the thoughts, the template's conversation
-    is used. StageError if it changes how the question is written, too.
+    is used; one that refuses thoughts, as that of GPT-OSS, gets the answer. StageError if it changes how the
+    question is written, too.
     """
     said = (parent["prefill"] or "") + parent["completion"]
-    messages = [QUESTION, {"role": "assistant", "content": said}, {"role": "user", "content": feedback}]
-    opening, whole = encoder.render([QUESTION], ask=False), encoder.render(messages, ask=True)
-    rendered = encoder.render([QUESTION], ask=True)
-    kept = next((text for text in (said, said.rstrip(), said.strip())
-                 if whole.startswith(rendered + text)), None)
+    texts: tuple[str, ...] = said, said.rstrip(), said.strip()
+    try:
+        whole = _answered(said, feedback, encoder)
+    except StageError:
+        if (answer := behind_thoughts(said)) == said:
+            raise
+        texts, said, whole = (), answer, _answered(answer, feedback, encoder)
+    opening, rendered = encoder.render([QUESTION], ask=False), encoder.render([QUESTION], ask=True)
+    kept = next((text for text in texts if whole.startswith(rendered + text)), None)
     before = parent["segments"] or [segment(0, len(parent["prompt_ids"]), "task")]
     if kept is not None:
         text = whole[len(rendered + kept):]
@@ -92,6 +98,12 @@ def next_prompt(parent: dict[str, Any], feedback: str, encoder: PromptEncoder) -
     return {"prompt": question + text, "prompt_ids": first + ids, "verbatim_prefix": False,
             "segments": join(clip(before, len(first)),
                              label(text, places, [("policy", said), ("feedback", feedback)]))}
+
+
+def _answered(said: str, feedback: str, encoder: PromptEncoder) -> str:
+    """The conversation as the template writes it."""
+    return encoder.render([QUESTION, {"role": "assistant", "content": said},
+                           {"role": "user", "content": feedback}], ask=True)
 
 
 def label(text: str, places: list[int], contents: list[tuple[str, str]]) -> list[Segment]:

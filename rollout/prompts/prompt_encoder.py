@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from jinja2 import TemplateError
 from rollout.prompts.formats import Messages
 from warehouse.stages.base_model import TOKENIZER_FILES
 from warehouse.store.errors import StageError
+from warehouse.tasks.answers import MARK
 
 LENGTHS = ("max_position_embeddings", "model_max_length", "max_sequence_length", "max_seq_len", "n_positions",
            "seq_length")
@@ -48,10 +50,15 @@ class PromptEncoder:
         known = config.get("text_config") or config
         self.model_length: int = next((known[name] for name in LENGTHS if known.get(name)), UNLIMITED)
 
-    @property
+    @cached_property
     def end_id(self) -> int | None:
-        """The token that ends a turn of the model; None if the tokenizer has none."""
-        return self.tokenizer.eos_token_id
+        """The token that ends a turn of the model: the template's, else the tokenizer's, None without one.
+
+        Gemma's template ends turns with another token than its tokenizer ends texts with.
+        """
+        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "@42@"}]
+        behind = self.encode(self.render(turns, ask=False).partition("@42@")[2])
+        return next(filter(self._is_special, behind), self.tokenizer.eos_token_id)
 
     def reads(self, name: str) -> bool:
         """True if the chat template mentions a variable such as `enable_thinking`."""
@@ -94,8 +101,23 @@ class PromptEncoder:
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         return encoded["input_ids"], [first for first, _ in encoded["offset_mapping"]]
 
+    @cached_property
+    def marks(self) -> dict[int, str]:
+        """Special tokens that tell thoughts from the answer."""
+        return {number: token for token, number in self.tokenizer.get_vocab().items()
+                if token[:1] in "<[" and MARK.fullmatch(token) and self._is_special(number)}
+
+    def _is_special(self, number: int) -> bool:
+        return not self.tokenizer.decode([number], skip_special_tokens=True)
+
     def decode(self, ids: list[int]) -> str:
-        return self.tokenizer.decode(ids, skip_special_tokens=True)
+        """Text of ids, of special tokens only the marks."""
+        pieces, start = list[str](), 0
+        for place in [place for place, number in enumerate(ids) if number in self.marks] + [len(ids)]:
+            pieces += [self.tokenizer.decode(ids[start:place], skip_special_tokens=True),
+                       *(self.marks[number] for number in ids[place:place + 1])]
+            start = place + 1
+        return "".join(pieces)
 
 
 def load_encoder(model: str, revision: str | None) -> PromptEncoder:

@@ -12,8 +12,8 @@ from typing import Any
 
 # Raise VERDICT_VERSION when a completion may get another verdict or reward than before. After any change of
 # code put its new hash here: `python -m score.rewards.verdict_version` prints it, and a test compares both.
-VERDICT_VERSION = "11"
-SEALED_CODE = "8fa091272997f06d"
+VERDICT_VERSION = "12"
+SEALED_CODE = "fd571091d99a139a"
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = [ROOT / "warehouse" / name

@@ -5,6 +5,13 @@ from typing import Any
 from tests.building.runs import completion_row, finish, prompt_row, write_rows
 from warehouse.store.run_folder import Warehouse
 
+# What begins and ends thoughts, and the special tokens in it, by a model that writes so.
+THOUGHTS = {
+    "Qwen3": ("<think>", "</think>"), "Seed-OSS": ("<seed:think>", "</seed:think>"),
+    "Hunyuan 3": ("<think:6124c78e>", "</think:6124c78e>"), "MiniMax M3": ("<mm:think>", "</mm:think>"),
+    "Ministral 3": ("[THINK]", "[/THINK]"), "Command A": ("<|START_THINKING|>", "<|END_THINKING|>"),
+    "Gemma 4": ("<|channel>thought\n", "<channel|>"),
+    "GPT-OSS": ("<|channel|>analysis<|message|>", "<|start|>assistant<|channel|>final<|message|>")}
 FLIP = "import numpy as np\n\ndef transform(grid):\n    return np.fliplr(grid)\n"
 SAME = "def transform(grid):\n    return grid\n"
 

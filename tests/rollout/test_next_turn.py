@@ -7,6 +7,7 @@ import pytest
 from rollout.prompts.next_turn import label, next_prompt
 from rollout.prompts.prompt_encoder import PromptEncoder
 from tests.building.runs import STARTER
+from tests.building.texts import THOUGHTS
 from warehouse.store.errors import StageError
 
 QUESTION, ANSWER, FEEDBACK = "In\n12\nOut\n21\n", "```python\ng = 1\n```", "Wrong: expected\n21"
@@ -78,6 +79,22 @@ def test_a_template_that_forgets_thoughts_gives_another_conversation_and_the_row
     assert kept["verbatim_prefix"] and not forgotten["verbatim_prefix"]
     assert forgotten["prompt"] == kept["prompt"] and forgotten["prompt_ids"] == kept["prompt_ids"]
     assert "".join(pieces(encoder, forgotten)) == forgotten["prompt"]
+
+
+def test_a_template_that_refuses_thoughts_gets_the_answer(encoder: PromptEncoder) -> None:
+    """As that of GPT-OSS."""
+    start, end = THOUGHTS["GPT-OSS"]
+    encoder.tokenizer.chat_template = (
+        "{% for m in messages %}"
+        "{% if '<|channel|>' in m['content'] %}{{ raise_exception('tags') }}{% endif %}"
+        "<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+    kept = next_prompt(parent_of(encoder, ANSWER), FEEDBACK, encoder)
+    answered = next_prompt(parent_of(encoder, f"{start}hm{end}{ANSWER}"), FEEDBACK, encoder)
+    assert kept["verbatim_prefix"] and not answered["verbatim_prefix"]
+    assert answered["prompt"] == kept["prompt"] and answered["prompt_ids"] == kept["prompt_ids"]
+    with pytest.raises(StageError, match="tags"):
+        next_prompt(parent_of(encoder, "<|channel|>commentary"), FEEDBACK, encoder)
 
 
 def test_a_template_that_rewrites_the_question_is_refused(encoder: PromptEncoder) -> None:

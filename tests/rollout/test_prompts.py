@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import PreTrainedTokenizerFast
+from transformers import AddedToken, PreTrainedTokenizerFast
 
 from rollout.options import RolloutOptions
 from rollout.prompts.formats import COLOR_NAMES, FORMATS, find_format, grid_encoder, own_messages
@@ -20,6 +20,7 @@ from rollout.prompts.prompt_encoder import PromptEncoder
 from rollout.settings import format_options
 from tests.building.runs import STARTER, TURN
 from tests.building.scripted import ScriptedEncoder
+from tests.building.texts import THOUGHTS
 from warehouse.store.errors import StageError
 from warehouse.tasks.augmentation import augment
 from warehouse.tasks.task_files import grid_task
@@ -174,3 +175,26 @@ def test_format_options_are_told_apart_from_those_of_the_template() -> None:
     options = SimpleNamespace(prompt_format="chat", format_options=given)
     own, switches = format_options(options)
     assert own["encoder"] == "names" and switches == {"enable_thinking": False, "effort": "low"}
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize(("start", "end"), THOUGHTS.values(), ids=THOUGHTS)
+def test_marks_of_thoughts_stay_in_the_text_although_they_are_special_tokens(start: str, end: str,
+                                                                             special: bool) -> None:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(STARTER)
+    tokens = re.findall(r"<.+?>|\[.+?\]", start + end)
+    tokenizer.add_tokens([AddedToken(token, special=special) for token in tokens], special_tokens=special)
+    encoder = PromptEncoder(tokenizer, {})
+    text = f"{start}grid = 1{end}```python\ngrid\n```"
+    ids = encoder.encode(f"{text}<|im_end|>")
+    assert encoder.decode(ids) == text and encoder.decode(ids[:3]) == text[:len(encoder.decode(ids[:3]))]
+    assert encoder.decode(encoder.encode("<|im_end|>grid")) == "grid" and encoder.decode([]) == ""
+
+
+@pytest.mark.parametrize(("behind", "end"), [
+    ("<|im_end|>\n", "<|im_end|>"), (" \n", "<|endoftext|>"), ("", "<|endoftext|>")])
+def test_a_turn_ends_with_the_templates_token_else_with_the_tokenizers(behind: str, end: str) -> None:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(STARTER, eos_token="<|endoftext|>")    # as Gemma's
+    tokenizer.chat_template = ("{% for turn in messages %}<|im_start|>{{ turn.role }}\n{{ turn.content }}"
+                               f"{behind}{{% endfor %}}")
+    assert PromptEncoder(tokenizer, {}).end_id == tokenizer.convert_tokens_to_ids(end)

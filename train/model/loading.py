@@ -88,7 +88,7 @@ def experts_of(model: nn.Module) -> set[str]:
     """Names of parameters that hold matrices of all experts: [E, out, in], or [E, in, out]."""
     of_text = text_parameters(model)
     return {name for name, parameter in model.named_parameters()
-            if parameter.dim() == 3 and "conv" not in name and parameter in of_text}
+            if parameter.dim() == 3 and ("expert" in name or "moe" in name) and parameter in of_text}
 
 
 def _not_adaptable(model: nn.Module) -> set[str]:

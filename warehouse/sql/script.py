@@ -10,6 +10,7 @@ from warehouse.sql.inventory import Inventory
 from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.run_folder import Warehouse
+from warehouse.tasks.answers import END_OF_THOUGHTS, START_OF_THOUGHTS
 
 MEASURE_FILES = ("macros.sql", "measures.sql")
 VIEW_FILES = ("views.sql", "settings.sql", "adjusted.sql", "alarms.sql", "forensics.sql", "paired.sql",
@@ -48,9 +49,10 @@ def definitions(views: Sequence[str] = VIEW_FILES) -> str:
 
 
 def shipped(*names: str) -> str:
-    """Files of SQL that come with Rollhouse, concatenated."""
+    """Files of SQL that come with Rollhouse, concatenated, with the patterns by which answers are found."""
     folder = files("warehouse.sql.texts")
-    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
+    text = "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
+    return text.replace("{START}", START_OF_THOUGHTS).replace("{END}", END_OF_THOUGHTS)
 
 
 def keep_script(warehouse: Warehouse, text: str) -> None:

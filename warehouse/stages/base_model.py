@@ -47,6 +47,9 @@ def find_model(model: str, run: Path, *, new: bool = False) -> BaseModel:
                          "Give the folder that `save_pretrained` wrote.")
     if new:
         _check_documents(folder)
+        if not revision and (twice := next(folder.glob("consolidated*.safetensors"), None)):
+            raise StageError(f"{twice} holds weights a second time, in Mistral's own form, and vLLM would "
+                             "load both. Remove it, or give the id of the model on the hub.")
     if not (files := [folder / name for name in TOKENIZER_FILES if (folder / name).exists()]):
         raise _no_tokenizer(folder)
     tokenizer = _hash(files)

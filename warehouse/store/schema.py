@@ -95,7 +95,7 @@ PROMPTS = (
 COMPLETIONS = (
     *KEYS,
     Column("group_id", TEXT, "The group; joins with prompts by iteration, purpose and group_id."),
-    Column("completion", TEXT, "The completion as text, special tokens left out."),
+    Column("completion", TEXT, "The completion as text, without special tokens but those around thoughts."),
     Column("completion_ids", TOKEN_IDS, "Token ids as sampled, the end token included."),
     Column("behaviour_logprobs", LOGPROBS,
            "Log probability in nats of each sampled token under the distribution it was drawn from, "

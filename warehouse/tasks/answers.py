@@ -6,15 +6,22 @@ import re
 # each would start another search through the rest of the text.
 CODE_BLOCK = re.compile(r"```python(?![A-Za-z0-9_])[ \t]*+\r?+\n?+(.*?)```", re.DOTALL)
 BOX = re.compile(r"\\(?:boxed|fbox)\s*+\{")
-# What models write where their thoughts end.
-ENDS_OF_THOUGHTS = "</think>", "</seed:think>", "[/THINK]"
+# What models write where thoughts begin and end, for `re` and DuckDB. The last two of each are of Gemma 4 and
+# GPT-OSS. A text of GPT-OSS without thoughts begins with their end.
+THINK = r"(?:\w+:)?think(?::\w+)?"
+START_OF_THOUGHTS = (rf"<{THINK}>|\[THINK\]|<\|START_THINKING\|>|<\|channel>thought"
+                     r"|<\|channel\|>analysis<\|message\|>")
+END_OF_THOUGHTS = (rf"</{THINK}>|\[/THINK\]|<\|END_THINKING\|>|<channel\|>"
+                   r"|(?:^|<\|start\|>assistant)<\|channel\|>final<\|message\|>")
+# The tokens of these, which the text of a completion has even if they are special ones.
+MARK = re.compile(rf"</?{THINK}>|\[/?THINK\]|<\|(?:START|END)_THINKING\|>|<\|channel>|<channel\|>"
+                  r"|<\|(?:start|channel|message)\|>")
 
 
 def behind_thoughts(text: str) -> str:
     """What stands behind closed thoughts; all of a text without them."""
-    for end in ENDS_OF_THOUGHTS:
-        text = text.rpartition(end)[2]
-    return text
+    ends = [match.end() for match in re.finditer(END_OF_THOUGHTS, text)]
+    return text[ends[-1]:] if ends else text
 
 
 def first_code_block(text: str) -> str | None:

@@ -22,6 +22,7 @@ from score.tasks.graded import boxed_or_end
 from score.tasks.kinds import KINDS, load_task
 from score.tasks.measures import Answer, Measures
 from score.tasks.script import is_expected
+from tests.building.texts import THOUGHTS
 from warehouse.store.errors import StageError
 from warehouse.tasks.answers import first_code_block
 from warehouse.tasks.task_files import KINDS as IMPORTED
@@ -320,9 +321,9 @@ def test_a_right_text_is_right_in_any_wording_and_another_is_not(answer, wording
     assert not is_same(given_answer(task, wording.format(f"{answer} x")), answer, task)
 
 
-@pytest.mark.parametrize("end", ["</think>", "</seed:think>", "[/THINK]"])
-def test_the_answer_stands_behind_the_thoughts_not_in_them(end):
-    thoughts = f"a long thought {'and on ' * 20000}: ```python\ndraft\n``` or \\boxed{{1}}, no"
+@pytest.mark.parametrize(("start", "end"), THOUGHTS.values(), ids=THOUGHTS)
+def test_the_answer_stands_behind_the_thoughts_not_in_them(start, end):
+    thoughts = f"{start}a long thought {'and on ' * 20000}: ```python\ndraft\n``` or \\boxed{{1}}, no"
     assert first_code_block(f"{thoughts}{end}\n```python\nanswer\n```\n```python\nusage\n```") == "answer\n"
     assert boxed_or_end(f"{thoughts}{end} 3/4") == " 3/4"
     assert first_code_block(f"{thoughts}{end} I do not know") is None

@@ -64,8 +64,17 @@ def test_adapters_on_experts_are_trained_and_merged_and_all_linear_leaves_expert
     assert kept_by_rounding(tmp_path / "model", tmp_path / "saved", "float32") == pytest.approx(1, abs=1e-3)
 
 
+def test_an_adapter_on_a_router_is_trained_and_merged(tmp_path):
+    make_model("qwen3_moe", tmp_path / "model")
+    policy = open_policy(tmp_path / "model", "lora", "gate.weight")
+    assert all(".mlp.gate.lora_" in name for name in policy.trainable()) and gradient_error(policy) < 1e-5
+    assert saved_error(tmp_path / "model", tmp_path / "saved", "gate.weight") < 1e-4
+    assert kept_by_rounding(tmp_path / "model", tmp_path / "saved", "float32") == pytest.approx(1, abs=1e-3)
+
+
 @pytest.mark.parametrize(("name", "targets", "sentence"), [
     ("llama", "all-linear,experts", "targets all-linear,experts: It has no experts"),
+    ("recurrent_gemma", "all-linear,experts", "It has no experts"),    # but other weights of three dimensions
     ("deepseek_v3", "q_b_proj,gate_proj,up_proj,down_proj", "PEFT takes (down|gate|up)_proj for the experts"),
     ("deepseek_v3", "q_b_proj,down_projection", "It has no down_projection")])
 def test_targets_that_would_be_others_are_refused(name, targets, sentence, tmp_path):

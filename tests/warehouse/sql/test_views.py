@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.building.runs import back_before, begin, score_again, write_manifest_again
+from tests.building.texts import THOUGHTS, add_rollout
 from tests.building.weather import SCORER, Weather, build_run, empty_run, write_iteration
 from train.inputs.inputs import scorer_to_train
 from warehouse.ledger.refusals import Refusal
@@ -25,6 +26,7 @@ from warehouse.sql.inventory import take_inventory
 from warehouse.sql.script import definitions
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.tasks.answers import behind_thoughts
 
 
 @pytest.fixture(scope="module")
@@ -418,3 +420,16 @@ def scanned_files(connection: duckdb.DuckDBPyConnection, query: str) -> list[str
 def test_a_run_whose_path_has_a_line_break_is_asked_like_any_other(tmp_path: Path) -> None:
     run = build_run(tmp_path / "a\nSELEC b" / "run", iterations=1, evals=(), num_tasks=2, group_size=2)
     assert rows_of(connect(run), "SELECT count(*) AS n FROM samples") == [{"n": 4}]
+
+
+def test_thoughts_are_read_apart_from_the_answer_that_is_scored(tmp_path: Path) -> None:
+    run = empty_run(tmp_path / "run")
+    texts = [f"{start} so\n2{end}\n\nan answer" for start, end in THOUGHTS.values()] + [
+        "so 2</think>done", "<think></think>x </think> y", "<|channel|>final<|message|>y", "<think>cut off",
+        "plain"]
+    add_rollout(run, [("a", text) for text in texts])
+    with connect(run) as connection:
+        found = connection.execute("SELECT thoughts, answer FROM answers ORDER BY sample_index").fetchall()
+    assert found == [("so\n2", "an answer")] * len(THOUGHTS) + [
+        ("so 2", "done"), ("</think>x", "y"), ("", "y"), (None, "<think>cut off"), (None, "plain")]
+    assert [answer for _, answer in found] == [behind_thoughts(text).strip() for text in texts]

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 from unittest.mock import Mock
@@ -15,11 +17,12 @@ import rollout.doctor
 import train.doctor
 from benchmarks.model_checks import VOCABULARY, make_model
 from benchmarks.model_families import FAMILIES
-from rollout.engines.engine import EngineSettings
+from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 from rollout.engines.environment import on_cpu
+from rollout.prompts.prompt_encoder import load_encoder
 from warehouse.cli import cli
 from warehouse.start import DATA, doctor
-from warehouse.start.finding import SAID, Finding
+from warehouse.start.finding import ADAPTER, SAID, Finding
 from warehouse.store.errors import StageError
 
 STARTER = DATA / "starter"
@@ -92,6 +95,21 @@ def test_init_says_what_the_engine_does_not_know(tmp_path: Path) -> None:
     assert any(line.startswith("rollout: vLLM cannot serve it") for line in lines)
 
 
+def test_a_model_in_mistrals_own_form_too_is_read_in_that_of_transformers(tmp_path: Path) -> None:
+    """As Mistral publishes its models; vLLM by itself takes its tokenizer, which renders no prompt here."""
+    from rollout.engines import vllm_engine
+    model = model_with(tmp_path / "model")
+    shutil.copy(str(files("mistral_common") / "data" / "tekken_240911.json"), model / "tekken.json")
+    (model / "params.json").write_text("{}")
+    shutil.copy(model / "model.safetensors", model / "consolidated.safetensors")
+    encoder = vllm_engine.load_encoder(str(model))
+    assert encoder([{"role": "user", "content": "hi"}], "")[1] == load_encoder(str(STARTER), None)(
+        [{"role": "user", "content": "hi"}], "")[1]
+    assert vllm_engine.why_unknown(str(model), None) is None
+    result = invoke("init", tmp_path / "run", "--model", model, "--tasks", "synthetic:2")
+    assert result.exit_code == 1 and "holds weights a second time, in Mistral's own form" in result.output
+
+
 def full_size(family: str, folder: Path) -> Path:
     """The config of a model as large as published ones, with the starter's tokenizer and no weights."""
     make_model("llama", folder)
@@ -104,6 +122,8 @@ def full_size(family: str, folder: Path) -> Path:
 @pytest.mark.parametrize(("family", "reason", "way_out"), [
     ("lfm2", None, ""), pytest.param("deepseek_v3", None, "", marks=pytest.mark.slow("two minutes")),
     ("nemotron_h", "fused_moe.config: NotImplementedError: is_act_and_mul=False", "`rollout --endpoint URL`"),
+    pytest.param("zaya", "its logprobs of sampled tokens and of the same tokens in a prompt are",
+                 "`rollout --endpoint URL`", marks=pytest.mark.slow("an engine for each dtype")),
     ("qwen3_next", "vLLM does not serve it with --dtype float32 or float16: vllm.model_executor.layers.mamba."
      "ops.cpu.gdn_attention: AssertionError: CPU GDN attention requires BF16.", "Give --dtype bfloat16"),
     ("mixtral", "vLLM does not serve an adapter of it: vllm.model_executor.layers.fused_moe",
@@ -115,7 +135,7 @@ def test_a_copy_shows_in_which_dtypes_the_engine_samples_what_is_trained(
         monkeypatch.setattr(rollout.doctor, "FURTHEST", {"bfloat16": rollout.doctor.FURTHEST["bfloat16"]})
     found = dict(doctor.examine_model(str(full_size(family, tmp_path))))
     sampling = found["rollout"]
-    assert found["train"].able and sampling.able == (family != "nemotron_h")
+    assert found["train"].able and sampling.able == ("--endpoint" not in way_out)
     if reason:
         [line] = [line for line in sampling.lines if reason in line]
         assert way_out in line
@@ -130,7 +150,8 @@ def test_a_class_that_cannot_be_imported_is_said_with_its_reason(monkeypatch: py
 
     class Lacking:
         def load_model_cls(self) -> None:
-            raise ModuleNotFoundError("No module named 'torchvision'")
+            lacking = ModuleNotFoundError("No module named 'torchvision'")
+            raise ImportError("Could not import module 'OddProcessor'. Are ..?") from lacking
 
     def refuse(**_: Any) -> None:       # as a config does
         def check(_: Any) -> None:
@@ -142,23 +163,46 @@ def test_a_class_that_cannot_be_imported_is_said_with_its_reason(monkeypatch: py
         "ModuleNotFoundError: No module named 'torchvision'")
 
 
-def test_an_engine_that_computes_something_else_is_refused(monkeypatch: pytest.MonkeyPatch,
-                                                           tmp_path: Path) -> None:
+@pytest.mark.parametrize(("prompt", "sampled", "sentence"), [
+    (-1.3, -1.3, None), (-1.0, -1.0, "vLLM and `train` are 0.3 nats apart"),
+    (-1.3, -1.0, "its logprobs of sampled tokens and of the same tokens in a prompt are 0.3 nats apart")])
+def test_an_engine_that_computes_something_else_is_refused(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, prompt: float, sampled: float,
+        sentence: str | None) -> None:
     from rollout.engines import vllm_engine
 
-    class Wrong:
+    class Scripted:
         def __init__(self, settings: Any) -> None: ...
 
         def prompt_logprobs(self, ids: list[int]) -> list[float]:
-            return [-1.0] * (len(ids) - 1)
-    monkeypatch.setattr(vllm_engine, "VllmEngine", Wrong)
-    (tmp_path / SAID).write_text(json.dumps([[0, 1, 2], [-1.2, -1.4]]))
+            return [prompt] * (len(ids) - 1)
+
+        def sample(self, requests: list[Request], sampling: Sampling) -> Iterator[Sampled | None]:
+            yield None
+            for request in requests:
+                yield Sampled(request.index, [1, 2], [sampled] * 2, "", "length")
+    monkeypatch.setattr(vllm_engine, "VllmEngine", Scripted)
+    (tmp_path / SAID).write_text(json.dumps([[0, 1, 2], [-1.3, -1.3]]))
     found = rollout.doctor.examine_model(str(STARTER), None, tmp_path)
-    assert not found.able and "0.3 nats apart" in found.lines[-1]
+    assert found.able == (sentence is None) and (sentence or "is sampled") in found.lines[-1]
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_an_adapter_that_can_only_be_served_or_not_even_that_is_said(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, served: bool) -> None:
+    train.doctor.examine_model(str(STARTER), None, tmp_path)
+    config = tmp_path / ADAPTER / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "use_dora": True}))
+    monkeypatch.setattr(rollout.doctor, "_gap", lambda _copy, _dtype, adapter=None: (
+        "it has none" if adapter and not served else 0.0))
+    lines = rollout.doctor.examine_model(str(STARTER), None, tmp_path).lines
+    reason = "no adapter of it can be merged: it has use_dora = True and cannot simply be added to its base"
+    assert f"{reason}. Give --serve adapter" in lines[-2:]
+    assert served or lines[-1] == "vLLM does not serve an adapter of it: it has none. Train with --full"
 
 
 @pytest.mark.skipif(not on_cpu(), reason="of the engine for CPUs")
-@pytest.mark.parametrize(("family", "cached"), [("llama", True), ("zamba2", False)])
+@pytest.mark.parametrize(("family", "cached"), [("llama", True), ("zamba2", False), ("mamba2", False)])
 def test_prefixes_of_recurrent_models_are_not_cached_on_a_cpu(family: str, cached: bool, tmp_path: Path,
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     """Where they were, a prompt longer than a block of the cache ended in an IndexError."""

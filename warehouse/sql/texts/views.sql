@@ -89,6 +89,15 @@ WHERE purpose = 'train' AND n > 0
       AND NOT EXISTS (FROM line WHERE iteration > rolled_back_to AND iteration < policy_version)
 GROUP BY task_id;
 
+CREATE OR REPLACE VIEW answers AS
+-- As the scorer finds an answer: behind the last end of thoughts (warehouse/tasks/answers.py).
+SELECT iteration, purpose, task_id, sample_index, CASE WHEN found THEN trim(parts.thoughts, E' \n') END AS thoughts,
+       CASE WHEN found THEN trim(parts.answer, E' \n') ELSE completion END AS answer
+FROM (SELECT *, regexp_matches(completion, '{END}') AS found,
+             regexp_extract(completion, '(?s)^\s*(?:{START})?(.*)(?:{END})(.*)$',
+                            ['thoughts', 'answer']) AS parts
+      FROM completions);
+
 CREATE OR REPLACE VIEW reward_parts AS
 WITH parts AS (
     SELECT iteration, purpose, task_id, sample_index, scorer, reward, reward_parts AS document,
