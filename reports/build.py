@@ -66,7 +66,9 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     alarms = raised_alarms(connection, since=since)
     story = "".join(f"<p>{escape(line)}</p>" for line in story_lines(warehouse, connection, alarms))
     spent = "".join(f"<p>{escape(line)}</p>" for line in cost_lines(warehouse, connection))
-    body = [f'<div class="story">{story}</div>', _navigation(), tiles(headline(connection, stats)), spent]
+    places = "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>'
+                     for name in (*(title for title, _ in SECTIONS), "Numbers"))
+    body = [f'<div class="story">{story}</div><nav>{places}</nav>', tiles(headline(connection, stats)), spent]
     if stats:
         advice = advise(warehouse, connection, alarms).lines
         body.append(alarm_notice(alarms, advice, judged_lines(connection, since), went_back(warehouse.state)))
@@ -75,7 +77,10 @@ def build_report(run: Path, output: Path | None = None) -> Path:
         blocks = "".join(figure_block(figure, charts[figure.name]) for figure in group)
         body.append(f'<h2 id="{_anchor(title)}">{escape(title)}</h2><div class="figures">{blocks}</div>')
     if gains := rows_of(connection, HELDOUT_SQL):
-        body.append(f"<h2>Held-out tasks with the largest gain</h2>{heldout_table(gains)}")
+        cells = [[row["task_id"], row["purpose"], f"{row['first_rate']:.2f}", f"{row['last_rate']:.2f}",
+                  f"{row['gain']:+.2f}"] for row in gains]
+        body.append("<h2>Held-out tasks with the largest gain</h2>"
+                    + table(["task", "evaluation", "first", "last", "gain"], cells))
     body.append(f'<h2 id="numbers">Numbers</h2>{stats_table(stats)}')
     data = {"figures": {name: chart.hover for name, chart in charts.items() if chart}}
     subtitle = f"base {warehouse.base_name} · run {warehouse.run_id[:8]} · {warehouse.root}"
@@ -123,13 +128,6 @@ def change(stats: Sequence[dict[str, Any]], name: str) -> str:
     return " → ".join("-" if share is None else f"{share:.2f}" for share in shares)
 
 
-def heldout_table(gains: Sequence[dict[str, Any]]) -> str:
-    """Tasks with their share of right completions in the first evaluation and the last."""
-    return table(["task", "evaluation", "first", "last", "gain"],
-                 [[row["task_id"], row["purpose"], f"{row['first_rate']:.2f}", f"{row['last_rate']:.2f}",
-                   f"{row['gain']:+.2f}"] for row in gains])
-
-
 def stats_table(stats: Sequence[dict[str, Any]]) -> str:
     """Every iteration and evaluation as a table."""
     names = {"iteration": "iteration", "purpose": "purpose", "policy_version": "policy", "num_tasks": "tasks",
@@ -144,11 +142,6 @@ def stats_table(stats: Sequence[dict[str, Any]]) -> str:
     shown = table(list(names.values()), rows[-MOST_NUMBERS:])
     return shown if len(rows) <= MOST_NUMBERS else (
         f'<p class="quiet">The last {MOST_NUMBERS} of {len(rows):,} rows.</p>{shown}')
-
-
-def _navigation() -> str:
-    names = [*(title for title, _ in SECTIONS), "Numbers"]
-    return "<nav>" + "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>' for name in names) + "</nav>"
 
 
 def _anchor(title: str) -> str:

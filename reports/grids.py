@@ -23,7 +23,7 @@ class GridSheet:
         cells = tuple(tuple(row) for row in grid)  # type: ignore[attr-defined]
         name = self._ids.setdefault(cells, f"g{len(self._ids)}")
         height, width = len(cells), len(cells[0])
-        size = cell_size(height, width, longest)
+        size = max(3, min(16, longest // max(height, width)))       # pixels per cell
         marks = difference_marks(cells, wrong) if wrong is not None and is_grid(wrong) else ""
         return (f'<svg class="arc" viewBox="0 0 {width} {height}" width="{width * size}" '
                 f'height="{height * size}"><use href="#{name}"/>{marks}</svg>')
@@ -32,11 +32,6 @@ class GridSheet:
         """Definitions of all grids drawn, for one hidden <svg> of the page."""
         return "".join(f'<symbol id="{name}" viewBox="0 0 {len(cells[0])} {len(cells)}">{cell_paths(cells)}'
                        '</symbol>' for cells, name in self._ids.items())
-
-
-def cell_size(height: int, width: int, longest: int) -> int:
-    """Pixels per cell so that the longer side fits `longest`."""
-    return max(3, min(16, longest // max(height, width)))
 
 
 def cell_paths(cells: Grid) -> str:

@@ -23,10 +23,6 @@ def carry_rule(text: str) -> tuple[float, str]:
     return amount, unit
 
 
-def split_addresses(text: str | None) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(url.rstrip("/") for url in (text or "").split(",") if url))
-
-
 @dataclass(frozen=True)
 class RolloutOptions:
     """Every option of `rollout`; a rollout records those that are stored."""
@@ -96,7 +92,8 @@ class RolloutOptions:
 
     endpoint: tuple[str, ...] = option(
         (), "Sample from these running vLLM servers instead of starting an engine. Also set by the variable "
-        "ROLLOUT_ENDPOINT.", parse=split_addresses, metavar="URL[,URL..]",
+        "ROLLOUT_ENDPOINT.", metavar="URL[,URL..]", parse=lambda text: tuple(dict.fromkeys(
+            url.rstrip("/") for url in (text or "").split(",") if url)),
         envvar="ROLLOUT_ENDPOINT", stored=False, group="Running servers, and models behind an API")
     model: str | None = option(
         None, "Sample this model through the OpenAI-compatible API at --endpoint; needs --eval or --distil.",

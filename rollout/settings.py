@@ -11,6 +11,7 @@ from rollout.prompts.formats import find_format
 from warehouse.fields import stored_values
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
+from warehouse.store.json_files import option_value
 from warehouse.store.names import check_name, turn_of
 from warehouse.store.run_folder import Warehouse
 
@@ -123,15 +124,8 @@ def format_options(options: RolloutOptions) -> tuple[dict[str, str], dict[str, A
             raise StageError(f"--format-option {name} has no value. Write --format-option {name}=VALUE.")
     given, chosen = {name: value for name, _, value in pairs}, find_format(options.prompt_format)
     own = {name: value for name, value in given.items() if name in chosen.options}
-    return chosen.with_options(own), {name: _read_json(value) for name, value in given.items()
+    return chosen.with_options(own), {name: option_value(value) for name, value in given.items()
                                       if name not in chosen.options}
-
-
-def _read_json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def stage_settings(warehouse: Warehouse, options: RolloutOptions, purpose: str,

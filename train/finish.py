@@ -51,7 +51,10 @@ def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[d
         for table, rows in (("train_samples", [_sample(group, row, inputs) for group in batch
                                                for row in group.rows]),
                             ("train_tokens", token_rows(batch, inputs)),
-                            ("train_steps", step_rows(steps, inputs))):
+                            ("train_steps", [{
+                                **step, "iteration": iteration, "policy_version": iteration,
+                                "extra": json.dumps({key: step.get(key) for key in STEP_EXTRA})}
+                                for step in steps])):
             columns = pa.Table.from_pylist(rows, schema=arrow_schema(table))
             warehouse.write_part(table, 0, columns, iteration=iteration)
     written = commit_policy(warehouse, learner, inputs, facts, *saved.result())
@@ -117,13 +120,6 @@ def token_rows(batch: list[RowGroup], inputs: Inputs) -> list[dict[str, Any]]:
             for group in batch for row in group.rows
             if row.step is not None and not row.drop_reason and len(row.log_drift)
             and not row.log_drift.isnan().any()]
-
-
-def step_rows(steps: list[dict[str, Any]], inputs: Inputs) -> list[dict[str, Any]]:
-    """Rows of `train_steps`; metrics without a column go into `extra`."""
-    own = {"iteration": inputs.iteration, "policy_version": inputs.iteration}
-    return [{**step, **own, "extra": json.dumps({key: step.get(key) for key in STEP_EXTRA})}
-            for step in steps]
 
 
 def _sample(group: RowGroup, row: Row, inputs: Inputs) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from warehouse.sources.named import option_value
 from warehouse.sources.wording import ask
 from warehouse.store.errors import StageError
+from warehouse.store.json_files import option_value
 
 INSTALL = "pip install 'rollhouse[reasoning-gym]', then pip install --no-deps reasoning-gym==0.1.25"
 GENERATORS = runpy.run_path(str(Path(__file__).parents[1] / "graders" / "gym_generators.py"))["GENERATORS"]

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
-from warehouse.sources.named import option_value
 from warehouse.store.errors import StageError
+from warehouse.store.json_files import option_value
 
 INSTALL = "pip install 'rollhouse[verifiers]'"
 

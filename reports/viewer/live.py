@@ -47,7 +47,8 @@ def progress(warehouse: Warehouse, stage: Stage) -> dict[str, Any]:
         files = stage.written()
         done, tokens = map(sum, zip(*(rows_and_tokens(file, *_state(file)) for file in files), strict=True)
                            ) if files else (0, 0)
-        planned = planned_rows(warehouse, keys["iteration"], keys["purpose"])
+        planned = sum(sum_of(part, *_state(part)) for part in warehouse.parts(
+            "prompts", iteration=keys["iteration"], purpose=keys["purpose"]))       # 0 without a plan yet
         facts |= {"rows": f"{done:,} of {planned:,} completions" if planned else f"{done:,} completions",
                   "share": round(100 * min(done / planned, 1)) if planned else None}
         if began and newest and newest > began and tokens:
@@ -57,12 +58,6 @@ def progress(warehouse: Warehouse, stage: Stage) -> dict[str, Any]:
         ended = ": it may have ended" if age > QUIET else ""
         facts["last"] = f"last write {duration(age)} ago{ended}"
     return facts
-
-
-def planned_rows(warehouse: Warehouse, iteration: int, purpose: str) -> int:
-    """The number of completions in a rollout's plan; 0 if there is no plan yet."""
-    parts = warehouse.parts("prompts", iteration=iteration, purpose=purpose)
-    return sum(sum_of(part, *_state(part)) for part in parts)
 
 
 def _state(path: Path) -> tuple[int, int]:

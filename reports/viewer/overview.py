@@ -7,16 +7,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from reports.build import (
-    EVENTS_SQL,
-    FIGURES,
-    SECTIONS,
-    STATS_SQL,
-    change,
-    draw_figure,
-    headline,
-    stats_table,
-)
+from reports.build import EVENTS_SQL, FIGURES, SECTIONS, STATS_SQL, change, draw_figure, headline, stats_table
 from reports.compare import comparison, open_comparable
 from reports.drawing import Chart
 from reports.page import alarm_notice, figure_block, tiles

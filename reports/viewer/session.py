@@ -144,7 +144,9 @@ class Session:
             self._view = None
             raise StageError(f"{self.path} is gone: it was moved or removed. Put it back, or serve the "
                              "folder that it is in now.")
-        version = version_of(self._view.warehouse if self._view else open_warehouse(self.root))
+        warehouse = self._view.warehouse if self._view else open_warehouse(self.root)
+        config = warehouse.root / "config.toml"
+        version = f"{warehouse.state.head}-{config.stat().st_mtime_ns if config.exists() else 0}"
         if self._view is None or self._view.version != version:
             self._view = open_view(self.root, version)
         took = time.monotonic() - started
@@ -159,9 +161,3 @@ def open_view(root: Path, version: str) -> View:
     connection = connect(warehouse, inventory=inventory)
     lock(connection, warehouse.root, memory_mib=MEMORY_MIB)
     return View(warehouse, inventory, connection, version, {}, defaultdict(threading.Lock))
-
-
-def version_of(warehouse: Warehouse) -> str:
-    """A string that changes whenever the log or config.toml does."""
-    config = warehouse.root / "config.toml"
-    return f"{warehouse.state.head}-{config.stat().st_mtime_ns if config.exists() else 0}"

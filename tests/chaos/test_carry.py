@@ -50,7 +50,7 @@ def completions(run: Warehouse) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("every", [
-    29, pytest.param(1, marks=pytest.mark.slow("some two hundred rollouts are killed and finished"))])
+    43, pytest.param(1, marks=pytest.mark.slow("some two hundred rollouts are killed and finished"))])
 @pytest.mark.parametrize("iteration", range(len(RULES)))
 def test_killed_anywhere_a_run_has_every_group_once(tmp_path: Path, iteration: int, every: int) -> None:
     whole = small_run(tmp_path / "whole", num_tasks=7)

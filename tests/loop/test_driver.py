@@ -456,7 +456,9 @@ def wait_for(true: Callable[[], object]) -> None:
     raise AssertionError("it did not happen within half a minute")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *(
+    pytest.param(number, marks=pytest.mark.slow("one handler is set for every signal"))
+    for number in (signal.SIGINT, signal.SIGHUP))])
 def test_told_to_stop_it_leaves_nothing_running_and_says_how_to_go_on(tmp_path: Path,
                                                                       number: signal.Signals) -> None:
     with started(tmp_path) as process:

@@ -8,10 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from rollout.cli import rollout
+from score.cli import score
 from tests.building.engine import OFF_BY, ON_GPU, needs_same_rows
 from tests.building.vllm_server import KEY, READY
+from train.cli import train
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 ROOT = Path(__file__).parents[2]
@@ -167,12 +172,17 @@ def test_a_complete_loop_run_again_changes_nothing_even_after_it_was_moved(
 @pytest.mark.engine
 def test_mistakes_of_order_are_one_sentence(looped: tuple[Warehouse, str]) -> None:
     warehouse, _ = looped
-    for words, sentence in [
-        (("score", warehouse.root, "--iteration", 2), "Iteration 2 has no complete rollout"),
-        (("train", warehouse.root, "--iteration", 2), "Iteration 2 has no complete"),
-        (("rollout", warehouse.root, "--iteration", 4), "policy 4, which does not exist yet"),
-        (("rollout", warehouse.root, "--iteration", 1, "--group-size", 4), "group_size = 8, now it is 4"),
-        (("rollout", warehouse.root / "policies"), "is not a run folder"),
+    for stage, words, sentence in [
+        (score, ("--iteration", "2"), "Iteration 2 has no complete rollout"),
+        (train, ("--iteration", "2"), "Iteration 2 has no complete"),
+        (rollout, ("--iteration", "4"), "policy 4, which does not exist yet"),
+        (rollout, ("--iteration", "1", "--group-size", "4"), "group_size = 8, now it is 4"),
     ]:
-        error = command(*words, code=1)
-        assert error.startswith("Error: ") and sentence in error and error.count("\n") == 1
+        assert_sentence(stage, [str(warehouse.root), *words], sentence)
+    assert_sentence(rollout, [str(warehouse.root / "policies")], "is not a run folder")
+
+
+def assert_sentence(stage: click.Command, words: list[str], sentence: str) -> None:
+    done = CliRunner().invoke(stage, words)
+    assert done.exit_code == 1 and sentence in done.stderr, done.output
+    assert done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1

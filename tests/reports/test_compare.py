@@ -11,16 +11,22 @@ from click.testing import CliRunner
 from docs.generate import JSON_KEYS
 from reports.cli import cli
 from reports.compare import gains_table
-from tests.building.runs import change_document, change_settings
+from tests.building.runs import change_document, change_settings, copy_run
 from tests.building.weather import build_run
 from warehouse.maintain.tasks import replace_tasks
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> list[Warehouse]:
-    return [build_run(tmp_path / name, iterations=3, evals=(0,), num_tasks=6, group_size=4, seed=seed)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> list[Warehouse]:
+    folder = tmp_path_factory.mktemp("runs")
+    return [build_run(folder / name, iterations=3, evals=(0,), num_tasks=6, group_size=4, seed=seed)
             for name, seed in (("a", 1), ("b", 2))]
+
+
+@pytest.fixture
+def runs(made: list[Warehouse], tmp_path: Path) -> list[Warehouse]:
+    return [copy_run(run, tmp_path / run.root.name) for run in made]
 
 
 def compared(runs: list[Warehouse], folder: Path) -> str:

@@ -32,7 +32,8 @@ def weights(warehouse, version):
     return file.read_bytes()
 
 
-@pytest.mark.parametrize("rolled_back", [False, True])
+@pytest.mark.parametrize("rolled_back", [
+    True, pytest.param(False, marks=pytest.mark.slow("the first half of the other"))])
 def test_the_policy_that_is_kept_is_trained_on_as_if_it_were_loaded(scored, tmp_path, loads, monkeypatch,
                                                                     rolled_back):
     made = []

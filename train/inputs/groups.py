@@ -99,14 +99,10 @@ def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_
         raise _incomplete(min(missing), iteration, "0")
     rollout = state.life("rollout", iteration, purpose)
     shared = rollout.shared if rollout else None
-    return groups if shared is None else [_since_shared(group, shared) for group in groups]
-
-
-def _since_shared(group: Group, shared: int) -> Group:
-    """The same group, with its version capped at the last policy shared with the run it was sampled in."""
-    rollouts = tuple(replace(rollout, versions=np.minimum(rollout.versions, shared))
-                     for rollout in group.rollouts)
-    return replace(group, rollouts=rollouts, policy_version=min(group.policy_version, shared))
+    return groups if shared is None else [      # capped at the last that the run they were sampled in shares
+        replace(group, policy_version=min(group.policy_version, shared), rollouts=tuple(
+            replace(rollout, versions=np.minimum(rollout.versions, shared)) for rollout in group.rollouts))
+        for group in groups]
 
 
 def groups_of_part(part: Path, prompts: pa.Table, iteration: int, purpose: str) -> list[Group]:
@@ -126,8 +122,10 @@ def _join(prompts: pa.Table, completions: pa.Table, rewards: Rewards | None, sco
     members: dict[str, list[tuple[dict[str, Any], Rollout]]] = {}
     for row, ids, logprobs, support in zip(
             completions.drop_columns(LISTS).to_pylist(), _lists(completions, "completion_ids"),
-            _lists(completions, "behaviour_logprobs"), _supports(completions), strict=True):
-        rollout = _rollout(row, ids, logprobs, support, rewards, scorer, iteration)
+            _lists(completions, "behaviour_logprobs"), completions.column("support_ids"), strict=True):
+        kept = None if support.values is None else (
+            support.values.flatten().to_numpy(), support.values.value_lengths().to_numpy())
+        rollout = _rollout(row, ids, logprobs, kept, rewards, scorer, iteration)
         members.setdefault(row["group_id"], []).append((row, rollout))
     groups = []
     for group_id, several in members.items():
@@ -213,13 +211,6 @@ def _lists(table: pa.Table, column: str) -> list[np.ndarray]:
         np.cumsum(lengths, out=offsets[1:])
         arrays += [values[start:stop] for start, stop in itertools.pairwise(offsets)]
     return arrays
-
-
-def _supports(completions: pa.Table) -> list[tuple[np.ndarray, np.ndarray] | None]:
-    """For each completion the ids kept by truncation and their number per token; or None."""
-    stored = (row.values for row in completions.column("support_ids"))
-    return [None if lists is None else (lists.flatten().to_numpy(), lists.value_lengths().to_numpy())
-            for lists in stored]
 
 
 def _refuse_changed_sampling(completions: pa.Table, truncated_sampling: str) -> None:

@@ -113,8 +113,10 @@ def _smaller(config: Any, vocabulary_size: int | None) -> Iterator[Any]:
         head_width = next(by for by in (8, 4, 2, 1) if by == 1 or (by <= most and all(
             width % (by * KERNEL) == 0 for width in widths)))
         sizes = heads, head_width, len(layers), vocabulary_size
-        changed = {name: _per_layer(_shrink(name, value, *sizes), layers, config.num_hidden_layers)
-                   for name, value in values.items()}
+        changed = {name: _shrink(name, value, *sizes) for name, value in values.items()}
+        changed = {name: [value[layer] for layer in layers]
+                   if _is_per_layer("", value, config.num_hidden_layers) else value
+                   for name, value in changed.items()}
         if values.get("per_layer_config"):
             changed["per_layer_config"] = {
                 str(place): {name: _shrink(name, value, *sizes)
@@ -140,10 +142,6 @@ def _layers_to_keep(values: dict[str, Any], count: int) -> list[int]:
 
 def _is_per_layer(name: str, value: Any, count: int) -> bool:
     return isinstance(value, list | tuple) and len(value) == count and name not in NOT_OF_LAYERS
-
-
-def _per_layer(value: Any, layers: list[int], count: int) -> Any:
-    return [value[layer] for layer in layers] if _is_per_layer("", value, count) else value
 
 
 def _shrink(name: str, value: Any, heads: int, head_width: int, num_layers: int,

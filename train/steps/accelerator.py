@@ -105,7 +105,10 @@ class Processes:
     """The processes of one training run; alone, every reduction is the identity."""
 
     def __init__(self, device: str | None = None):
-        _check_device(device)
+        count = torch.cuda.device_count()
+        if device not in (None, "cpu", *["cuda"][:count], *(f"cuda:{index}" for index in range(count))):
+            raise StageError(f"--device {device} is not there: PyTorch sees a CPU and {count} GPUs. Name one "
+                             "of them (cpu, cuda, cuda:1), or leave --device out.")
         _check_launch()
         self._state = PartialState(cpu=device == "cpu" or not torch.cuda.is_available())
         self.index, self.count = self._state.process_index, self._state.num_processes
@@ -218,10 +221,3 @@ def _sharding(num_processes: int) -> Sharding | None:
 
 def _is_on(variable: str) -> bool:
     return os.environ.get(variable, "false").lower() in ("true", "1", "yes")
-
-
-def _check_device(name: str | None) -> None:
-    count = torch.cuda.device_count()
-    if name not in (None, "cpu", *["cuda"][:count], *(f"cuda:{index}" for index in range(count))):
-        raise StageError(f"--device {name} is not there: PyTorch sees a CPU and {count} GPUs. Name one of "
-                         "them (cpu, cuda, cuda:1), or leave --device out.")

@@ -121,7 +121,8 @@ class Arms:
                 if (code := job.poll()) is not None:
                     del self._running[name]
                     if code != 0:
-                        self._fail(name, last_words(job.said()) or f"`{job.words[0]}` ended with {code}")
+                        said = job.said().strip().splitlines() or [f"`{job.words[0]}` ended with {code}"]
+                        self._fail(name, said[-1].strip().removeprefix("Error: "))
             waiting = [arm for arm in waiting if arm.name not in self.failed]
             for arm in [*waiting]:
                 num_counted = sum(job.words[0] != "score" for job in self._running.values())
@@ -161,9 +162,3 @@ class Arms:
 
     def _spent(self, name: str) -> str:
         return f" ({time.monotonic() - self._began[name]:.0f} s)" if name in self._last else ""
-
-
-def last_words(said: str) -> str:
-    """The last line that a command printed: why it ended."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1].removeprefix("Error: ") if lines else ""

@@ -5,14 +5,7 @@ from pathlib import Path
 
 import click
 
-from warehouse.options import (
-    as_line,
-    json_option,
-    open_run,
-    run_argument,
-    shows_errors,
-    strict_option,
-)
+from warehouse.options import as_line, json_option, open_run, run_argument, shows_errors, strict_option
 from warehouse.store.commit import by_address
 from warehouse.store.errors import printable
 

@@ -3,21 +3,7 @@
 import datetime
 from typing import Any
 
-from warehouse.ledger.entries import (
-    NAMES,
-    Begun,
-    Branched,
-    Changed,
-    Completed,
-    Discarded,
-    Entry,
-    Made,
-    OldPolicy,
-    Rewritten,
-    RolledBack,
-    TasksChanged,
-    WeightsDropped,
-)
+from warehouse.ledger import entries
 from warehouse.ledger.state import Life, RunState
 from warehouse.store.errors import counted, shorten
 
@@ -33,7 +19,7 @@ def history(state: RunState) -> list[dict[str, Any]]:
     rows = []
     for number, entry in sorted(state.entries.items()):
         changes: list[dict[str, Any]] = []
-        if isinstance(entry.what, Begun):
+        if isinstance(entry.what, entries.Begun):
             life = state.lives[number]
             kind = life.stage, life.purpose, (life.scorer or "").rpartition("-")[0]
             changes = _differences(before.get(kind), life)
@@ -41,7 +27,7 @@ def history(state: RunState) -> list[dict[str, Any]]:
         about = state.lives.get(getattr(entry.what, "generation", number))
         at = datetime.datetime.fromtimestamp(entry.at, datetime.UTC).isoformat(timespec="seconds")
         rows.append({"number": number, "at": at if entry.at else None, "host": entry.host,
-                     "command": entry.command, "kind": NAMES[type(entry.what)],
+                     "command": entry.command, "kind": entries.NAMES[type(entry.what)],
                      "stage": about and about.stage, "iteration": about and about.iteration,
                      "purpose": about and about.purpose, "what": sentence(state, entry), "changes": changes})
     return rows[::-1]
@@ -60,38 +46,37 @@ def history_lines(rows: list[dict[str, Any]]) -> list[str]:
     return lines[:-1]
 
 
-def sentence(state: RunState, entry: Entry) -> str:
-    """An entry as a sentence."""
+def sentence(state: RunState, entry: entries.Entry) -> str:
     def titles(numbers: list[int]) -> str:
         return ", ".join(state.lives[number].title for number in numbers)
 
     match entry.what:
-        case Made(facts=facts):
+        case entries.Made(facts=facts):
             return f"the run is made: base model {facts.get('model')}"
-        case Begun():
+        case entries.Begun():
             return f"{state.lives[entry.number].title} begins"
-        case Changed() as what:
+        case entries.Changed() as what:
             return (f"{titles([what.generation])} continues with {what.setting} = {shorten(what.now, 60)}, "
                     f"before {shorten(what.before, 60)}")
-        case Completed(generation=generation, facts=facts):
+        case entries.Completed(generation=generation, facts=facts):
             policy = f"; policy {state.lives[generation].iteration + 1}" if "policy" in facts else ""
             return f"{titles([generation])} is complete{policy}"
-        case Discarded(generations=generations):
+        case entries.Discarded(generations=generations):
             return f"discarded: {titles(generations)}"
-        case RolledBack(to=to, why=why):
+        case entries.RolledBack(to=to, why=why):
             return f"went back to policy {to}" + (f": {why}" if why else "")
-        case Rewritten(why=why, generations=generations):
+        case entries.Rewritten(why=why, generations=generations):
             return f"{why}: {titles([int(number) for number in generations])}"
-        case TasksChanged(change=change):
+        case entries.TasksChanged(change=change):
             done = {name: len(change[name]) for name in ("added", "replaced") if name in change}
             return "; ".join(f"{counted(number, 'task')} {name}" for name, number in done.items())
-        case WeightsDropped(versions=versions):
+        case entries.WeightsDropped(versions=versions):
             return f"weights of policies {', '.join(map(str, versions))} are dropped"
-        case Branched() as what:
+        case entries.Branched() as what:
             rows = " with rows sampled from there on" if what.rows else ""
             return (f"branched off {what.run} after its entry {what.entry}, at policy {what.policy}{rows}: "
                     "what is listed below happened there")
-        case OldPolicy(version=version):
+        case entries.OldPolicy(version=version):
             return f"policy {version}"
 
 

@@ -28,22 +28,16 @@ def as_table(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool 
     heads = [wrap(name, max(map(len, below), default=len(name)) or 1, break_long_words=False,
                   break_on_hyphens=False) or [name] for name, below in zip(names, cells, strict=True)]
     height = max(map(len, heads), default=1)
-    padded = [_pad([""] * (height - len(head)) + head, below, _is_numeric(column))
-              for head, below, column in zip(heads, cells, columns, strict=True)]
+    padded = []
+    for head, below, column in zip(heads, cells, columns, strict=True):
+        size = max(map(len, [*head, *below]))
+        right = all(value is None or isinstance(value, int | float | decimal.Decimal) for value in column)
+        padded.append([cell.rjust(size) if right else cell.ljust(size)
+                       for cell in (*[""] * (height - len(head)), *head, "-" * size, *below)])
     lines = ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
     if width and not full:
         lines = [line if len(line) <= width else line[:width - 1] + "…" for line in lines]
     return "\n".join(lines)
-
-
-def _pad(head: list[str], below: list[str], to_the_right: bool) -> list[str]:
-    """A column of the table: its head, a rule and its cells, all equally wide."""
-    size = max(map(len, [*head, *below]))
-    return [cell.rjust(size) if to_the_right else cell.ljust(size) for cell in (*head, "-" * size, *below)]
-
-
-def _is_numeric(column: Sequence[Any]) -> bool:
-    return all(value is None or isinstance(value, int | float | decimal.Decimal) for value in column)
 
 
 def as_markdown(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool = False, **_: Any) -> str:

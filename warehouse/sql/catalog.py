@@ -8,10 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from warehouse.ledger.state import Choice
 from warehouse.sql.inventory import TABLES as VIEWS
 from warehouse.sql.inventory import Inventory
-from warehouse.sql.rollup_files import ROLLED, Rollup
+from warehouse.sql.rollup_files import ROLLED
 from warehouse.store.schema import SEGMENTS, SUPPORT, TABLES, VERSION_SEGMENTS, Column
 
 SQL_TYPES = {pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN", pa.float32(): "FLOAT", pa.float64(): "DOUBLE",
@@ -26,26 +25,33 @@ FOLDER_KEYS = {"prompts": ("iteration", "purpose"), "completions": ("iteration",
                "train_tokens": ("trained_iteration",), "train_steps": ("iteration",)}
 STORED_AS = {"carried": "completions", "all_samples": "samples", "fresh_samples": "samples",
              "fresh_train_samples": "train_samples"}
-UNTYPED = {"vocabulary": "NULL::INTEGER AS token_id, NULL::VARCHAR AS token",
+UNTYPED = {"scorers": "NULL::INTEGER AS iteration, NULL::VARCHAR AS purpose, NULL::VARCHAR AS scorer, "
+                      "NULL::BOOLEAN AS chosen, NULL::VARCHAR AS reason",
+           "vocabulary": "NULL::INTEGER AS token_id, NULL::VARCHAR AS token",
            "stage_manifests": "NULL::VARCHAR AS path, NULL::VARCHAR AS document",
            "policy_documents": "NULL::VARCHAR AS path, NULL::VARCHAR AS document"}
 
 
-def table_views(inventory: Inventory) -> str:
-    """CREATE VIEW statements of the physical tables, without rows, and of other known facts.
+def table_views() -> str:
+    """CREATE VIEW statements of the physical tables and of other known facts, without rows.
 
     DuckDB checks every view and all views below it when it is made: a tenth of a second over tables without
     files, several seconds over a thousand files. `stored_rows` adds the files afterwards.
     """
-    return "\n".join([*(_table_view(name) for name in VIEWS),
-                      _scorers_view(inventory.choices),
-                      *(_table_view(name) for name in UNTYPED)])
+    columns = {name: ", ".join(f"NULL::{SQL_TYPES[column.type]} AS {column.name}"
+                               for column in TABLES[STORED_AS.get(name, name)]) for name in VIEWS} | UNTYPED
+    return "\n".join(_stored_view(name, f"SELECT {columns[name]} WHERE false") for name in columns)
 
 
 def stored_rows(inventory: Inventory) -> str:
-    """The files of every table that has any, and of the documents."""
+    """The files of every table that has any, of the documents and of the rollup; which scorer counts."""
     bodies = {name: _table_rows(name, paths, inventory.schema_version)
               for name, paths in inventory.parts.items() if paths}
+    if inventory.choices:
+        rows = [{**choice._asdict(), "reason": choice.reason or None} for choice in inventory.choices]
+        kinds = [{"iteration": "INTEGER", "purpose": "VARCHAR", "scorer": "VARCHAR", "chosen": "BOOLEAN",
+                  "reason": "VARCHAR"}]
+        bodies["scorers"] = f"SELECT unnest({_from_json(rows, kinds)}, max_depth := 2)"
     if inventory.manifests:
         bodies["stage_manifests"] = ("SELECT filename AS path, content AS document FROM "
                                      f"read_text({_file_list(inventory.manifests)})")
@@ -55,20 +61,21 @@ def stored_rows(inventory: Inventory) -> str:
         bodies["policy_documents"] = f"SELECT unnest({_from_json(rows, kinds)}, max_depth := 2)"
     if inventory.vocabulary:
         bodies["vocabulary"] = f"FROM read_parquet({_file_list([inventory.vocabulary])})"
+    if rollup := inventory.rollup:
+        paths = {name: _file_list([rollup.folder / f"{name}.parquet"]) for name in ROLLED}
+        bodies |= {name: f"FROM read_parquet({path}, hive_partitioning = false) UNION ALL BY NAME "
+                         f"{_newly_computed(name)}" for name, path in paths.items()}
     return "\n".join(_stored_macro(name, body) for name, body in bodies.items())
 
 
-def rolled_views(rollup: Rollup | None) -> str:
-    """Views of a rollup's rows combined with newly computed rows of later stages."""
-    views = []
-    for name in ROLLED:
-        rows = "fresh_train_samples" if name == "rolled_mismatch" else "fresh_samples"
-        body = f"FROM {name.removeprefix('iteration_').removeprefix('rolled_')}_of('{rows}')"
-        if rollup:
-            path = _file_list([rollup.folder / f"{name}.parquet"])
-            body = f"FROM read_parquet({path}, hive_partitioning = false) UNION ALL BY NAME {body}"
-        views.append(f"CREATE OR REPLACE VIEW {name} AS {body};\n")
-    return "".join(views)
+def rolled_views() -> str:
+    """Views of newly computed rows; `stored_rows` combines them with those of a rollup."""
+    return "\n".join(_stored_view(name, _newly_computed(name)) for name in ROLLED)
+
+
+def _newly_computed(name: str) -> str:
+    rows = "fresh_train_samples" if name == "rolled_mismatch" else "fresh_samples"
+    return f"FROM {name.removeprefix('iteration_').removeprefix('rolled_')}_of('{rows}')"
 
 
 def quoted(text: object) -> str:
@@ -93,12 +100,8 @@ def quoted_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _table_view(name: str) -> str:
-    """A physical table as a view, typed and without rows."""
-    columns = UNTYPED.get(name) or ", ".join(f"NULL::{SQL_TYPES[column.type]} AS {column.name}"
-                                             for column in TABLES[STORED_AS.get(name, name)])
-    empty = _stored_macro(name, f"SELECT {columns} WHERE false")
-    return f"{empty}\nCREATE OR REPLACE VIEW {name} AS FROM stored_{name}();"
+def _stored_view(name: str, body: str) -> str:
+    return f"{_stored_macro(name, body)}\nCREATE OR REPLACE VIEW {name} AS FROM stored_{name}();"
 
 
 def _table_rows(name: str, paths: list[Path], version: int) -> str:
@@ -153,21 +156,10 @@ def _by_name(table: str, paths: list[Path]) -> bool:
 
 
 def _file_list(paths: list[Path]) -> str:
-    return _from_json([_literal(path) for path in paths], ["VARCHAR"])
+    # DuckDB treats every entry as a glob: brackets and stars in the run's own path must be taken literally.
+    return _from_json([re.sub(r"([\[*?])", r"[\1]", str(path)) for path in paths], ["VARCHAR"])
 
 
 def _from_json(values: list[Any], kind: list[Any]) -> str:
     """A list as one literal: from thousands of values DuckDB would make, and keep, as many expressions."""
     return f"from_json({quoted(json.dumps(values, indent=0, ensure_ascii=False))}, '{json.dumps(kind)}')"
-
-
-def _literal(path: Path) -> str:
-    # DuckDB treats every entry as a glob: brackets and stars in the run's own path must be taken literally.
-    return re.sub(r"([\[*?])", r"[\1]", str(path))
-
-
-def _scorers_view(choices: list[Choice]) -> str:
-    rows = [{**choice._asdict(), "reason": choice.reason or None} for choice in choices]
-    kinds = {"iteration": "INTEGER", "purpose": "VARCHAR", "scorer": "VARCHAR", "chosen": "BOOLEAN",
-             "reason": "VARCHAR"}
-    return f"CREATE OR REPLACE VIEW scorers AS SELECT unnest({_from_json(rows, [kinds])}, max_depth := 2);\n"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from warehouse.sql.catalog import quoted, stored_rows
-from warehouse.sql.database import Connection, connect, explain_errors, new_connection, tell_left_out
+from warehouse.sql.database import Connection, connect, define, explain_errors, new_connection, tell_left_out
 from warehouse.sql.inventory import take_inventory
-from warehouse.sql.script import HIDDEN, RUNS_FILE, SQL_FILES, definitions_of, keep_script, script_of, shipped
+from warehouse.sql.script import HIDDEN, RUNS_FILE, SQL_FILES, definitions, keep_script, script_of, shipped
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -52,10 +52,12 @@ def connect_runs(warehouses: Sequence[Warehouse], *, partial: bool = False,
     tell_left_out([line for inventory in inventories for line in inventory.left_out], strict)
     connection = new_connection()
     runs = {f"run{number}": pair for number, pair in enumerate(zip(warehouses, inventories, strict=True))}
+    text = definitions()
     with explain_errors():
-        for database, (warehouse, inventory) in runs.items():
-            text = definitions_of(warehouse.root, inventory)
-            connection.execute(f"ATTACH ':memory:' AS {database}; USE {database}; {_within(database, text)}")
+        for database in runs:
+            connection.execute(f"ATTACH ':memory:' AS {database}")
+            define(connection, database)
+            connection.execute(f"USE {database}; {_macros_within(database, text)}")
         connection.execute(f"USE memory; {_over_all(warehouses, text)}")
         for database, (warehouse, inventory) in runs.items():       # after the views: see `table_views`
             connection.execute(f"USE {database}; {stored_rows(inventory)}")
@@ -65,14 +67,14 @@ def connect_runs(warehouses: Sequence[Warehouse], *, partial: bool = False,
     return connection
 
 
-def _within(database: str, text: str) -> str:
-    """The SQL of a run; its macros name tables with the database, because other databases call them.
+def _macros_within(database: str, text: str) -> str:
+    """The macros of a run, which name tables with the database, because other databases call them.
 
     DuckDB looks up what a view reads where the view is, and what a macro reads where it is called.
     """
     tables = {*VIEW.findall(text), *(name for name, _, table in MACRO.findall(text) if table)}
     reads = re.compile(rf"\b(FROM|JOIN)(\s+)({'|'.join(sorted(tables))})\b")
-    return MACRO.sub(lambda macro: reads.sub(rf"\1\2{database}.main.\3", macro[0]), text)
+    return "\n".join(reads.sub(rf"\1\2{database}.main.\3", macro[0]) for macro in MACRO.finditer(text))
 
 
 def _over_all(warehouses: Sequence[Warehouse], text: str) -> str:

@@ -48,7 +48,7 @@ def write_rollup(warehouse: Warehouse, inventory: Inventory | None = None) -> in
     keys = rollup_keys(warehouse, inventory.choices)
     if not keys or (inventory.rollup and len(inventory.rollup.scored) == len(keys)):
         return len(keys)
-    connection = connect_to_measure(warehouse, inventory)
+    connection = connect_to_measure(inventory)
     for table in ("fresh_samples", "fresh_train_samples"):
         _read_once(connection, table, inventory.parts[table])
     folder = warehouse.scratch("rollup")

@@ -21,29 +21,31 @@ HIDDEN = ("stage_manifests", "policy_documents", "fresh_samples", "fresh_train_s
           "judged_signals")
 GUARD_HERE = "-- (the log is asked here)\n"
 GUARD = "SELECT error({words}) FROM glob({entry});\n"
-HEADER = """\
--- Tables, views and macros of {root}, written by Rollhouse. Made again by every `warehouse` and `reports`
--- command, so that it lists what is complete now; do not edit. Use: duckdb -init {script}
-
+SETTINGS = """\
 -- DuckDB 2.0 rewrites windows into self-joins that read every file of a table; this keeps pruning alive.
 SET disabled_optimizers = 'window_self_join';
 SET TimeZone = 'UTC';
 -- Parts never change once written, so what their footers say is read once.
 SET parquet_metadata_cache = true;
-{guard}"""
+"""
+HEADER = """\
+-- Tables, views and macros of {root}, written by Rollhouse. Made again by every `warehouse` and `reports`
+-- command, so that it lists what is complete now; do not edit. Use: duckdb -init {script}
+
+{settings}{guard}"""
 
 
-def script_of(root: Path, inventory: Inventory, views: Sequence[str] = VIEW_FILES) -> str:
+def script_of(root: Path, inventory: Inventory) -> str:
     """The whole of warehouse.sql: tables, then the shipped macros and views, last the files of the run."""
-    return f"{definitions_of(root, inventory, views)}\n{stored_rows(inventory)}"
-
-
-def definitions_of(root: Path, inventory: Inventory, views: Sequence[str] = VIEW_FILES) -> str:
-    """The text without the files: tables without rows, and the views on them."""
     named = " ".join(str(root).splitlines())                   # for comments, which end at a line break
-    header = HEADER.format(root=named, guard=GUARD_HERE, script=shell_quote(f"{named}/warehouse.sql"))
-    return "\n".join([header, table_views(inventory), shipped(*MEASURE_FILES),
-                      rolled_views(inventory.rollup), shipped(*views)])
+    header = HEADER.format(root=named, settings=SETTINGS, guard=GUARD_HERE,
+                           script=shell_quote(f"{named}/warehouse.sql"))
+    return "\n".join([header, definitions(), stored_rows(inventory)])
+
+
+def definitions(views: Sequence[str] = VIEW_FILES) -> str:
+    """What every run has: tables without rows, and the macros and views on them."""
+    return "\n".join([table_views(), shipped(*MEASURE_FILES), rolled_views(), shipped(*views)])
 
 
 def shipped(*names: str) -> str:

@@ -50,7 +50,9 @@ def find_model(model: str, run: Path, *, new: bool = False) -> BaseModel:
         if not revision and (twice := next(folder.glob("consolidated*.safetensors"), None)):
             raise StageError(f"{twice} holds weights a second time, in Mistral's own form, and vLLM would "
                              "load both. Remove it, or give the id of the model on the hub.")
-    tokenizer = _hash(_tokenizer_files(folder))
+    if not (files := [folder / name for name in TOKENIZER_FILES if (folder / name).exists()]):
+        raise _no_tokenizer(folder)
+    tokenizer = _hash(files)
     if revision:
         return BaseModel(model, _hash([folder / "config.json"], revision), tokenizer, revision)
     weights = sorted(path for pattern in WEIGHT_PATTERNS for path in folder.glob(pattern))
@@ -83,13 +85,6 @@ def _check_documents(folder: Path) -> None:
                              "again.")
     if not any(path for pattern in VOCABULARIES for path in folder.glob(pattern)):
         raise _no_tokenizer(folder)
-
-
-def _tokenizer_files(folder: Path) -> list[Path]:
-    tokenizer = [folder / name for name in TOKENIZER_FILES if (folder / name).exists()]
-    if not tokenizer:
-        raise _no_tokenizer(folder)
-    return tokenizer
 
 
 def _no_tokenizer(folder: Path) -> StageError:

@@ -42,11 +42,6 @@ def environment(variables: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name not in CHANGING}
 
 
-def place_of(variables: dict[str, str]) -> dict[str, str]:
-    """The variables that a process gets anew for each command."""
-    return {name: value for name, value in variables.items() if name in PLACE}
-
-
 def limits() -> list[Any]:
     """The values of `ulimit`, `nice`, `taskset` and `umask`, which must be equal, too."""
     umask = re.findall(r"^Umask:.*", Path("/proc/self/status").read_text(), re.MULTILINE)
@@ -95,8 +90,9 @@ def ask(path: str) -> int | None:
             return None
         try:
             line.connect(path)
+            place = {name: value for name, value in began_with.items() if name in PLACE}
             request = json.dumps([Path(sys.argv[0]).name, sys.argv[1:], str(Path.cwd()), spent,
-                                  place_of(began_with), environment(began_with), limits()]).encode()
+                                  place, environment(began_with), limits()]).encode()
             socket.send_fds(line, [number(len(request))], [0, 1, 2])
             line.sendall(request)
             process = read_number(line)

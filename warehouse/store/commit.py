@@ -142,7 +142,8 @@ def _sweep(path: Path) -> None:
 
 def commit_directory(folder: Path, final: Path) -> bool:
     """Rename a finished folder to `final`; False (and the folder removed) if `final` existed already."""
-    flush_folder(folder)
+    for path in (*folder.rglob("*"), folder):
+        flush(path)
     twin = twin_of(final)
     first = twin is None or twin.create_folder(folder, final)
     reached("before rename", final)
@@ -215,14 +216,6 @@ def remove_folder(folder: Path) -> None:
     if twin := twin_of(folder):
         twin.remove(folder)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def flush_folder(folder: Path) -> None:
-    """Wait until a folder and all files in it are on the disk."""
-    for file in folder.rglob("*"):
-        if file.is_file():
-            flush(file)
-    flush(folder)
 
 
 def flush(path: Path) -> None:

@@ -48,7 +48,7 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
         where = place_in(path, "warehouse", key)
         raise StageError(f"{where}: [warehouse] has no key '{key}'. Known: scorer, {PRICE}.")
     price = tables.get("warehouse", {}).get(PRICE, 0)
-    if not _is_amount(price):
+    if type(price) not in (int, float) or not 0 <= price < math.inf:
         where = place_in(path, "warehouse", PRICE)
         raise StageError(f"{where}: [warehouse] {PRICE} = {price} is not a price. Write what an hour of the "
                          "machine costs in dollars, as 2.5.")
@@ -58,10 +58,6 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
                 where = place_in(path, name, key)
                 raise StageError(f"{where}: [{name}] {key} = {value} is not text. Put it in quotes.")
     return tables
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def place_in(path: Path, table: str, key: str = "") -> str:

@@ -72,3 +72,11 @@ def fresh_text(path: Path) -> str:
                 raise StageError(f"{path} cannot be opened: {error.strerror}. Fix that, then run the same "
                                  "command again.") from error
     raise AssertionError("unreachable")
+
+
+def option_value(text: str) -> Any:
+    """An option's value parsed as JSON if it is a number, a list or a boolean; else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -56,7 +56,6 @@ class Warehouse:
 
     @property
     def state(self) -> RunState:
-        """The current state of the run."""
         return self.log.state()
 
     def append(self, ask: Callable[[RunState], Transition | None]) -> int | None:
@@ -203,7 +202,6 @@ class Warehouse:
         return Stage(name, {key: value for key, value in identity.items() if value is not None}, self)
 
     def stage_of(self, life: Life) -> Stage:
-        """The stage of a life."""
         return Stage(life.stage, life.identity, self)
 
     def derived(self, iteration: int, purpose: str) -> list[Stage]:

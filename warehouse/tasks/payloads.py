@@ -62,11 +62,8 @@ def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
 
 def read_json(text: str | bytes) -> Any:
     """JSON with integers of any length: very long ones are tagged hex digits."""
-    return json.loads(text, parse_int=_read_integer)
-
-
-def _read_integer(text: str) -> Any:
-    return int(text) if len(text) <= LONGEST_INTEGER else {"$": "int", "v": hex(int(Decimal(text)))}
+    return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) <= LONGEST_INTEGER else {
+        "$": "int", "v": hex(int(Decimal(digits)))})
 
 
 def _is_hidden(payload: Mapping[str, Any]) -> bool:

@@ -39,7 +39,6 @@ def draw_style(rng: Random, inputs: str, colors: tuple[int, ...]) -> InputStyle:
 
 
 def draw_grid(rng: Random, style: InputStyle) -> Grid:
-    """One input grid of the style."""
     height, width = style.shape or (rng.randint(style.low, style.high), rng.randint(style.low, style.high))
     if style.kind == "dense":
         palette = style.colors if rng.random() < 0.3 else (0, *style.colors)

@@ -56,7 +56,6 @@ def _decompress(content: bytes, source: Path) -> bytes:
 
 
 def _object_of(line: bytes, number: int) -> dict[str, Any]:
-    """The JSON object in a line."""
     try:
         row = json.loads(line.decode())
     except UnicodeDecodeError as error:

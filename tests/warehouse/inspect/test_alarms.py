@@ -30,7 +30,7 @@ from tests.building.weather import (
 from warehouse.cli import cli
 from warehouse.inspect.advice import _paid, advise, alarm_lines, changed_settings
 from warehouse.inspect.alarms import Alarm, _examples, raised_alarms
-from warehouse.sql.database import connect, empty_connection, rows_of
+from warehouse.sql.database import compute_once, connect, empty_connection, rows_of
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 ONSET = 5
@@ -47,7 +47,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Warehouse]:
 
 
 def fired(run: Warehouse) -> dict[str, int]:
-    alarms = raised_alarms(connect(run), examples=False)
+    alarms = raised_alarms(compute_once(connect(run)), examples=False)
     return {alarm.signal: alarm.first_iteration for alarm in alarms if alarm.fired}
 
 

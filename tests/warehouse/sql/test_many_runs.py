@@ -33,6 +33,12 @@ def connection(runs: list[Warehouse]) -> duckdb.DuckDBPyConnection:
     return warehouse.open(*(run.root for run in runs))
 
 
+@pytest.fixture(scope="module")
+def each(runs: list[Warehouse]) -> list[duckdb.DuckDBPyConnection]:
+    """A connection to each of the runs alone."""
+    return [warehouse.open(run.root) for run in runs]
+
+
 def shown(rows: Iterable[tuple[object, ...]]) -> list[str]:
     """Rows in order, numbers without the last digits, which depend on the order of a sum."""
     return sorted(re.sub(r"\d+\.\d+(e-\d+)?", lambda number: f"{float(number[0]):.9g}", repr(row))
@@ -45,11 +51,12 @@ def sql(*words: object) -> Result:
 
 @pytest.mark.parametrize("view", sorted(described_columns().keys() - {*HIDDEN, "settings_diff"}))
 def test_every_view_has_the_rows_of_each_run(runs: list[Warehouse], view: str,
+                                             each: list[duckdb.DuckDBPyConnection],
                                              connection: duckdb.DuckDBPyConnection) -> None:
     together = connection.sql(f"FROM {view}")
-    alone = [warehouse.open(run.root).sql(f"FROM {view}") for run in runs]
+    alone = [one.sql(f"FROM {view}") for one in each]
     assert together.columns == ["run", *alone[0].columns]
-    rows = [(run.root.name, *row) for run, each in zip(runs, alone, strict=True) for row in each.fetchall()]
+    rows = [(run.root.name, *row) for run, of in zip(runs, alone, strict=True) for row in of.fetchall()]
     assert shown(together.fetchall()) == shown(rows)
 
 
@@ -59,9 +66,10 @@ def test_every_view_has_the_rows_of_each_run(runs: list[Warehouse], view: str,
     "token_gaps(0)", "gaps_by_origin(1)", "one_completion(1, 'task-001', 2)",
     "wrong_completions(0)", "groups_of('all_samples')", "stats_of('samples')"])
 def test_every_macro_has_the_rows_of_each_run(runs: list[Warehouse], call: str,
+                                              each: list[duckdb.DuckDBPyConnection],
                                               connection: duckdb.DuckDBPyConnection) -> None:
-    rows = [(run.root.name, *row) for run in runs
-            for row in warehouse.open(run.root).sql(f"FROM {call}").fetchall()]
+    rows = [(run.root.name, *row) for run, one in zip(runs, each, strict=True)
+            for row in one.sql(f"FROM {call}").fetchall()]
     together = connection.sql(f"FROM {call}")
     assert together.columns[0] == "run"
     assert shown(together.fetchall()) == shown(rows)

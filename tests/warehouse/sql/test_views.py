@@ -20,9 +20,10 @@ from tests.building.texts import THOUGHTS, add_rollout
 from tests.building.weather import SCORER, Weather, build_run, empty_run, write_iteration
 from train.inputs.inputs import scorer_to_train
 from warehouse.ledger.refusals import Refusal
-from warehouse.sql.database import connect, empty_connection, refresh_sql, rows_of
+from warehouse.sql.database import connect, define, empty_connection, new_connection, refresh_sql, rows_of
 from warehouse.sql.dictionary import described_columns
 from warehouse.sql.inventory import take_inventory
+from warehouse.sql.script import definitions
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.tasks.answers import behind_thoughts
@@ -42,6 +43,17 @@ def one(connection: duckdb.DuckDBPyConnection, query: str) -> object:
     row = connection.execute(query).fetchone()
     assert row is not None
     return row[0] if len(row) == 1 else row
+
+
+def test_a_connection_that_copies_what_is_defined_has_all_of_it() -> None:
+    copied, made = new_connection(), new_connection()
+    define(copied, "memory")
+    made.execute(definitions())
+    for query in ("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal "
+                  "ORDER BY ALL",
+                  "SELECT function_name, parameters::VARCHAR AS parameters FROM duckdb_functions() "
+                  "WHERE NOT internal ORDER BY ALL", "SELECT value FROM duckdb_settings() ORDER BY name"):
+        assert rows_of(copied, query) == rows_of(made, query) != []
 
 
 @pytest.mark.parametrize(
