@@ -180,6 +180,9 @@ def finish_rollout(session: Session, stage: Stage, numbers: list[int], clock: Cl
                     "seconds": {name: round(value, 3) for name, value in clock.seconds.items()}}, numbers)
     for line in summary_lines(samples, where, clock.seconds, facts["programs_run"]):
         session.say(line)
+    if keys["purpose"] == "train" and (
+            said := session.warehouse.state.change_of_scorer(keys["iteration"], keys["scorer"])):
+        session.say(f"  {said}. Options that are typed are not kept: to keep them, put them into config.toml")
     counts, why = session.warehouse.choose_scorer(keys["iteration"], keys["purpose"])
     if counts != keys["scorer"]:
         session.say(f"  SQL, summary and reports go on with {counts}: {why}; "

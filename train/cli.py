@@ -133,7 +133,6 @@ def train(run: Path, **values: Any) -> None:
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     from train.inputs.asked import model_of_folder
     from train.inputs.inputs import (
-        change_of_scorer,
         due_iteration,
         finish_committed,
         nothing_due,
@@ -168,7 +167,7 @@ def train(run: Path, **values: Any) -> None:
         prune_policies(warehouse, settings.keep_policies)  # a kill may have prevented it
         return
     scorer = scorer_to_train(warehouse, iteration, settings.scorer, settings.purpose)
-    if os.environ.get("RANK", "0") == "0" and (said := change_of_scorer(warehouse, iteration, scorer)):
+    if os.environ.get("RANK", "0") == "0" and (said := warehouse.state.change_of_scorer(iteration, scorer)):
         click.echo(said)
     inputs = read_inputs(warehouse, iteration, scorer, settings)
     settings = fill_in(settings, inputs.groups)

@@ -31,17 +31,22 @@ class GuardedOption(click.Option):
         """The value and its source; an error if the source is an untrusted config.toml."""
         value, source = super().consume_value(ctx, opts)
         run = ctx.params.get("run") or ctx.params.get("where", "")     # `where` may also be a file with tasks
-        is_name = "|FILE.py" in str(self.metavar) and ".py:" not in str(value)
-        if (source is not ParameterSource.DEFAULT_MAP or not value or is_name
-                or not Path(run).is_dir() or is_trusted(run)):
-            return value, source
-        if self.unless in opts:
+        said = self.refusal(value, run, str(ctx.info_name)) if source is ParameterSource.DEFAULT_MAP else ""
+        if said and self.unless in opts:
             return None, ParameterSource.DEFAULT
+        if said:
+            raise click.ClickException(said)
+        return value, source
+
+    def refusal(self, value: Any, run: str | Path, command: str) -> str:
+        """Why a value of a run's config.toml is refused, and the way out; "" if it is not."""
+        is_name = "|FILE.py" in str(self.metavar) and ".py:" not in str(value)
+        if not value or is_name or not Path(run).is_dir() or is_trusted(run):
+            return ""
         place = by_address(str(Path(run).resolve()))
-        raise click.ClickException(
-            f"{place}/config.toml sets {self.opts[0]}, which could harm you if another person wrote it. "
-            f"Type {self.opts[0]} on the command line, or, if you have read that file, trust it: export "
-            f"{VARIABLE}={shell_quote(place)}")
+        return (f"{place}/config.toml sets {self.opts[0]}, which could harm you if another person wrote it. "
+                f"If you have read that file, trust it: export {VARIABLE}={shell_quote(place)}. Or leave "
+                f"{self.opts[0]} out of it and type it with `{command}`.")
 
 
 def is_trusted(run: str | Path) -> bool:

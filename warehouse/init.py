@@ -9,7 +9,7 @@ from typing import Any
 
 from warehouse.ledger.log import FOLDER
 from warehouse.objects.place import sync_copy
-from warehouse.options import check_config
+from warehouse.options import check_config, untrusted
 from warehouse.sources.named import read_sources, task_table
 from warehouse.stages.base_model import find_model
 from warehouse.stages.first_adapter import adapter_folder, bring_adapter, check_adapter
@@ -72,6 +72,7 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     if hidden:
         notes = [*notes, f"{counted(hidden, 'task')} without solutions: programs are run and outputs stored, "
                 "without a verdict or a reward"]
+    notes = [*notes, *filter(None, [untrusted(warehouse.root)])]
     listing = ", ".join(f"{count} {split}" for split, count in counts.items())
     return [*notes, f"{run}: {counted(num_tasks, 'task')} ({listing}), base model {base.stored_path}",
             f"next: rollout {shell_quote(run)}"]

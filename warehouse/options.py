@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
+from warehouse.consent import GuardedOption
 from warehouse.objects.place import sync_copy
 from warehouse.stages import stop, warm
 from warehouse.stages.space import lacks_memory
@@ -143,6 +144,18 @@ def room_command(name: str) -> click.Command:
     [entry] = entry_points(group="rollhouse", name=name)
     command: click.Command = entry.load()
     return command
+
+
+def untrusted(run: Path) -> str:
+    """Why a stage would refuse the run's config.toml, which is not trusted; "" if none would."""
+    for name in ("rollout", "score", "train"):
+        command = room_command(name)
+        for key, value in config_defaults(command, run / "config.toml").items():
+            for option in command.params:
+                if (isinstance(option, GuardedOption) and option.name == key
+                        and (said := option.refusal(value, run, name))):
+                    return said
+    return ""
 
 
 def room_module(name: str, module: str) -> Any:

@@ -22,6 +22,7 @@ MOST_HITS = 1000        # of a search
 HEADS = ("completion", "reward", "verdict", "tokens", "ended", "error", "policy")
 # Common questions: the text of the link, a condition, an order.
 QUESTIONS = (
+    ("Highest reward", "reward IS NOT NULL", "reward DESC, iteration DESC"),
     ("Rewarded, though wrong", "NOT correct AND reward > 0", "reward DESC"),
     ("Nearly right", "NOT correct AND valid_outputs", "iteration DESC, reward DESC"),
     ("Right", "correct", "iteration DESC, num_completion_tokens"),

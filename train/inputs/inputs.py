@@ -66,15 +66,6 @@ def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None, purp
     return scorer
 
 
-def change_of_scorer(warehouse: Warehouse, iteration: int, scorer: str) -> str:
-    """A line if the previous training used the rewards of another scorer, else empty."""
-    for before in reversed(warehouse.state.of_stage("train")):
-        if before.iteration < iteration and (former := before.facts.get("scorer")):
-            return "" if former == scorer else (f"rewards are those of {scorer}; iteration "
-                                                f"{before.iteration} was trained on those of {former}")
-    return ""
-
-
 def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions) -> Inputs:
     """Read and check the rows and the parent policy; nothing is written."""
     parent, state = warehouse.policy(iteration), warehouse.state

@@ -11,7 +11,7 @@ from warehouse.experiments.arms_file import PARENT, Arm, with_settings
 from warehouse.experiments.branch import make_branch
 from warehouse.experiments.comparison import behind, evaluated
 from warehouse.experiments.plan import FACTS, Plan
-from warehouse.ledger.state import TRAIN, RunState
+from warehouse.ledger.state import LATEST, TRAIN, RunState
 from warehouse.loop.driver import LOOK_SECONDS, Running
 from warehouse.sql.database import connect
 from warehouse.store.commit import commit_json, replace_bytes
@@ -37,7 +37,7 @@ def due(state: RunState, plan: Plan, arm: Arm, upto: int) -> list[str] | None:
             return ["rollout", RUN, *number, *arm.words("rollout")]
         if not state.scorers(iteration, TRAIN):
             return ["score", RUN, *number, "--purpose", TRAIN, *arm.words("score")]
-        return ["train", RUN, *number]
+        return ["train", RUN, *number, *scorer_of(plan, arm, iteration)]
     number = ["--iteration", str(upto)]
     if not state.is_complete("rollout", upto, plan.purpose):
         policy = ["--policy", str(plan.at)] if arm.name == PARENT else []
@@ -50,6 +50,14 @@ def due(state: RunState, plan: Plan, arm: Arm, upto: int) -> list[str] | None:
         return ["train", "logprobs", RUN, "--policy", str(plan.at), "--iterations", str(upto),
                 "--purpose", plan.purpose]
     return None
+
+
+def scorer_of(plan: Plan, arm: Arm, iteration: int) -> list[str]:
+    """Names the scorer whose rewards the run was trained on, if several scored the run's rows."""
+    if "scorer" in arm.settings or len(plan.run.state.scorers(iteration, TRAIN)) < 2:
+        return []
+    scorer, why = plan.run.choose_scorer(iteration, TRAIN)
+    return [] if why == LATEST else ["--scorer", scorer]
 
 
 def prepare(plan: Plan, arm: Arm) -> Warehouse:

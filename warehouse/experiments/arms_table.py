@@ -16,6 +16,7 @@ from warehouse.sql.database import Connection, connect, rows_of
 from warehouse.store.config_file import price_per_hour
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
+SAME = 1e-6                 # a reward that is pass@1 has no column of its own
 STEPS_SQL = """
 SELECT count(*)::INTEGER AS steps, last(extra ORDER BY global_step) AS extra,
        (SELECT kl FROM kl_ladder
@@ -29,8 +30,9 @@ def table_of(plan: Plan, arms: Sequence[Arm], failed: Mapping[str, str],
     """A row for the parent and for each arm, in the order of the file.
 
     `error` says why an arm failed, `stopped` why it was stopped; their gains are not measured.
-    `gain` and `gain_k` are the differences of pass@1 and pass@k to the parent, means over their common tasks
-    with 95% bootstrap intervals over tasks; `p_value` is corrected by Holm over all arms of the table.
+    `gain`, `gain_k` and `gain_reward` are the differences of pass@1, pass@k and reward to the parent, means
+    over their common tasks with 95% bootstrap intervals over tasks; `p_value` is corrected by Holm over all
+    arms of the table.
     """
     if PARENT in failed:
         return [_row(plan, arm) | {"error": failed.get(arm.name, "the parent is not evaluated")}
@@ -78,6 +80,9 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
     if k > 1:
         columns |= {f"pass@{k}": _number("pass_k", ".3f"), f"gain@{k}": _number("gain_k", "+.3f"),
                     f"95% interval@{k}": _interval("gain_k")}
+    if any(abs((row.get("reward") or 0) - (row.get("pass_1") or 0)) > SAME for row in rows):
+        columns |= {"reward": _number("reward", ".3f"), "reward gain": _number("gain_reward", "+.3f"),
+                    "95% interval of it": _interval("gain_reward")}
     columns |= {"p": _number("p_value", ".4f"), "KL": _number("kl", ".1e")}
     if any(row.get("staleness") for row in rows):
         columns["stale"] = _number("staleness", "d")

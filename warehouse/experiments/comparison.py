@@ -11,22 +11,23 @@ from warehouse.sql.database import Connection, rows_of
 FLIPS = 10_000
 BEHIND = 0.05
 TASKS_SQL = """
-SELECT task_id, c / n AS pass_1, CASE WHEN n >= {k} THEN pass_at_k(n, c, {k}) END AS pass_k
+SELECT task_id, c / n AS pass_1, CASE WHEN n >= {k} THEN pass_at_k(n, c, {k}) END AS pass_k,
+       reward_mean AS reward
 FROM task_results WHERE n > 0 AND iteration = {iteration} AND purpose = '{purpose}'"""
-Tasks = Mapping[str, Mapping[str, Any]]         # pass_1 and pass_k of each held-out task
+Tasks = Mapping[str, Mapping[str, Any]]         # pass_1, pass_k and mean reward of each held-out task
 
 
 def evaluated(connection: Connection, plan: Plan, policy: int) -> Tasks:
-    """pass_1 and pass_k of the tasks of a policy's evaluation."""
+    """pass_1, pass_k and mean reward of the tasks of a policy's evaluation."""
     query = TASKS_SQL.format(k=plan.evaluate, iteration=policy, purpose=plan.purpose)
     return {row["task_id"]: row for row in rows_of(connection, query)}
 
 
 def means(tasks: Tasks) -> dict[str, float | None]:
-    """pass@1 and pass@k, averaged over the tasks that have them."""
+    """pass@1, pass@k and reward, averaged over the tasks that have them."""
     found: dict[str, float | None] = {}
-    for name in ("pass_1", "pass_k"):
-        shares = [row[name] for row in tasks.values() if row[name] is not None]
+    for name in ("pass_1", "pass_k", "reward"):
+        shares = [row[name] for row in tasks.values() if row.get(name) is not None]
         found[name] = sum(shares) / len(shares) if shares else None
     return found
 
@@ -34,13 +35,13 @@ def means(tasks: Tasks) -> dict[str, float | None]:
 def gains_of(own: Tasks, base: Tasks, share: str) -> list[float]:
     """The differences to `base` over the common tasks."""
     return [own[task][share] - base[task][share] for task in sorted(own.keys() & base.keys())
-            if own[task][share] is not None and base[task][share] is not None]
+            if own[task].get(share) is not None and base[task].get(share) is not None]
 
 
 def measured(connection: Connection, base: Tasks, own: Tasks) -> dict[str, Any]:
-    """pass@1 and pass@k of an arm, and their paired differences to the parent."""
+    """pass@1, pass@k and reward of an arm, and their paired differences to the parent."""
     found: dict[str, Any] = dict(means(own))
-    for share, gain in (("pass_1", "gain"), ("pass_k", "gain_k")):
+    for share, gain in (("pass_1", "gain"), ("pass_k", "gain_k"), ("reward", "gain_reward")):
         gains = gains_of(own, base, share)
         bounds = paired_interval(connection, gains)
         found |= {gain: sum(gains) / len(gains) if gains else None,

@@ -25,8 +25,11 @@ NOT_TOLD = re.compile("sha256|version|scorer|lr_after_rollback")    # a rollback
 QUERY = """
 SELECT iteration, purpose, pass_at_1, max_k, pass_at_max_k, reward_mean, truncated_share, tokens_mean,
        mismatch_kl_fresh, CASE WHEN mismatch_kl_fresh IS NULL THEN mismatch_kl END AS off_policy_kl,
-       zero_variance_share, num_completions, num_tasks, num_missing, scorer
-FROM iteration_stats WHERE {where} ORDER BY iteration, purpose
+       zero_variance_share, num_completions, num_tasks, num_missing, scorer,
+       (SELECT coalesce(bool_or(settings ->> '$.user_code' IS NOT NULL), false) FROM stages
+        WHERE stage = 'score' AND stages.iteration = stats.iteration
+              AND stages.purpose = stats.purpose) AS own_reward
+FROM iteration_stats AS stats WHERE {where} ORDER BY iteration, purpose
 """
 REACH = """
 SELECT iteration, k, pass_at_k FROM pass_curve JOIN iteration_stats USING (iteration, purpose)
@@ -81,6 +84,8 @@ def iteration_rows(connection: Connection, inventory: Inventory, iteration: int,
 def line_of(row: dict[str, Any]) -> str:
     """One of these rows as a sentence."""
     pieces = [f"iteration {row['iteration']}" + ("" if row["purpose"] == "train" else f"  {row['purpose']}")]
+    if row["own_reward"] and row["reward_mean"] is not None:
+        pieces.append(f"reward {row['reward_mean']:.3f}")
     pieces += [f"pass@1 {short_share(row['pass_at_1'])}"] if row["pass_at_1"] is not None else []
     if row["max_k"] and row["max_k"] > 1:
         pieces.append(f"pass@{row['max_k']} {short_share(row['pass_at_max_k'])}")

@@ -359,6 +359,14 @@ class RunState:
                 return str(scorer), "its rewards were trained on"
         return str(latest_first[0].scorer), LATEST if len(complete) > 1 else "the only one"
 
+    def change_of_scorer(self, iteration: int, scorer: str) -> str:
+        """A line if the training before an iteration used the rewards of another scorer, else empty."""
+        for before in reversed(self.of_stage("train")):
+            if before.iteration < iteration and (former := before.facts.get("scorer")):
+                return "" if former == scorer else (f"rewards are those of {scorer}; iteration "
+                                                    f"{before.iteration} was trained on those of {former}")
+        return ""
+
     # Tasks ------------------------------------------------------------------------------------------------
 
     @property

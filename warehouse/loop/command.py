@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from warehouse.options import open_run, run_argument, shows_errors
+from warehouse.options import open_run, run_argument, shows_errors, untrusted
 from warehouse.stages import warm
 from warehouse.stages.stop import stopping
 from warehouse.store.commit import by_address
@@ -71,6 +71,8 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
     check_signals(settings.ignore)
     warehouse = open_run(run)
     check_options(warehouse, settings)
+    if said := untrusted(warehouse.root):
+        raise StageError(said)
     sampling = read_config(warehouse.root / "config.toml").get("rollout", {})
     span = sampling.get("tensor-parallel-size", sampling.get("tensor_parallel_size", 1))
     crew = Crew(chosen_devices(gpus, devices), span=span, split=split and settings.depth > 0,

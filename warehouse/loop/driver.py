@@ -305,7 +305,8 @@ class Loop:
             time.sleep(LOOK_SECONDS)
         watched = watching.result()
         for row in watched.rows:
-            self.tell("iteration", row, line_of(row))
+            changed = self.warehouse.state.change_of_scorer(row["iteration"], row.get("scorer") or "")
+            self.tell("iteration", row, line_of(row) + (f"\n  {changed}" if changed else ""))
         if not watched.signals:
             return None
         back, newest = watched.advice.back, self.warehouse.state.newest
