@@ -60,7 +60,8 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "what": "The same in one sentence.",
         "changes": "Settings that differ from the previous stage of this kind: `name`, `before`, `now`."},
     "warehouse loop RUN N --json": {
-        "event": "`iteration`, `evaluation`, `alarm`, `rescue`, `lost`, `split` or `failed`.",
+        "event": "`iteration`, `evaluation`, `alarm`, `rescue`, `lost`, `split`, `failed`, or `done` if "
+                 "nothing was left to train.",
         "at": "Seconds since 1970.",
         "...": "`iteration`, `evaluation`: the row that `summary --iteration I --json` prints.",
         "signals": "`alarm`: names of the signals that fired.",

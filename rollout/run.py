@@ -96,8 +96,12 @@ def sample_and_finish(job: Job, plan: Plan, engine: Engine | None, clock: Clock,
     job.warehouse.check_live("rollout", **job.keys)
     elsewhere = job.missing(plan.rows, Shard())
     if elsewhere and not job.stage.is_complete():
-        return [f"shard {job.options.shard} of {job.title} is done; left to the other shards: "
-                f"{counted(len(elsewhere), 'part')}"]
+        num_parts, shard = len(split_parts(plan.rows, job.options.part_size, Shard())), job.options.shard
+        size = max(1, job.options.part_size * num_parts // (4 * shard.count))
+        few = [f"{counted(num_parts, 'part')} for {shard.count} shards: some have nothing to do. Give the "
+               f"next rollouts a --part-size of {size}"] if num_parts < shard.count else []
+        return [f"shard {shard} of {job.title} is done; left to the other shards: "
+                f"{counted(len(elsewhere), 'part')}", *few]
     return finish(job, plan, {"import": 0.0, "start": 0.0, **clock.seconds,
                               "sampling": clock.seconds["sampling"] - writing, "writing": writing}, sampled)
 

@@ -5,9 +5,10 @@
 #   work.sh score   RUN ITERATION K/N     score share K of N; what no rollout has sampled yet is left to `learn`
 #   work.sh learn   RUN ITERATION         sample and score what all shares left, train, say how it went
 #   work.sh worker  RUN ITERATIONS K/N    sample and score this share of every iteration as it comes due
+#   work.sh loop    RUN ITERATIONS        `warehouse loop` on all GPUs of this machine; an alarm ends it with 3
 #   work.sh trainer RUN ITERATIONS        `learn` each iteration once its rollout is complete
 set -euo pipefail
-usage="usage: work.sh rollout|score|learn|worker|trainer RUN ITERATION [K/N]"
+usage="usage: work.sh rollout|score|learn|loop|worker|trainer RUN ITERATION [K/N]"
 role=${1:?$usage} run=${2:?$usage} number=${3:?$usage} share=${4:-0/1}
 
 child= stopped=
@@ -55,6 +56,7 @@ case $role in
   rollout) stage rollout "$run" --iteration "$number" --shard "$share" ;;
   score) score_share "$number" ;;
   learn) learn "$number" ;;
+  loop) stage warehouse loop "$run" "$number" ;;
   worker)
     for ((i = 0; i < number; i++)); do
       ((i == 0)) || wait_until_complete train $((i - 1))

@@ -155,7 +155,9 @@ def test_each_iteration_is_sampled_scored_trained_and_told_once(world: World) ->
     assert [world.calls(name) for name in ("rollout", "score", "train")] == [
         [f"{name} --iteration {number}" for number in range(3)] for name in ("rollout", "score", "train")]
     assert world.told("iteration") == [{"iteration": number} for number in range(3)]
+    assert world.told("done") == []
     assert world.loop() == 0 and len(world.calls("rollout")) == 3           # there is nothing left to do
+    assert world.told("done") == [{}]
     assert world.loop(4) == 0 and world.calls("rollout")[3:] == ["rollout --iteration 3"]
 
 

@@ -544,3 +544,8 @@ def test_of_two_workers_on_one_part_the_first_settles_what_is_carried_over(tmp_p
     sample(run, 1, policy_version=0)
     ended = drawn(run, 2)
     assert set(ended.values()) == {1} and check_run(run).problems == []
+
+
+def test_a_rollout_with_fewer_parts_than_shards_says_so(tmp_path: Path) -> None:
+    said = sample(small_run(tmp_path, num_tasks=6), 0, shard=Shard(1, 99))[-1]
+    assert "parts for 99 shards: some have nothing to do. Give the next rollouts a --part-size of 1" in said

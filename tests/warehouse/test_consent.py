@@ -10,6 +10,7 @@ from rollout.cli import rollout
 from score.cli import score
 from tests.building.runs import new_run
 from train.cli import train
+from warehouse.cli import cli
 from warehouse.consent import is_trusted, trust_as
 
 HARMFUL = [
@@ -43,6 +44,15 @@ def test_a_config_file_alone_sets_nothing_that_could_harm(command: click.Command
     assert f"{run}/config.toml sets {option}, which could harm you" in result.output
     monkeypatch.setenv("ROLLHOUSE_TRUST", f"/elsewhere,{run.parent}")
     assert "could harm you" not in told(command, run, setting)
+
+
+def test_a_loop_asks_for_trust_before_it_samples(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run / "config.toml").write_text('[score]\nreward-file = "mine.py:f"\n')
+    monkeypatch.setenv("ROLLHOUSE_WARM", "off")
+    result = CliRunner().invoke(cli, ["loop", str(run), "1"])
+    assert result.exit_code == 1
+    assert f"{run}/config.toml sets --reward-file" in result.output
+    assert f"export ROLLHOUSE_TRUST={run}" in result.output and not (run / "loop.log").exists()
 
 
 @pytest.mark.parametrize(("command", "setting", "words"), [

@@ -5,7 +5,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,14 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
             bar.write(by_address(printable(text)), file=sys.stdout)
             sys.stdout.flush()
 
+        def keep(ended: Callable[[Job], bool]) -> None:
+            for job in [job for job in jobs if ended(job)]:
+                jobs.remove(job)
+                log.write(f"$ {' '.join(job.words)}\n{job.said()}")
+            log.flush()
+
         def show(done: int, doing: str) -> None:
+            keep(lambda job: job.poll() is not None)
             bar.n = min(done, settings.iterations)
             bar.set_postfix_str(doing)
 
@@ -99,6 +106,5 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
         try:
             code = Loop(warehouse, settings, crew, start, tell, show).go()
         finally:
-            for job in jobs:
-                log.write(f"$ {' '.join(job.words)}\n{job.said()}")
+            keep(lambda _job: True)
     sys.exit(code)

@@ -101,6 +101,9 @@ class Loop:
 
     def _go(self) -> int:
         number = 0
+        if all(self._is_trained(each) for each in range(self.options.iterations)):
+            self.tell("done", {}, f"{self.options.iterations} iterations are trained already. For more, "
+                      "name a larger number.")
         self.watcher.submit(lambda: raised_alarms(connect(self.warehouse)))  # imports, while engines start
         self._evaluate_if_due(0)
         while number < self.options.iterations:

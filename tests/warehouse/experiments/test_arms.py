@@ -14,14 +14,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.building import plain
+from tests.building.plain import SCORER
 from tests.building.runs import TURN, add_policy, begin, copy_run, new_run, small_run, without_waiting
 from tests.building.sound import check_run
 from tests.building.stored import weights
 from tests.warehouse.experiments.test_branch import files
 from warehouse.cli import cli
-from warehouse.experiments.arms import Arms
+from warehouse.experiments.arms import Arms, scorer_of
 from warehouse.experiments.arms_file import Arm, read_arms, with_settings
-from warehouse.experiments.arms_table import table_of
+from warehouse.experiments.arms_table import arms_text, table_of
 from warehouse.experiments.comparison import behind, flip_test, holm
 from warehouse.experiments.plan import Plan
 from warehouse.options import room_command
@@ -150,6 +151,24 @@ def test_each_arm_trains_the_stored_rows_in_a_run_of_its_own_and_the_parent_stay
     assert [row["gain"] for row in rows[1:]] == [0, 0, 0] and rows[1]["num_tasks"] == 2
     assert [row["kl"] for row in rows[1:]] == [pytest.approx(math.exp(-DRIFT) + DRIFT - 1)] * 3
     assert files(run.root) == before
+
+
+def test_rows_that_were_scored_again_are_trained_on_the_rewards_of_the_run(run: Warehouse) -> None:
+    with pytest.MonkeyPatch.context() as patched, without_waiting():
+        patched.setattr(plain, "SCORER", "strict-99")
+        plain.score(run)
+    plan = plan_of(run, at=0)
+    assert scorer_of(plan, Arm("low", {"learning-rate": 1e-4}), 0) == ["--scorer", SCORER]
+    assert scorer_of(plan, Arm("strict", {"scorer": "strict"}), 0) == []
+    assert scorer_of(plan, Arm("low", {}), 1) == ["--scorer", SCORER]       # not trained yet: as before
+
+
+def test_a_reward_that_is_not_pass_at_1_has_columns_of_its_own(run: Warehouse) -> None:
+    plan = plan_of(run)
+    row = {"arm": "low", "title": "", "pass_1": 0.5, "reward": 0.25, "gain_reward": 0.125,
+           "gain_reward_low": 0.1, "gain_reward_high": 0.2}
+    assert "0.250" in arms_text([row], plan) and "+0.100 .. +0.200" in arms_text([row], plan)
+    assert "reward" not in arms_text([row | {"reward": 0.5}], plan)
 
 
 @pytest.mark.parametrize("kill_at", [*range(1, 7), *(
