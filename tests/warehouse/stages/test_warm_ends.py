@@ -142,9 +142,11 @@ for tool in ("staying", "unknown"):        # that the second is answered says th
     lines.append(line)
 assert warm.read_number(lines[1]) == warm.COLD
 os.kill(int(sys.argv[1]), signal.SIGKILL)
-stat = f"/proc/{sys.argv[1]}/stat"
-while os.path.exists(stat) and "Z" not in open(stat).read().rpartition(")")[2]:
-    pass                                   # until it has ended: before, the server cannot know
+try:
+    while "Z" not in open(f"/proc/{sys.argv[1]}/stat").read().rpartition(")")[2]:
+        pass                               # until it has ended: before, the server cannot know
+except OSError:                            # and somebody has waited for it
+    pass
 """
 
 
