@@ -37,7 +37,7 @@ def find_model(model: str, run: Path, *, new: bool = False) -> BaseModel:
         if model.count("/") != 1 or model.startswith((".", "/", "~")):
             raise StageError(f"There is no model at {model}. Give a folder with config.json and weights, "
                              "or the id of a model on the hub (owner/name).")
-        folder = _download(model)
+        folder = download(model)
         revision = folder.name
     elif (folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
         raise StageError(f"{folder} is an adapter, not a model. Start from it with --model BASE --adapter "
@@ -61,16 +61,21 @@ def find_model(model: str, run: Path, *, new: bool = False) -> BaseModel:
     return BaseModel(str(stored), _hash([folder / "config.json", *weights]), tokenizer)
 
 
-def _download(model: str) -> Path:
+def download(model: str, revision: str | None = None) -> Path:
     """Configuration and tokenizer of a hub model; the weights are fetched by the stages that need them."""
     from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
     try:
-        return Path(snapshot_download(model, allow_patterns=["config.json", *TOKENIZER_FILES,
-                                                                 *VOCABULARIES]))
+        return Path(snapshot_download(model, revision=revision,
+                                      allow_patterns=["config.json", *TOKENIZER_FILES, *VOCABULARIES]))
     except Exception as error:  # the hub client raises a dozen unrelated types for "not there"
-        raise StageError(f"There is no folder {model}, and the hub has no model with that id "
-                         f"({first_line(error)}). Check the spelling, or download the model and give its "
-                         "folder.") from error
+        if isinstance(error, (HfHubHTTPError, HFValidationError)):
+            raise StageError(f"There is no folder {model}, and the hub has no model with that id "
+                             f"({first_line(error)}). Check the spelling, or download the model and give "
+                             "its folder.") from error
+        raise StageError(f"There is no folder {model}, this machine does not reach the hub, and its cache "
+                         f"has no copy ({first_line(error)}). On a machine that does: `hf download {model}`; "
+                         "then copy that folder and name it, or set HF_HOME to the cache that has it.") from error
 
 
 def _check_documents(folder: Path) -> None:

@@ -41,7 +41,10 @@ def doctor(stage: str | None, model: str | None, revision: str | None, as_json: 
     a model by its config and a tiny random copy, without reading its weights. Exit code 1 if a stage cannot
     work.
     """
+    from warehouse.stages.base_model import download
     from warehouse.start.doctor import STAGES, examine_machine, examine_model
+    if model and not Path(model).is_dir():
+        download(model, revision)
     found: dict[str, Any] = {}
     findings = examine_model(model, revision) if model else examine_machine((stage,) if stage else STAGES)
     for name, finding in findings:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from huggingface_hub.errors import HFValidationError
 
 from tests.building.runs import TURN, arc_file, fake_model
 from tests.building.sound import check_run
@@ -280,17 +281,22 @@ def test_a_model_of_the_hub_comes_with_whatever_its_tokenizer_is_made_from(
     (hub / "tokenizer.json").rename(hub / vocabulary)
     (hub / "tokenizer_config.json").write_text("{}")
 
-    def download(_model: str, *, allow_patterns: list[str]) -> str:
+    def download(_model: str, *, allow_patterns: list[str], revision: None) -> str:
         return shutil.copytree(hub, tmp_path / "snapshot", ignore=lambda _folder, names: [
             name for name in names if not any(fnmatch(name, pattern) for pattern in allow_patterns)])
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert find_model("some/model", tmp_path, new=True).stored_path == "some/model"
 
 
-def test_a_hub_error_without_a_message_is_still_a_sentence(monkeypatch: pytest.MonkeyPatch,
-                                                           tmp_path: Path) -> None:
+def test_a_hub_that_is_not_reached_is_another_sentence_than_a_wrong_name(monkeypatch: pytest.MonkeyPatch,
+                                                                        tmp_path: Path) -> None:
+    errors = [TimeoutError(), HFValidationError("no name")]
+
     def fail(*_arguments: object, **_options: object) -> None:
-        raise TimeoutError
+        raise errors.pop(0)
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
-    with pytest.raises(StageError, match=r"with that id \(TimeoutError: no message\)\. Check the spelling"):
+    with pytest.raises(StageError, match=r"does not reach the hub, .* \(TimeoutError: no message\)\. On a "
+                                         "machine that does: `hf download nobody/nothing`"):
+        find_model("nobody/nothing", tmp_path)
+    with pytest.raises(StageError, match=r"the hub has no model with that id .* Check the spelling"):
         find_model("nobody/nothing", tmp_path)
