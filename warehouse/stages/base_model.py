@@ -74,8 +74,9 @@ def download(model: str, revision: str | None = None) -> Path:
                              f"({first_line(error)}). Check the spelling, or download the model and give "
                              "its folder.") from error
         raise StageError(f"There is no folder {model}, this machine does not reach the hub, and its cache "
-                         f"has no copy ({first_line(error)}). On a machine that does: `hf download {model}`; "
-                         "then copy that folder and name it, or set HF_HOME to the cache that has it.") from error
+                         f"has no copy ({first_line(error)}). On a machine that does: `hf download "
+                         f"{model}`; then copy that folder and name it, or set HF_HOME to the cache that "
+                         "has it.") from error
 
 
 def _check_documents(folder: Path) -> None:
