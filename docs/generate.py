@@ -156,7 +156,8 @@ def commands_page() -> str:
     for name, command in commands().items():
         context = click.Context(command, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH,
                                 help_option_names=["-h", "--help"])
-        text = re.sub(r"^  ((-h, )?--help|--version) .*\n?", "", command.get_help(context), flags=re.MULTILINE)
+        text = re.sub(r"^  ((-h, )?--help|--version) .*\n?", "", command.get_help(context),
+                      flags=re.MULTILINE)
         text = re.sub(r"\n+Options:\n*(?=\n\w|$)", "\n", text)
         text = re.sub(r"\s+\[1<=x<=\d+\]", "", text)        # as many as this machine has cores
         lines += [f"## {name}", "", "```text", text.strip(), "```", ""]
