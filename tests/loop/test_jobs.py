@@ -99,6 +99,14 @@ def test_a_job_that_is_told_to_stop_as_a_command_ends_asks_to_be_started_again(t
         assert (code, (tmp_path / "scored").exists()) == (75, False), output
 
 
+def test_a_nodes_loop_is_a_job_whose_alarm_is_final(tmp_path: Path) -> None:
+    (tmp_path / "warehouse").write_text('#!/bin/sh\necho "$*"\nexit 3\n')
+    (tmp_path / "warehouse").chmod(0o755)
+    code, output = run_until(["bash", "examples/jobs/work.sh", "loop", "run", "30", "0/1"],
+                             os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}, preempt_after=None)
+    assert code == 3 and "loop run 30\n" in output
+
+
 @pytest.mark.slow("the loop is started five times, with the imports of its commands")
 def test_the_loop_killed_in_the_middle_gives_the_undisturbed_result(undisturbed: Warehouse,
                                                                     tmp_path: Path) -> None:

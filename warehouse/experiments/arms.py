@@ -54,7 +54,8 @@ def due(state: RunState, plan: Plan, arm: Arm, upto: int) -> list[str] | None:
 
 def scorer_of(plan: Plan, arm: Arm, iteration: int) -> list[str]:
     """Names the scorer whose rewards the run was trained on, if several scored the run's rows."""
-    if "scorer" in arm.settings or len(plan.run.state.scorers(iteration, TRAIN)) < 2:
+    stored = iteration < plan.at + plan.stored
+    if not stored or "scorer" in arm.settings or len(plan.run.state.scorers(iteration, TRAIN)) < 2:
         return []
     scorer, why = plan.run.choose_scorer(iteration, TRAIN)
     return [] if why == LATEST else ["--scorer", scorer]

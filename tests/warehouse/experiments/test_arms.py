@@ -160,7 +160,9 @@ def test_rows_that_were_scored_again_are_trained_on_the_rewards_of_the_run(run: 
     plan = plan_of(run, at=0)
     assert scorer_of(plan, Arm("low", {"learning-rate": 1e-4}), 0) == ["--scorer", SCORER]
     assert scorer_of(plan, Arm("strict", {"scorer": "strict"}), 0) == []
-    assert scorer_of(plan, Arm("low", {}), 1) == ["--scorer", SCORER]       # not trained yet: as before
+    assert scorer_of(plan, Arm("low", {}), 1) == []                         # rows of the arm's own
+    both = plan_of(run, at=0, iterations=2, stored=2)
+    assert scorer_of(both, Arm("low", {}), 1) == ["--scorer", SCORER]       # not trained yet: as before
 
 
 def test_a_reward_that_is_not_pass_at_1_has_columns_of_its_own(run: Warehouse) -> None:

@@ -10,9 +10,10 @@ from tests.building.runs import back_before
 from tests.building.weather import SCORER, Weather, build_run, empty_run, write_iteration, write_training
 from warehouse.cli import cli
 from warehouse.inspect.render import short_share
-from warehouse.inspect.summary import went_back
+from warehouse.inspect.summary import iteration_rows, line_of, went_back
 from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import connect, rows_of
+from warehouse.sql.inventory import take_inventory
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 
@@ -101,3 +102,13 @@ def test_an_evaluation_of_one_completion_each_tells_pass_at_1_once(tmp_path: Pat
         write_iteration(run, iteration, "eval", Weather(), random, num_tasks=4, group_size=1)
         story = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[2]
         assert story.startswith("On 'eval'") and story.count("pass@") == 1
+
+
+def test_the_line_of_an_iteration_has_the_reward_if_it_is_a_function_of_the_user(run: Warehouse) -> None:
+    connection = connect(run)
+    [row] = [row for row in iteration_rows(connection, take_inventory(run), 0) if row["purpose"] == "train"]
+    assert not row["own_reward"] and "reward" not in line_of(row)
+    connection.execute("""CREATE TABLE kept AS FROM stages; CREATE OR REPLACE VIEW stages AS SELECT * REPLACE
+        (CASE WHEN stage = 'score' THEN json_object('user_code', 'ab') END AS settings) FROM kept""")
+    [row] = [row for row in iteration_rows(connection, take_inventory(run), 0) if row["purpose"] == "train"]
+    assert f"reward {row['reward_mean']:.3f}" in line_of(row)
