@@ -216,16 +216,17 @@ def room_of(command: Any) -> ModuleType:
 
 def has_ended(resident: Resident) -> bool:
     """Whether the process has ended or is ending; records what it finished meanwhile."""
-    try:
-        said = resident.line.recv(1, socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return False
-    except ConnectionError:                            # it was killed before it read its message
-        said = ENDS
-    resident.busy = False
-    if said != IDLE:
-        await_end(resident)
-    return said != IDLE
+    said = IDLE
+    while said == IDLE:                                # it may have been killed after it said so
+        try:
+            said = resident.line.recv(1, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except ConnectionError:                        # it was killed before it read its message
+            said = ENDS
+        resident.busy = False
+    await_end(resident)
+    return True
 
 
 def await_end(resident: Resident) -> None:

@@ -156,3 +156,10 @@ def test_a_process_that_stays_and_is_killed_before_it_reads_is_replaced(folder: 
     code, output, errors = run(folder, f"{sys.executable} dies.py $(staying process); {then}")
     assert code == 0 and not errors
     assert [line.split()[2] for line in output.splitlines()] == ["True"] * then.count("staying")
+
+
+def test_a_process_that_stays_and_is_killed_while_it_waits_is_replaced(folder: Path) -> None:
+    code, output, errors = run(folder, """
+        stat=/proc/$(staying process | tee first | cut -d " " -f 1)/stat; kill -9 $(cut -d " " -f 1 first)
+        while [ -e $stat ] && ! grep -q ") Z" $stat; do sleep 0.02; done; staying process""")
+    assert code == 0 and not errors and output.split()[1:] == ["1", "True"]

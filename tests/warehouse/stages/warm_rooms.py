@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from warehouse.stages import warm
+
 ROOT = Path(__file__).parents[3]
 ROOM = """
 import os, pathlib, sys, time, weakref
@@ -70,9 +72,10 @@ def make_rooms(tmp_path: Path) -> Path:
 
 
 def start(folder: Path, script: str, **variables: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": f"{ROOT}:{folder}"}
-    environment |= variables
-    environment.pop("ROLLHOUSE_WARM", None)
+    """Start it without variables that assign a GPU or a rank: vLLM leaves one where it has run before."""
+    unwanted = {warm.VARIABLE, *warm.PLACE}
+    environment = {name: value for name, value in os.environ.items() if name not in unwanted}
+    environment |= {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": f"{ROOT}:{folder}"} | variables
     return subprocess.Popen([sys.executable, str(folder / "serve.py"), "bash", "-c", script], env=environment,
                             cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                             start_new_session=True)
