@@ -200,7 +200,13 @@ def empty_connection() -> Connection:
 
 def define(connection: Connection, database: str) -> None:
     """Give a database of a connection every table, view and macro."""
-    connection.execute(f"ATTACH {quoted(_defined())} AS defined (READ_ONLY); "
+    import duckdb
+    try:
+        defined = _defined()
+    except (OSError, duckdb.IOException):      # there is no room for a temporary file
+        connection.execute(f"USE {database}; {definitions()}; RESET search_path")
+        return
+    connection.execute(f"ATTACH {quoted(defined)} AS defined (READ_ONLY); "
                        f"COPY FROM DATABASE defined TO {database}; DETACH defined")
 
 

@@ -1,5 +1,6 @@
 """Views and macros against the same numbers worked out in Python, and the plans they run by."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -18,9 +19,18 @@ import pytest
 from tests.building.runs import back_before, begin, score_again, write_manifest_again
 from tests.building.texts import THOUGHTS, add_rollout
 from tests.building.weather import SCORER, Weather, build_run, empty_run, write_iteration
+from tests.chaos.test_limits import files_of
 from train.inputs.inputs import scorer_to_train
 from warehouse.ledger.refusals import Refusal
-from warehouse.sql.database import connect, define, empty_connection, new_connection, refresh_sql, rows_of
+from warehouse.sql.database import (
+    _defined,
+    connect,
+    define,
+    empty_connection,
+    new_connection,
+    refresh_sql,
+    rows_of,
+)
 from warehouse.sql.dictionary import described_columns
 from warehouse.sql.inventory import take_inventory
 from warehouse.sql.script import definitions
@@ -45,9 +55,15 @@ def one(connection: duckdb.DuckDBPyConnection, query: str) -> object:
     return row[0] if len(row) == 1 else row
 
 
-def test_a_connection_that_copies_what_is_defined_has_all_of_it() -> None:
+@pytest.mark.parametrize("room", ["a file", "no file", "no folder"])
+def test_a_connection_that_copies_what_is_defined_has_all_of_it(room: str,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
     copied, made = new_connection(), new_connection()
-    define(copied, "memory")
+    _defined.cache_clear()
+    if room == "no folder":
+        monkeypatch.setattr("tempfile.tempdir", "/not/there")
+    with files_of(1024) if room == "no file" else contextlib.nullcontext():
+        define(copied, "memory")
     made.execute(definitions())
     for query in ("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal "
                   "ORDER BY ALL",
