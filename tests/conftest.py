@@ -30,6 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for mark in item.iter_markers("slow"):
             assert mark.args, f"{item.nodeid} is marked slow without a reason"
+    # What takes longest begins first, so that no process is left alone with it at the end.
+    items.sort(key=lambda item: item.get_closest_marker("engine") is None)
 
 
 @pytest.hookimpl(wrapper=True)

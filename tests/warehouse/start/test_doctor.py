@@ -118,9 +118,11 @@ def full_size(family: str, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.engine
 @pytest.mark.skipif(not on_cpu(), reason="what vLLM lacks without a GPU")
 @pytest.mark.parametrize(("family", "reason", "way_out"), [
-    ("lfm2", None, ""), pytest.param("deepseek_v3", None, "", marks=pytest.mark.slow("two minutes")),
+    pytest.param("lfm2", None, "", marks=pytest.mark.slow("an engine for each dtype")),
+    pytest.param("deepseek_v3", None, "", marks=pytest.mark.slow("two minutes")),
     ("nemotron_h", "fused_moe.config: NotImplementedError: is_act_and_mul=False", "`rollout --endpoint URL`"),
     pytest.param("zaya", "its logprobs of sampled tokens and of the same tokens in a prompt are",
                  "`rollout --endpoint URL`", marks=pytest.mark.slow("an engine for each dtype")),
