@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -77,8 +77,8 @@ def reward_terms(items: Sequence[Item], judgements: Sequence[Judgement], scorer:
     if scorer.user is None:
         return registered_terms(items, judgements, scorer)
     rewards = user_rewards(scorer.user, items, judgements, completions)
-    return [None if judgement.outcome.infrastructure or reward is None else {scorer.user.name: reward}
-            for judgement, reward in zip(judgements, rewards, strict=True)]
+    return [None if judgement.outcome.infrastructure else parts
+            for judgement, parts in zip(judgements, rewards, strict=True)]
 
 
 def registered_terms(items: Sequence[Item], judgements: Sequence[Judgement], scorer: Scorer) -> list[Terms]:
@@ -89,7 +89,7 @@ def registered_terms(items: Sequence[Item], judgements: Sequence[Judgement], sco
 
 
 def user_rewards(user: UserFunction, items: Sequence[Item], judgements: Sequence[Judgement],
-                 completions: pa.Table) -> list[float | None]:
+                 completions: pa.Table) -> list[Terms]:
     """What the user's function gives; it sees whole columns, by name."""
     rows = [row_of_user(item, judgement) for item, judgement in zip(items, judgements, strict=True)]
     columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain(*rows))}
@@ -109,10 +109,11 @@ def row_of_user(item: Item, judgement: Judgement) -> dict[str, Any]:
 
 
 def rewards_of(user: UserFunction, prompts: list[str], completions: list[str],
-               completion_ids: list[list[int]], columns: dict[str, list[Any]]) -> list[float | None]:
-    """What `f(prompts, completions, completion_ids=None, **columns)` gives, sync or async: a number each.
+               completion_ids: list[list[int]], columns: dict[str, list[Any]]) -> list[Terms]:
+    """What `f(prompts, completions, completion_ids=None, **columns)` gives, sync or async.
 
-    None where the reward does not apply; StageError for anything else.
+    For each completion a number, its parts by name, or None where the reward does not apply; StageError for
+    anything else.
     """
     where = f"The reward {user.name} in {user.path}"
     given = user.call(where, "Nothing of this part was written; correct it and run `score` again.",
@@ -122,14 +123,22 @@ def rewards_of(user: UserFunction, prompts: list[str], completions: list[str],
                          "completion.")
     if len(given) != len(completions):
         raise StageError(f"{where} returned {len(given)} rewards for {len(completions)} completions.")
-    numbers: list[float | None] = []
+    rewards: list[Terms] = []
     for index, value in enumerate(given):
         try:
-            number = math.nan if isinstance(value, str) else None if value is None else float(value)
-        except (TypeError, ValueError, OverflowError):
-            number = math.nan
-        if number is not None and not math.isfinite(number):
+            rewards.append(None if value is None else parts_of(value, user.name))
+        except (TypeError, ValueError, OverflowError) as error:
             raise StageError(f"{where} returned {value!r} for completion {index} of the part: a reward is a "
-                             "finite number, or None where it does not apply.")
-        numbers.append(number)
-    return numbers
+                             "finite number, a dict of finite numbers that are added up, or None where it "
+                             "does not apply.") from error
+    return rewards
+
+
+def parts_of(value: Any, name: str) -> dict[str, float]:
+    """The parts of a user's reward, by this name if it is a number; ValueError if one is not finite."""
+    parts = {}
+    for part, number in (value if isinstance(value, Mapping) else {name: value}).items():
+        if isinstance(number, str) or not math.isfinite(number):
+            raise ValueError
+        parts[str(part)] = float(number)
+    return parts

@@ -1,5 +1,6 @@
 """Rewards of the user's own, and the commands that look at verdicts."""
 
+import json
 
 import pytest
 from click.testing import CliRunner
@@ -67,6 +68,12 @@ def single(completions, **columns):
 def lenient(completions, correct, correct_share, valid_outputs, **columns):
     rows = zip(correct, correct_share, valid_outputs)
     return [1.0 if right else 0.1 * share if valid else 0.9 for right, share, valid in rows]
+
+def parts(completions, correct, **columns):
+    return [{"right": 1, "length": -0.25 * len(text)} if ok else {} for text, ok in zip(completions, correct)]
+
+def odd_part(completions, **columns):
+    return [{"right": 1, "length": float("inf")}] * len(completions)
 """
 
 
@@ -111,7 +118,17 @@ def test_a_reward_of_the_users_own(warehouse, user_file):
     assert len(warehouse.state.scorers(0, "train")) == len(before) + 1       # other code is another scorer
 
 
+def test_the_parts_of_a_users_reward_are_added_up_and_kept(warehouse, user_file):
+    assert invoke(warehouse.root, "--reward-file", f"{user_file}:parts").exit_code == 0
+    found = rows(warehouse, "parts-")
+    lengths = [len(fenced(code)) for code in (FLIP, LONG)]
+    assert [row["reward"] for row in found] == [*(1 - length / 4 for length in lengths), 0, 0]
+    assert [json.loads(row["reward_parts"]) for row in found] == [
+        *({"right": 1, "length": -length / 4} for length in lengths), {}, {}]
+
+
 @pytest.mark.parametrize(("name", "message"), [
+    ("odd_part", "{'right': 1, 'length': inf} for completion 0"),
     ("raises", "raised ZeroDivisionError: division by zero (line 14)"),
     ("leaves", "raised SystemExit: 0 (line 26)"), ("tells_much", "raised ValueError: a page (line 29)"),
     ("short", "returned 1 rewards for 4 completions"), ("nan", "returned nan for completion 0 of the part"),

@@ -37,4 +37,5 @@ def test_rewards_of_trl_say_of_our_rows_what_they_say_of_theirs(tmp_path: Path, 
     (tmp_path / "mine.py").write_text(FILE)
     reward = load_function(f"{tmp_path}/mine.py:{name}", "--reward-file")
     columns = {"answer": ["\\frac{1}{2}"] * 3, "task_id": ["a", "b", "c"]}
-    assert rewards_of(reward, ["?"] * 3, TEXTS, [[1] * 4, [1] * 6, [1] * 9], columns) == rewards
+    given = rewards_of(reward, ["?"] * 3, TEXTS, [[1] * 4, [1] * 6, [1] * 9], columns)
+    assert given == [{name: number} for number in rewards]
