@@ -91,7 +91,8 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "ess": "Effective sample size of the last optimizer step, as a share.",
         "steps": "Optimizer steps.", "seconds": "Seconds of the arm's stages.",
         "cost": "Their price in dollars, if config.toml has a price per hour.",
-        "error": "Why the arm failed.", "stopped": "Which arm it was clearly behind, with --stop-behind."},
+        "error": "Why the arm failed.", "stopped": "Which arm it was clearly behind, with --stop-behind.",
+        "changed": "If the evaluation has rewards of another scorer than the training, which; else empty."},
     "warehouse doctor --json": {
         "rollout": "Whether this machine can sample: an object with the keys below.",
         "score": "Whether it can isolate programs: the same keys.",

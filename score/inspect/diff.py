@@ -1,13 +1,16 @@
 """What two scorers say about the same completions: rewards, correctness, and the direction of training."""
 
+import difflib
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from warehouse.ledger.state import is_named
-from warehouse.store.errors import StageError, counted, shell_quote
+from warehouse.store.errors import StageError, counted, shell_quote, shorten
 from warehouse.store.names import completion_name
 from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.store.stage import Stage
 
 KEYS = ["iteration", "purpose", "task_id", "sample_index"]
 COLUMNS = [*KEYS, "group_id", "reward", "correct", "error_class"]
@@ -19,7 +22,7 @@ NEGLIGIBLE = 1e-9
 def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[str]:
     """A report on all rollouts that both scorers scored, in total, per task, and with examples."""
     warehouse = open_warehouse(run)
-    (before, first), (after, second) = scored_by(warehouse, first), scored_by(warehouse, second)
+    (before, first, stage), (after, second, other) = (scored_by(warehouse, name) for name in (first, second))
     if first == second:
         raise StageError(f"Both are {first}. Name two scorers with their hashes: "
                          f"`warehouse sql {shell_quote(run)} \"FROM scorers\"` lists them.")
@@ -29,7 +32,7 @@ def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[st
                          f"{shell_quote(run)}` "
                          "with the options of the scorer that is missing.")
     lines = [f"{counted(joined.height, 'completion')} in {counted(joined['task_id'].n_unique(), 'task')}, "
-             f"{first} against {second}"]
+             f"{first} against {second}", *what_differs(stage, other)]
     for column, words in CHANGES.items():
         count = int(joined[column].sum())
         lines.append(f"  {words}: {count} ({count / joined.height:.1%})")
@@ -43,8 +46,10 @@ def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[st
     return lines
 
 
-def scored_by(warehouse: Warehouse, name: str) -> tuple[pl.DataFrame, str]:
-    """Rows of a scorer over all iterations, with advantages (reward minus the group's mean); its identity."""
+def scored_by(warehouse: Warehouse, name: str) -> tuple[pl.DataFrame, str, Stage]:
+    """Rows of a scorer over all iterations, with the differences to the group's mean; its identity, and its
+    last stage.
+    """
     tables, scorers, named = [], set(), set()
     for iteration in warehouse.state.iterations("score"):
         for purpose in warehouse.state.purposes(iteration):
@@ -53,8 +58,9 @@ def scored_by(warehouse: Warehouse, name: str) -> tuple[pl.DataFrame, str]:
             if any(is_named(scorer, name) for scorer in complete):
                 scorer, _ = warehouse.choose_scorer(iteration, purpose, name)
                 named.add(scorer)
-                tables.append(warehouse.read("samples", columns=COLUMNS, iteration=iteration, purpose=purpose,
-                                             scorer=scorer))
+                keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose, "scorer": scorer}
+                tables.append(warehouse.read("samples", columns=COLUMNS, **keys))
+                stage = warehouse.stage("score", **keys)
     if not tables:
         raise StageError(f"No scorer called '{name}' has scored anything in {warehouse.root}. "
                          f"There are: {', '.join(sorted(scorers)) or 'none'}; `score "
@@ -62,7 +68,18 @@ def scored_by(warehouse: Warehouse, name: str) -> tuple[pl.DataFrame, str]:
                          f"--reward {name}` adds one.")
     rows = pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in tables])
     advantage = pl.col("reward") - pl.col("reward").mean().over("iteration", "purpose", "group_id")
-    return rows.with_columns(advantage=advantage), ", ".join(sorted(named))
+    return rows.with_columns(advantage=advantage), ", ".join(sorted(named)), stage
+
+
+def what_differs(before: Stage, after: Stage) -> list[str]:
+    """Settings in which two scorers differ, and the lines in which the user's rewards do."""
+    old, new = before.settings() or {}, after.settings() or {}
+    source, now = (str((stage.facts() or {}).get("reward_source", "")).splitlines()
+                   for stage in (before, after))
+    lines = [*difflib.unified_diff(source, now, n=0, lineterm="")][2:] if source and now else []
+    return [*(f"  {name}: {shorten(old.get(name), 60)} -> {shorten(new.get(name), 60)}"
+              for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)),
+            *(f"    {line}" for line in lines)]
 
 
 def changes(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
@@ -105,7 +122,7 @@ def example_lines(rows: pl.DataFrame, words: str, num_examples: int) -> list[str
     for row in shown.iter_rows(named=True):
         name = completion_name(*(row[key] for key in KEYS))
         lines.append(f"  {name}: reward {number(row['reward'])} -> {number(row['reward_right'])}, "
-                     f"advantage {number(row['advantage'])} -> {number(row['advantage_right'])}")
+                     f"minus the group's mean {number(row['advantage'])} -> {number(row['advantage_right'])}")
     return lines
 
 

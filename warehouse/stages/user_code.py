@@ -13,12 +13,16 @@ from warehouse.store.errors import StageError, check_file, first_line
 
 
 class UserFunction(NamedTuple):
-    """A user's function, its name and file, and a hash of the file's content."""
+    """A user's function, its name and file, and the file's content."""
 
     name: str
     path: Path
     function: Callable[..., Any]
-    content_hash: str
+    source: bytes
+
+    @property
+    def content_hash(self) -> str:
+        return hashlib.sha256(self.source).hexdigest()[:16]
 
     def call(self, where: str, after: str, /, *arguments: Any, **named: Any) -> Any:
         """The function's result, awaited if it is async; StageError with the line of an exception."""
@@ -47,7 +51,7 @@ def load_function(text: str, option: str) -> UserFunction:
     function = getattr(module, name, None)
     if not callable(function):
         raise StageError(f"{path} defines no function '{name}'.")
-    return UserFunction(name, path, function, hashlib.sha256(path.read_bytes()).hexdigest()[:16])
+    return UserFunction(name, path, function, path.read_bytes())
 
 
 def line_in(error: BaseException, path: Path) -> str:

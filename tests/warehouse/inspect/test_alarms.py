@@ -564,8 +564,8 @@ def test_what_was_set_otherwise_before_an_alarm_is_named() -> None:
         ('train', 'train', 2, '{"learning_rate": 0.004, "parent_sha256": "a"}'::JSON),
         ('train', 'train', 3, '{"learning_rate": 0.03, "parent_sha256": "b"}'),
         ('train', 'train', 4, '{"learning_rate": 0.03, "parent_sha256": "c"}'),
-        ('train', 'train', 6, '{"learning_rate": 0.03, "updates_per_shard": 4}'),
-        ('train', 'train', 7, '{"learning_rate": 0.03, "updates_per_shard": 32}'),
+        ('train', 'train', 6, '{"learning_rate": 0.03, "updates_per_batch": 4}'),
+        ('train', 'train', 7, '{"learning_rate": 0.03, "updates_per_batch": 32}'),
         ('rollout', 'eval', 2, '{"temperature": 1}'), ('rollout', 'eval', 3, '{"temperature": 0.6}'))
         stages(stage, purpose, iteration, settings);
         CREATE TABLE rolled_mismatch AS
