@@ -196,7 +196,7 @@ def _keys(command: click.Command) -> list[tuple[str, str, str]]:
 def _kind(option: click.Option) -> str:
     if option.is_flag:
         return "true or false"
-    plain = {"integer range": "integer", "float range": "number", "float": "number"}
+    plain = {"float": "number"}
     words = (" or ".join(map(str, option.type.choices)) if isinstance(option.type, click.Choice)
              else plain.get(option.type.name, option.type.name))
     return f"list: {words}" if option.multiple else words

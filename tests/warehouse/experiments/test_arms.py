@@ -377,7 +377,7 @@ def test_the_command_prints_a_row_per_arm_and_refuses_an_edited_one(run: Warehou
     ("[a]\n[b]\nkl-beta = 0\n", "the arms a and b have equal settings"),
     ("[a]\nmodel = 'other'\n", "the stored rows are of the run's own model"),
     ("[a]\nlearning-rat = 1\n", "line 2: [a] has no option 'learning-rat'"),
-    ("[a]\nlearning-rate = 'high'\n", "is not a valid float"),
+    ("[a]\nlearning-rate = 'high'\n", "is not a valid float."),
     ("[a]\niteration = 3\n", "iteration cannot differ between arms"),
     ("[a.rollout]\nlabel = 'mine'\n", "label cannot differ between arms"),
     ("[a.rollout]\ntemperatur = 1\n", "line 2: [a.rollout] has no option 'temperatur'"),
