@@ -167,9 +167,9 @@ def commands_page() -> str:
 
 def config_page() -> str:
     """The keys of config.toml."""
-    lines = ["`RUN/config.toml` has one table per command. A key is the option's name without the dashes. "
-             "Options on the command line win. Paths are relative to the folder in which a command is "
-             "typed.", "", *_other_tables()]
+    lines = ["`RUN/config.toml` has one table per command. A key is the option's name without the two "
+             "leading dashes. Options on the command line win. Paths are relative to the folder in which a "
+             "command is typed.", "", *_other_tables()]
     known = {str(command.name): command for command in reversed(commands().values())}
     for name in CONFIG_TABLES:
         if name in known and name != "warehouse":

@@ -667,7 +667,8 @@ def test_the_drill_in_small_a_healthy_run_does_not_fire(seed: int, prompts_per_t
 
 def test_going_back_twice_changes_nothing_the_second_time(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", iterations=3, evals=(), num_tasks=2, group_size=4)
-    rollback(run, 1)
+    branch = f"warehouse branch {run.root} {run.root}-at-1 --at 1 --with-rows"
+    assert f"to train iteration 1 again: {branch}\n" in rollback(run, 1).stdout
     before = sorted(run.root.glob("policies/*"))
     again = rollback(run, 1)
     assert (again.exit_code, again.stdout) == (
