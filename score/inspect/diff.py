@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from warehouse.inspect.render import as_table
 from warehouse.ledger.state import is_named
 from warehouse.store.errors import StageError, counted, shell_quote, shorten
 from warehouse.store.names import completion_name
@@ -29,8 +30,7 @@ def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[st
     joined = changes(before, after)
     if joined.is_empty():
         raise StageError(f"No completion was scored by both {first} and {second}. Run `score "
-                         f"{shell_quote(run)}` "
-                         "with the options of the scorer that is missing.")
+                         f"{shell_quote(run)}` with the options of the scorer that is missing.")
     lines = [f"{counted(joined.height, 'completion')} in {counted(joined['task_id'].n_unique(), 'task')}, "
              f"{first} against {second}", *what_differs(stage, other)]
     for column, words in CHANGES.items():
@@ -47,9 +47,7 @@ def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[st
 
 
 def scored_by(warehouse: Warehouse, name: str) -> tuple[pl.DataFrame, str, Stage]:
-    """Rows of a scorer over all iterations, with the differences to the group's mean; its identity, and its
-    last stage.
-    """
+    """Rows of a scorer with differences to the group's mean; its identity; its last stage."""
     tables, scorers, named = [], set(), set()
     for iteration in warehouse.state.iterations("score"):
         for purpose in warehouse.state.purposes(iteration):
@@ -62,9 +60,8 @@ def scored_by(warehouse: Warehouse, name: str) -> tuple[pl.DataFrame, str, Stage
                 tables.append(warehouse.read("samples", columns=COLUMNS, **keys))
                 stage = warehouse.stage("score", **keys)
     if not tables:
-        raise StageError(f"No scorer called '{name}' has scored anything in {warehouse.root}. "
-                         f"There are: {', '.join(sorted(scorers)) or 'none'}; `score "
-                         f"{shell_quote(warehouse.root)} "
+        raise StageError(f"No scorer called '{name}' has scored anything in {warehouse.root}. There are: "
+                         f"{', '.join(sorted(scorers)) or 'none'}; `score {shell_quote(warehouse.root)} "
                          f"--reward {name}` adds one.")
     rows = pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in tables])
     advantage = pl.col("reward") - pl.col("reward").mean().over("iteration", "purpose", "group_id")
@@ -74,12 +71,11 @@ def scored_by(warehouse: Warehouse, name: str) -> tuple[pl.DataFrame, str, Stage
 def what_differs(before: Stage, after: Stage) -> list[str]:
     """Settings in which two scorers differ, and the lines in which the user's rewards do."""
     old, new = before.settings() or {}, after.settings() or {}
-    source, now = (str((stage.facts() or {}).get("reward_source", "")).splitlines()
-                   for stage in (before, after))
-    lines = [*difflib.unified_diff(source, now, n=0, lineterm="")][2:] if source and now else []
-    return [*(f"  {name}: {shorten(old.get(name), 60)} -> {shorten(new.get(name), 60)}"
-              for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)),
-            *(f"    {line}" for line in lines)]
+    old_text, text = (str((stage.facts() or {}).get("reward_source", "")) for stage in (before, after))
+    told = difflib.unified_diff(old_text.splitlines(), text.splitlines(), n=0, lineterm="")
+    lines = [f"    {line}" for line in told if old_text and text][2:]
+    return [f"  {name}: {shorten(old.get(name), 90)} -> {shorten(new.get(name), 90)}"
+            for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)] + lines
 
 
 def changes(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
@@ -107,12 +103,8 @@ def per_task(joined: pl.DataFrame, most: int = 10) -> list[str]:
     tasks = tasks.sort(["signs", "correct", "rewards", "task_id"], descending=[True, True, True, False])
     if tasks.is_empty():
         return ["  no task changed"]
-    lines = [f"{'task':<28} {'completions':>11} {'rewards':>8} {'correct':>8} {'signs':>6}"]
-    for row in tasks.head(most).iter_rows(named=True):
-        lines.append(f"{row['task_id'][:28]:<28} {row['completions']:>11} {row['rewards']:>8} "
-                     f"{row['correct']:>8} {row['signs']:>6}")
-    rest = tasks.height - most
-    return lines + ([f"  and {counted(rest, 'more task')}"] if rest > 0 else [])
+    rest = [f"  and {counted(tasks.height - most, 'more task')}"] if tasks.height > most else []
+    return [as_table(["task", *tasks.columns[1:]], tasks.head(most).rows()), *rest]
 
 
 def example_lines(rows: pl.DataFrame, words: str, num_examples: int) -> list[str]:

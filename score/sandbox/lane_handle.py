@@ -187,8 +187,7 @@ def folders_of_packages(config: LaneConfig) -> list[Path]:
              for name in (*config.imports, *config.preload)]
     packages = [spec.origin for spec in found if spec and spec.origin and spec.submodule_search_locations]
     folders = []
-    for origin in (np.__file__, *packages):
-        package = Path(origin).resolve().parent
+    for package in (Path(origin).resolve().parent for origin in (np.__file__, *packages)):
         folders += ([package.parent] if package.parent.name in ("site-packages", "dist-packages") else
                     [package, package.with_name(f"{package.name}.libs")])       # the folder may be a home
     return folders

@@ -68,9 +68,8 @@ def seconds_of(run: Warehouse, plan: Plan) -> float:
     branched = max((number for number, entry in state.entries.items()
                     if isinstance(entry.what, Branched)), default=-1)
     return sum(state.entries[life.completed].at - state.entries[life.begun].at
-               for life in state.lives.values()
-               if life.begun > branched and life.ended is None and life.completed is not None
-               and life.iteration <= plan.last)
+               for life in state.lives.values() if life.begun > branched and life.ended is None
+               and life.completed is not None and life.iteration <= plan.last)
 
 
 def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:

@@ -13,7 +13,7 @@ def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
     untrained, `to` becomes the next version, and rows sampled ahead of that are discarded.
     """
     said: list[str] = []
-    run, branch = shell_quote(warehouse.root), shell_quote(f"{warehouse.root}-at-{to}")
+    branch = f"{shell_quote(warehouse.root)} {shell_quote(f'{warehouse.root}-at-{to}')}"
 
     def go_back(state: RunState) -> RolledBack | None:
         newest = state.newest
@@ -27,10 +27,10 @@ def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
             if state.sampled_ahead():
                 how += f"; what was sampled ahead of iteration {version} is discarded"
         said[:] = [f"policy {version} now has the weights of policy {to}; {how}",
-                   f"to train iteration {to} again: warehouse branch {run} {branch} --at {to} --with-rows"]
+                   f"to train iteration {to} again: warehouse branch {branch} --at {to} --with-rows"]
         return RolledBack(to, warehouse.policy(newest).get("global_step"), why)
 
     if to in warehouse.state.versions and to != warehouse.state.newest:
         warehouse.verify_policy(to)
     warehouse.append(go_back)
-    return [*said, f"next: rollout {run} --iteration {warehouse.state.newest}"]
+    return [*said, f"next: rollout {shell_quote(warehouse.root)} --iteration {warehouse.state.newest}"]

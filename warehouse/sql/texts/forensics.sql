@@ -80,12 +80,9 @@ FROM (
 SELECT iteration, purpose, task_id, sample_index,
        coalesce(at_iteration - unnest(drawn_by), staleness)::INTEGER AS staleness, unnest(drawn_by) AS policy_version,
        engine, dtype, device, host, num_completion_tokens, advantage, optimizer_step,
-       unnest(range(len(completion_ids)))::INTEGER AS position,
-       unnest(completion_ids) AS token_id,
-       unnest(behaviour_logprobs) AS behaviour_logprob,
-       unnest(old_logprobs) AS old_logprob,
-       unnest(old_logprobs)::DOUBLE - unnest(behaviour_logprobs) AS gap,
-       unnest(log_drift)::DOUBLE AS log_drift,
+       unnest(range(len(completion_ids)))::INTEGER AS position, unnest(completion_ids) AS token_id,
+       unnest(behaviour_logprobs) AS behaviour_logprob, unnest(old_logprobs) AS old_logprob,
+       unnest(old_logprobs)::DOUBLE - unnest(behaviour_logprobs) AS gap, unnest(log_drift)::DOUBLE AS log_drift,
        unnest(clipped)::BOOLEAN AS clipped
 FROM (SELECT iteration, purpose, task_id, sample_index, staleness, old_logprobs, advantage FROM train_samples
       WHERE trained_iteration = at_iteration AND old_logprobs IS NOT NULL)

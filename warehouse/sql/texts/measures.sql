@@ -33,14 +33,9 @@ FROM (SELECT iteration, purpose, group_id, task_id,
 -- One row per task, iteration and purpose of the scored rows of a table.
 CREATE OR REPLACE MACRO task_results_of(rows) AS TABLE
 SELECT iteration, purpose, task_id,
-       any_value(split) AS split,
-       max(policy_version) AS policy_version,
-       any_value(scorer) AS scorer,
-       count(reward)::INTEGER AS n,
-       (count(*) FILTER (correct AND reward IS NOT NULL))::INTEGER AS c,
-       avg(reward) AS reward_mean,
-       max(reward) AS reward_max,
-       avg(truncated::INTEGER) AS truncated_share,
+       any_value(split) AS split, max(policy_version) AS policy_version, any_value(scorer) AS scorer,
+       count(reward)::INTEGER AS n, (count(*) FILTER (correct AND reward IS NOT NULL))::INTEGER AS c,
+       avg(reward) AS reward_mean, max(reward) AS reward_max, avg(truncated::INTEGER) AS truncated_share,
        avg(num_completion_tokens) AS tokens_mean
 FROM query_table(rows)
 GROUP BY iteration, purpose, task_id;

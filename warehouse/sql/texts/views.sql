@@ -3,33 +3,26 @@
 
 -- Seconds are the sum of the stage's phases.
 CREATE OR REPLACE VIEW stages AS
-SELECT document ->> '$.stage' AS stage,
-       (document ->> '$.iteration')::INTEGER AS iteration,
-       document ->> '$.purpose' AS purpose,
-       document ->> '$.scorer' AS scorer,
+SELECT document ->> '$.stage' AS stage, (document ->> '$.iteration')::INTEGER AS iteration,
+       document ->> '$.purpose' AS purpose, document ->> '$.scorer' AS scorer,
        CASE json_type(document, '$.facts.seconds') WHEN 'OBJECT'
             THEN list_sum(list_transform(json_extract(document, '$.facts.seconds.*'), lambda phase: phase::DOUBLE))
             ELSE (document ->> '$.facts.seconds')::DOUBLE END AS seconds,
        list_sum(list_transform(json_extract(document, '$.parts[*].bytes'), lambda size: size::BIGINT))::BIGINT
            AS bytes,
-       len(json_extract(document, '$.parts[*].name'))::INTEGER AS num_parts,
-       document ->> '$.host' AS host,
+       len(json_extract(document, '$.parts[*].name'))::INTEGER AS num_parts, document ->> '$.host' AS host,
        to_timestamp((document ->> '$.finished_at')::DOUBLE)::TIMESTAMP AS finished_at,
        document ->> '$.versions.rollhouse' AS rollhouse_version,
-       document ->> '$.versions.git' AS git_revision,
-       document -> '$.facts' AS facts,
+       document ->> '$.versions.git' AS git_revision, document -> '$.facts' AS facts,
        -- The option's name of 0.2 is the stored one.
        replace(document ->> '$.settings', '"updates_per_shard"', '"updates_per_batch"')::JSON AS settings
 FROM stage_manifests;
 
 CREATE OR REPLACE VIEW policies AS
 SELECT (document ->> '$.policy_version')::INTEGER AS policy_version,
-       (document ->> '$.parent')::INTEGER AS parent,
-       document ->> '$.sha256' AS sha256,
-       document ->> '$.base' AS base,
-       (document ->> '$.rolled_back_to')::INTEGER AS rolled_back_to,
-       regexp_replace(path, '/policy\.json$', '') AS folder,
-       document::JSON AS facts
+       (document ->> '$.parent')::INTEGER AS parent, document ->> '$.sha256' AS sha256,
+       document ->> '$.base' AS base, (document ->> '$.rolled_back_to')::INTEGER AS rolled_back_to,
+       regexp_replace(path, '/policy\.json$', '') AS folder, document::JSON AS facts
 FROM policy_documents;
 
 CREATE OR REPLACE VIEW pass_curve AS
@@ -41,19 +34,14 @@ WITH results AS (SELECT iteration, purpose, n, c, count(*) AS tasks FROM task_re
                        sum(tasks) OVER (PARTITION BY iteration, purpose) AS num_all
                 FROM results),
      chances AS (SELECT *, pass_at_k(n, c, k) AS chance FROM points),
-     totals AS (SELECT iteration, purpose, k, sum(tasks) AS num,
-                       sum(tasks * chance) / sum(tasks) AS mean,
+     totals AS (SELECT iteration, purpose, k, sum(tasks) AS num, sum(tasks * chance) / sum(tasks) AS mean,
                        sum(tasks * chance * chance) / sum(tasks) AS mean_square,
-                       min(chance) = max(chance) AS all_alike,
-                       any_value(num_all) AS num_all
-                FROM chances
-                GROUP BY iteration, purpose, k)
-SELECT iteration, purpose, k::INTEGER AS k,
-       mean AS pass_at_k,
+                       min(chance) = max(chance) AS all_alike, any_value(num_all) AS num_all
+                FROM chances GROUP BY iteration, purpose, k)
+SELECT iteration, purpose, k::INTEGER AS k, mean AS pass_at_k,
        CASE WHEN num > 1 AND all_alike THEN 0.0::DOUBLE WHEN num > 1
             THEN sqrt(greatest(mean_square - mean * mean, 0) / (num - 1)) END AS standard_error,
-       num::INTEGER AS num_tasks,
-       num = num_all AS every_task
+       num::INTEGER AS num_tasks, num = num_all AS every_task
 FROM totals;
 
 -- The inner query of k_of has no column `purpose`; otherwise k_of(purpose) would compare it with itself.
@@ -74,16 +62,10 @@ line AS (
     FROM line JOIN backs AS former ON former.policy_version <= line.rolled_back_to
     WHERE NOT EXISTS (FROM backs AS later WHERE later.policy_version > former.policy_version
                                             AND later.policy_version <= line.rolled_back_to))
-SELECT task_id,
-       any_value(split) AS split,
-       count(*)::INTEGER AS visits,
-       sum(n)::INTEGER AS num_completions,
-       min(iteration) AS first_iteration,
-       max(iteration) AS last_iteration,
-       min(iteration) FILTER (c > 0) AS first_solved,
-       max(iteration) FILTER (c > 0) AS last_solved,
-       arg_max(c / n, iteration) AS last_rate,
-       max(c / n) AS best_rate,
+SELECT task_id, any_value(split) AS split, count(*)::INTEGER AS visits, sum(n)::INTEGER AS num_completions,
+       min(iteration) AS first_iteration, max(iteration) AS last_iteration,
+       min(iteration) FILTER (c > 0) AS first_solved, max(iteration) FILTER (c > 0) AS last_solved,
+       arg_max(c / n, iteration) AS last_rate, max(c / n) AS best_rate,
        max(c) > 0 AND arg_max(c, iteration) = 0 AS forgotten
 FROM task_results
 WHERE purpose = 'train' AND n > 0
@@ -103,8 +85,7 @@ CREATE OR REPLACE VIEW reward_parts AS
 WITH parts AS (
     SELECT iteration, purpose, task_id, sample_index, scorer, reward, reward_parts AS document,
            unnest(json_keys(reward_parts)) AS part
-    FROM all_samples
-    WHERE reward_parts IS NOT NULL)
+    FROM all_samples WHERE reward_parts IS NOT NULL)
 SELECT iteration, purpose, task_id, sample_index, scorer, part,
        (document ->> ('$."' || part || '"'))::DOUBLE AS value, reward
 FROM parts;
@@ -113,14 +94,10 @@ CREATE OR REPLACE VIEW errors AS
 WITH kinds AS (
     SELECT iteration, purpose, error_class, error_name, count(*) AS num,
            avg(num_completion_tokens) AS tokens_mean, any_value(error_message) AS example
-    FROM samples
-    GROUP BY iteration, purpose, error_class, error_name)
+    FROM samples GROUP BY iteration, purpose, error_class, error_name)
 SELECT iteration, purpose, error_class, error_name, num::INTEGER AS num,
-       num / sum(num) OVER (PARTITION BY iteration, purpose) AS share,
-       tokens_mean, example
-FROM kinds
-WHERE true
-QUALIFY error_class IS NOT NULL;
+       num / sum(num) OVER (PARTITION BY iteration, purpose) AS share, tokens_mean, example
+FROM kinds WHERE true QUALIFY error_class IS NOT NULL;
 
 -- Tokens that an iteration carried over were sampled by it, not by the one that continues them. A rollout's rates, like
 -- its seconds, are those of the process that ended it: other processes may have sampled before it or at the same time.
