@@ -91,7 +91,8 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "ess": "Effective sample size of the last optimizer step, as a share.",
         "steps": "Optimizer steps.", "seconds": "Seconds of the arm's stages.",
         "cost": "Their price in dollars, if config.toml has a price per hour.",
-        "error": "Why the arm failed.", "stopped": "Which arm it was clearly behind, with --stop-behind."},
+        "error": "Why the arm failed.", "stopped": "Which arm it was clearly behind, with --stop-behind.",
+        "changed": "If the evaluation has rewards of another scorer than the training, which; else empty."},
     "warehouse doctor --json": {
         "rollout": "Whether this machine can sample: an object with the keys below.",
         "score": "Whether it can isolate programs: the same keys.",
@@ -166,9 +167,9 @@ def commands_page() -> str:
 
 def config_page() -> str:
     """The keys of config.toml."""
-    lines = ["`RUN/config.toml` has one table per command. A key is the option's name without the dashes. "
-             "Options on the command line win. Paths are relative to the folder in which a command is "
-             "typed.", "", *_other_tables()]
+    lines = ["`RUN/config.toml` has one table per command. A key is the option's name without the two "
+             "leading dashes. Options on the command line win. Paths are relative to the folder in which a "
+             "command is typed.", "", *_other_tables()]
     known = {str(command.name): command for command in reversed(commands().values())}
     for name in CONFIG_TABLES:
         if name in known and name != "warehouse":
@@ -195,7 +196,7 @@ def _keys(command: click.Command) -> list[tuple[str, str, str]]:
 def _kind(option: click.Option) -> str:
     if option.is_flag:
         return "true or false"
-    plain = {"integer range": "integer", "float range": "number", "float": "number"}
+    plain = {"float": "number"}
     words = (" or ".join(map(str, option.type.choices)) if isinstance(option.type, click.Choice)
              else plain.get(option.type.name, option.type.name))
     return f"list: {words}" if option.multiple else words

@@ -115,8 +115,7 @@ def paired_gains(connection: Connection, first: str, other: str) -> list[dict[st
     if not gains:
         raise StageError("Two of the runs have no scored task in common at the same iteration, so there is "
                          "nothing to compare in pairs. Evaluate both at the same iteration on the same "
-                         "split: rollout RUN --eval --split NAME --label NAME --iteration I, then score "
-                         "RUN")
+                         "split: rollout RUN --eval --split NAME --label NAME --iteration I, then score RUN")
     return gains
 
 

@@ -6,12 +6,16 @@ import sys
 
 from score.isolation import landlock
 from score.isolation.lockdown import Layer
+from score.judging.golden import check_golden
+from score.rewards.scorer import Scorer
 from score.sandbox.attacks import BODIES
+from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool, usable_cores
 from score.sandbox.tiers import TIERS, UNSAFE, missing_for, try_tier
 from warehouse.start.finding import Finding
+from warehouse.store.errors import StageError
 
 ADVICE = {
     "A": "install bubblewrap (apt, dnf and conda-forge have it) and allow user namespaces, or run as root "
@@ -22,19 +26,24 @@ ADVICE = {
 
 
 def examine() -> Finding:
-    """Report on this machine and on each tier; the finding refuses if no tier holds."""
+    """Report on machine and tiers; the finding refuses if no tier holds or a golden answer is misjudged."""
     found = Finding(lines=[
         f"{platform.system()} {platform.release()} on {platform.machine()}, Python "
         f"{platform.python_version()} ({sys.executable}), uid {os.getuid()}, {usable_cores()} usable cores"])
-    best = None
+    best, wrong = None, ""
     for name, (layers, words) in TIERS.items():
         if name == UNSAFE:
             continue
         reason = missing_for(layers)
         trial = reason if reason is not None else try_tier(LaneConfig(layers), Limits(), 1)
         if isinstance(trial, LanePool):
-            best = best or name
             with trial:
+                if not best:
+                    best = name
+                    try:
+                        check_golden(Executor(trial), Scorer("exact"), ("grid", "function", "stdio"))
+                    except StageError as error:
+                        wrong = str(error)
                 dropped = Layer.UNPRIVILEGED in Layer(trial.lanes[0].layers)
                 found.lines.append(f"tier {name} ({words}): holds, {len(BODIES)} attacks contained"
                                    f"{'' if dropped else ', but as root'}")
@@ -46,4 +55,4 @@ def examine() -> Finding:
         return found.refuse("no tier holds: foreign programs are refused here, unless --unsafe-no-sandbox is "
                             "given", "apt-get install bubblewrap")
     found.lines.append(f"uses tier {best}")
-    return found
+    return found.refuse(wrong) if wrong else found

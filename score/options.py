@@ -79,7 +79,5 @@ class ScoreOptions:
     isolation: TierOptions = field(default_factory=TierOptions)
     shard: Shard = option(Shard(), "Score this share of the parts, as one of several workers.",
                           parse=Shard.parse, metavar="INDEX/COUNT", group="Run, stop and resume")
-    time_limit: float | None = option(None, "Stop after so many seconds with 75, to be run again.",
-                                      least=0)
-    grace: float = option(
-        30.0, "Seconds to finish the current part after SIGTERM or SIGINT.", least=0)
+    time_limit: float | None = option(None, "Stop after so many seconds with 75, to be run again.", least=0)
+    grace: float = option(30.0, "Seconds to finish the current part after SIGTERM or SIGINT.", least=0)

@@ -173,10 +173,12 @@ def finish_rollout(session: Session, stage: Stage, numbers: list[int], clock: Cl
                     f"{counted(missing, 'part')}")
         return
     samples, pool = session.warehouse.read("samples", **keys), session.executor.pool
+    user = session.scorer.user
     stage.settle(session.scorer.settings, **what_is_read(session.warehouse, keys))
     stage.complete({"completions": samples.num_rows, "unscored": samples.column("reward").null_count,
                     "tier": session.tier.name, "tier_facts": session.tier.facts, "lanes": len(pool.lanes),
                     "lane_restarts": pool.num_restarts, **facts,
+                    **({"reward_source": user.source.decode(errors="replace")} if user else {}),
                     "seconds": {name: round(value, 3) for name, value in clock.seconds.items()}}, numbers)
     for line in summary_lines(samples, where, clock.seconds, facts["programs_run"]):
         session.say(line)

@@ -64,8 +64,7 @@ def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[d
         say(last_line(inputs, steps, facts["mismatch"], clock))
     else:
         finish_committed(warehouse, inputs, settings)
-        say(f"another process wrote policy {iteration + 1} first: it stays, and this process's is "
-            "dropped")
+        say(f"another process wrote policy {iteration + 1} first: it stays, and this process's is dropped")
     prune_policies(warehouse, settings.keep_policies)
     return written
 

@@ -26,6 +26,7 @@ from warehouse.store.errors import StageError, first_line, printable
 
 HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 Command = TypeVar("Command", bound=click.Command)
+click.IntRange.name, click.FloatRange.name = "integer", "float"        # as messages and --help call a value
 
 
 def with_version(command: Command) -> Command:
@@ -171,7 +172,7 @@ def _problem(option: click.Option, value: Any) -> str:
     if value == "":
         return "it is empty."
     if not isinstance(value, str | int | float) or isinstance(value, bool):
-        return f"it must be one {option.type.name.removesuffix(' range')}."
+        return f"it must be one {option.type.name}."
     if isinstance(value, float) and isinstance(option.type, click.types.IntParamType):
         return f"'{value}' is not a valid integer."
     try:

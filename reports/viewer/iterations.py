@@ -120,8 +120,7 @@ def tasks_page(_view: View, ask: Asking, query: Query) -> Page:
     """Every task: when it was solved, its best rate, and whether it was forgotten."""
     rows = ask.rows(HISTORY_SQL)
     return Page("tasks.html", "Tasks", {"rows": rows, "lost": [row for row in rows if row["forgotten"]],
-                                        "gains": ask.rows(HELDOUT_SQL),
-                                        "at": query.number("iteration", 0)})
+                                        "gains": ask.rows(HELDOUT_SQL), "at": query.number("iteration", 0)})
 
 
 def task_page(view: View, ask: Asking, query: Query) -> Page:

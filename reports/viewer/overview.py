@@ -81,8 +81,7 @@ def line_of(view: View) -> Line:
                            for purpose, each in rows.items())
         counts = alarm_count_lines(view.warehouse, alarms)
         training, *evaluations = story_lines(view.warehouse, ask.connection, alarms)
-        return Line(" ".join([*evaluations, training]),
-                    spark([row["pass_at_1"] for row in stats]),
+        return Line(" ".join([*evaluations, training]), spark([row["pass_at_1"] for row in stats]),
                     counts[0].partition(": ")[0] if counts else "", passes, len(stats), settings)
     return view.once("line", make)
 

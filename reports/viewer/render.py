@@ -8,7 +8,7 @@ import jinja2
 from markupsafe import Markup
 
 from reports.page import content_policy, data_island, page_style
-from reports.scale import number
+from reports.scale import NO_VALUE, number
 from reports.viewer import links
 from warehouse.store.errors import printable
 
@@ -35,7 +35,8 @@ class Text(NamedTuple):
 def environment() -> jinja2.Environment:
     """The template environment; all values are escaped."""
     made = jinja2.Environment(loader=jinja2.PackageLoader("reports.viewer", "pages"), autoescape=True,
-                              undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+                              undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+                              finalize=lambda value: NO_VALUE if value is None else value)
     made.filters |= {"number": number, "printable": printable, "text": text_to_show, "island": island}
     made.globals |= {"links": links}
     return made

@@ -27,8 +27,7 @@ class Sampling:
                           group="Sampling")
     top_k: int = option(0, "Top-k truncation; 0 is none.", least=0)
     min_p: float = option(0.0, "Min-p truncation; 0 is none.", least=0, most=1)
-    repetition_penalty: float = option(1.0, "1 is none; counts the prompt's tokens too.", least=0,
-                                       above=True)
+    repetition_penalty: float = option(1.0, "1 is none; counts the prompt's tokens too.", least=0, above=True)
     presence_penalty: float = option(0.0, "0 is none.", least=-2, most=2)
     frequency_penalty: float = option(0.0, "0 is none.", least=-2, most=2)
 

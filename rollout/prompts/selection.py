@@ -46,8 +46,7 @@ def choose_tasks(warehouse: Warehouse, options: RolloutOptions) -> list[dict[str
         raise StageError(f"This run has no {kind} split. Name one of {', '.join(known)} with --split, or add "
                          f"tasks: warehouse tasks add {shell_quote(warehouse.root)} {held} SOURCE")
     tasks = [task for task in tasks if task["split"] in splits]
-    if options.tasks_sql is not None and not (
-            tasks := named_by_query(warehouse, options.tasks_sql, tasks)):
+    if options.tasks_sql is not None and not (tasks := named_by_query(warehouse, options.tasks_sql, tasks)):
         raise StageError("--tasks-sql names no task, or none of them in the splits to sample. Try the "
                          "query with `warehouse sql`, or name the split with --split.")
     return tasks

@@ -1,13 +1,17 @@
 """What two scorers say about the same completions: rewards, correctness, and the direction of training."""
 
+import difflib
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
+from warehouse.inspect.render import as_table
 from warehouse.ledger.state import is_named
-from warehouse.store.errors import StageError, counted, shell_quote
+from warehouse.store.errors import StageError, counted, shell_quote, shorten
 from warehouse.store.names import completion_name
 from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.store.stage import Stage
 
 KEYS = ["iteration", "purpose", "task_id", "sample_index"]
 COLUMNS = [*KEYS, "group_id", "reward", "correct", "error_class"]
@@ -19,17 +23,16 @@ NEGLIGIBLE = 1e-9
 def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[str]:
     """A report on all rollouts that both scorers scored, in total, per task, and with examples."""
     warehouse = open_warehouse(run)
-    (before, first), (after, second) = scored_by(warehouse, first), scored_by(warehouse, second)
+    (before, first, stage), (after, second, other) = (scored_by(warehouse, name) for name in (first, second))
     if first == second:
         raise StageError(f"Both are {first}. Name two scorers with their hashes: "
                          f"`warehouse sql {shell_quote(run)} \"FROM scorers\"` lists them.")
     joined = changes(before, after)
     if joined.is_empty():
         raise StageError(f"No completion was scored by both {first} and {second}. Run `score "
-                         f"{shell_quote(run)}` "
-                         "with the options of the scorer that is missing.")
+                         f"{shell_quote(run)}` with the options of the scorer that is missing.")
     lines = [f"{counted(joined.height, 'completion')} in {counted(joined['task_id'].n_unique(), 'task')}, "
-             f"{first} against {second}"]
+             f"{first} against {second}", *what_differs(stage, other)]
     for column, words in CHANGES.items():
         count = int(joined[column].sum())
         lines.append(f"  {words}: {count} ({count / joined.height:.1%})")
@@ -43,8 +46,8 @@ def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[st
     return lines
 
 
-def scored_by(warehouse: Warehouse, name: str) -> tuple[pl.DataFrame, str]:
-    """Rows of a scorer over all iterations, with advantages (reward minus the group's mean); its identity."""
+def scored_by(warehouse: Warehouse, name: str) -> tuple[pl.DataFrame, str, Stage]:
+    """Rows of a scorer with differences to the group's mean; its identity; its last stage."""
     tables, scorers, named = [], set(), set()
     for iteration in warehouse.state.iterations("score"):
         for purpose in warehouse.state.purposes(iteration):
@@ -53,16 +56,26 @@ def scored_by(warehouse: Warehouse, name: str) -> tuple[pl.DataFrame, str]:
             if any(is_named(scorer, name) for scorer in complete):
                 scorer, _ = warehouse.choose_scorer(iteration, purpose, name)
                 named.add(scorer)
-                tables.append(warehouse.read("samples", columns=COLUMNS, iteration=iteration, purpose=purpose,
-                                             scorer=scorer))
+                keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose, "scorer": scorer}
+                tables.append(warehouse.read("samples", columns=COLUMNS, **keys))
+                stage = warehouse.stage("score", **keys)
     if not tables:
-        raise StageError(f"No scorer called '{name}' has scored anything in {warehouse.root}. "
-                         f"There are: {', '.join(sorted(scorers)) or 'none'}; `score "
-                         f"{shell_quote(warehouse.root)} "
+        raise StageError(f"No scorer called '{name}' has scored anything in {warehouse.root}. There are: "
+                         f"{', '.join(sorted(scorers)) or 'none'}; `score {shell_quote(warehouse.root)} "
                          f"--reward {name}` adds one.")
     rows = pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in tables])
     advantage = pl.col("reward") - pl.col("reward").mean().over("iteration", "purpose", "group_id")
-    return rows.with_columns(advantage=advantage), ", ".join(sorted(named))
+    return rows.with_columns(advantage=advantage), ", ".join(sorted(named)), stage
+
+
+def what_differs(before: Stage, after: Stage) -> list[str]:
+    """Settings in which two scorers differ, and the lines in which the user's rewards do."""
+    old, new = before.settings() or {}, after.settings() or {}
+    old_text, text = (str((stage.facts() or {}).get("reward_source", "")) for stage in (before, after))
+    told = difflib.unified_diff(old_text.splitlines(), text.splitlines(), n=0, lineterm="")
+    lines = [f"    {line}" for line in told if old_text and text][2:]
+    return [f"  {name}: {shorten(old.get(name), 90)} -> {shorten(new.get(name), 90)}"
+            for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)] + lines
 
 
 def changes(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
@@ -90,12 +103,8 @@ def per_task(joined: pl.DataFrame, most: int = 10) -> list[str]:
     tasks = tasks.sort(["signs", "correct", "rewards", "task_id"], descending=[True, True, True, False])
     if tasks.is_empty():
         return ["  no task changed"]
-    lines = [f"{'task':<28} {'completions':>11} {'rewards':>8} {'correct':>8} {'signs':>6}"]
-    for row in tasks.head(most).iter_rows(named=True):
-        lines.append(f"{row['task_id'][:28]:<28} {row['completions']:>11} {row['rewards']:>8} "
-                     f"{row['correct']:>8} {row['signs']:>6}")
-    rest = tasks.height - most
-    return lines + ([f"  and {counted(rest, 'more task')}"] if rest > 0 else [])
+    rest = [f"  and {counted(tasks.height - most, 'more task')}"] if tasks.height > most else []
+    return [as_table(["task", *tasks.columns[1:]], tasks.head(most).rows()), *rest]
 
 
 def example_lines(rows: pl.DataFrame, words: str, num_examples: int) -> list[str]:
@@ -105,7 +114,7 @@ def example_lines(rows: pl.DataFrame, words: str, num_examples: int) -> list[str
     for row in shown.iter_rows(named=True):
         name = completion_name(*(row[key] for key in KEYS))
         lines.append(f"  {name}: reward {number(row['reward'])} -> {number(row['reward_right'])}, "
-                     f"advantage {number(row['advantage'])} -> {number(row['advantage_right'])}")
+                     f"minus the group's mean {number(row['advantage'])} -> {number(row['advantage_right'])}")
     return lines
 
 

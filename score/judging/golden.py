@@ -1,6 +1,7 @@
 """Golden answers: judged first, in the same lanes; one wrong verdict stops the stage."""
 
 import math
+import sys
 from collections.abc import Container
 from typing import Any, NamedTuple
 
@@ -73,6 +74,5 @@ def check_golden(executor: Executor, scorer: Scorer, kinds: Container[str]) -> i
             instead = "" if deserved is None else f" instead of {deserved:g}"
             reason = f" ({judgement.outcome.said})" if judgement.outcome.error_class else ""
             raise StageError(f"The golden answer '{each.name}' got reward {reward}{instead}{reason}: rewards "
-                             "would be wrong, so nothing was scored. Run `warehouse doctor` to see what is "
-                             "missing.")
+                             f"would be wrong. Make the environment of {sys.executable} again.")
     return len(golden)

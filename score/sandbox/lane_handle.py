@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections import deque
 from dataclasses import asdict, dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import numpy as np
@@ -174,16 +175,22 @@ def lane_environment() -> dict[str, str]:
 def readable_folders(config: LaneConfig) -> list[str]:
     """Folders with the interpreter, its libraries and the allowed modules: all that a lane may read."""
     folders = [sys.prefix, sys.base_prefix, sys.exec_prefix, "/usr/lib", "/usr/lib64", "/lib", "/lib64",
-               str(ROOT / "score"), *map(str, folders_of_numpy()), *config.import_paths]
+               str(ROOT / "score"), *map(str, folders_of_packages(config)), *config.import_paths]
     return list(dict.fromkeys(str(Path(folder).resolve()) for folder in folders if os.path.isdir(folder)))
 
 
-def folders_of_numpy() -> list[Path]:
-    """Where numpy lies: a .pth file may have it elsewhere, and it loads parts of itself late."""
-    package = Path(np.__file__).parent
-    if package.parent.name in ("site-packages", "dist-packages"):
-        return [package.parent]
-    return [package, package.with_name("numpy.libs")]       # the folder may be a home
+def folders_of_packages(config: LaneConfig) -> list[Path]:
+    """Where numpy and the allowed packages lie: they load parts of themselves late, from where a .pth file or
+    symbolic links have them.
+    """
+    found = [PathFinder.find_spec(name.partition(".")[0], [*config.import_paths, *sys.path])
+             for name in (*config.imports, *config.preload)]
+    packages = [spec.origin for spec in found if spec and spec.origin and spec.submodule_search_locations]
+    folders = []
+    for package in (Path(origin).resolve().parent for origin in (np.__file__, *packages)):
+        folders += ([package.parent] if package.parent.name in ("site-packages", "dist-packages") else
+                    [package, package.with_name(f"{package.name}.libs")])       # the folder may be a home
+    return folders
 
 
 def start_lanes(config: LaneConfig, limits: Limits, count: int) -> list[LaneProcess]:

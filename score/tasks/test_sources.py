@@ -118,10 +118,9 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
     """What the process of the tests has to know of their text.
 
     `classes` are names of the program from which they make objects, `in_classes` names that bodies of classes
-    read and the tests do not set, `meant` the lines of each source that
-    raise on purpose, and `in_place` says of each unit whether it looks at an argument that the program may
-    have altered. Any other unit never sees such a change: `assert f(a) == sorted(a)` is no easier then for a
-    program that empties `a`.
+    read and the tests do not set, `meant` the lines of each source that raise on purpose, and `in_place` says
+    of each unit whether it looks at an argument that the program may have altered. Any other unit never sees
+    such a change: `assert f(a) == sorted(a)` is no easier then for a program that empties `a`.
     """
     try:
         trees = [parsed(source) for source in (setup, *units)]

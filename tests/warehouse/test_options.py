@@ -67,7 +67,7 @@ def test_keys_are_the_long_options_and_flags_win(tmp_path: Path) -> None:
     ("[rollout]\ngroupsize = 4\n", "[rollout] has no option 'groupsize'. Known: augment, fail, group-size,"),
     ("[rollouts]\n", "has a table [rollouts]. The tables are named after the commands"),
     ("[rollout\n", "is not valid TOML"),
-    ("[rollout]\ngroup-size = 'many'\n", "[rollout] group-size = many: 'many' is not a valid integer"),
+    ("[rollout]\ngroup-size = 'many'\n", "[rollout] group-size = many: 'many' is not a valid integer."),
     ("[rollout]\ngroup-size = 4.5\n", "[rollout] group-size = 4.5: '4.5' is not a valid integer"),
     ("[rollout]\ngroup-size = true\n", "[rollout] group-size = True: it must be one integer."),
     ("[rollout]\ngroup-size = [4]\n", "[rollout] group-size = [4]: it must be one integer."),

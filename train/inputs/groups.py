@@ -75,16 +75,14 @@ def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_
     completions = warehouse.read("completions", columns=COMPLETION_COLUMNS, **keys)
     samples = warehouse.read("samples", columns=SAMPLE_COLUMNS, scorer=scorer, **keys)
     if not len(completions):
-        raise StageError(f"Iteration {iteration} has no completions of purpose {purpose}. Run "
-                         f"`rollout {shell_quote(warehouse.root)} --iteration {iteration}` with "
-                         f"tasks to train on.")
+        raise StageError(f"Iteration {iteration} has no completions of purpose {purpose}. Run `rollout "
+                         f"{shell_quote(warehouse.root)} --iteration {iteration}` with tasks to train on.")
     if base_purpose(purpose) == "train":
         if not alone and min(prompts["group_size"].to_pylist()) < 2:
             raise StageError("A group has 1 completion, so its advantage is 0 whatever its reward. Roll out "
-                             f"with --group-size 2 or more, after `warehouse discard "
-                             f"{shell_quote(warehouse.root)} "
-                             f"--iteration {iteration} --purpose {purpose}`, or train with --advantages of "
-                             "your own.")
+                             "with --group-size 2 or more, after `warehouse discard "
+                             f"{shell_quote(warehouse.root)} --iteration {iteration} --purpose {purpose}`, "
+                             "or train with --advantages of your own.")
         _refuse_changed_sampling(completions, truncated_sampling)
     rewards = {(row["task_id"], row["sample_index"]): (row["reward"], row["correct"])
                for row in samples.to_pylist()}

@@ -58,8 +58,7 @@ def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None, purp
     complete = warehouse.state.scorers(iteration, purpose)
     if not complete:
         raise _unscored(warehouse, iteration, purpose)
-    scorer, reason = warehouse.state.choose_scorer(iteration, purpose,
-                                                   name or named_scorer(warehouse.root))
+    scorer, reason = warehouse.state.choose_scorer(iteration, purpose, name or named_scorer(warehouse.root))
     if reason == LATEST:
         raise StageError(f"Iteration {iteration} was scored by {', '.join(complete)}. Name the one to train "
                          f"on: --scorer {scorer}.")

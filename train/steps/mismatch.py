@@ -75,9 +75,8 @@ def lines_to_print(table: list[Mismatch], batch: list[RowGroup]) -> list[str]:
               "{log_ratio_abs_max:13.1e} {mismatch_kl:8.1e}  {ess:5.3f}  {kept_fraction:5.3f} "
               "{correlation:11.6f}".format(**line) for line in table]
     counts = group_counts(batch)
-    lines.append(f"groups {counts['groups']}: {counts['mixed']} with signal, "
-                 f"{counts['all_right']} all right, {counts['all_wrong']} all wrong, "
-                 f"{counts['equal']} equal otherwise"
+    lines.append(f"groups {counts['groups']}: {counts['mixed']} with signal, {counts['all_right']} all "
+                 f"right, {counts['all_wrong']} all wrong, {counts['equal']} equal otherwise"
                  + (f", {counts['unmeasured']} not measured" if counts["unmeasured"] else ""))
     rows = [row for group in batch for row in group.rows]
     num_tokens = sum(row.num_trainable_tokens for row in rows)

@@ -49,7 +49,10 @@ def table_of(plan: Plan, arms: Sequence[Arm], failed: Mapping[str, str],
         own = connect(run)
         found = ({"stopped": stopped[arm.name]} if arm.name in stopped
                  else measured(connection, base, evaluated(own, plan, plan.last)))
-        rows.append(_row(plan, arm) | found | _steps(own, plan) | {"seconds": seconds_of(run, plan)})
+        [scorer, *_] = run.state.scorers(plan.last, plan.purpose) or [""]
+        rows.append(_row(plan, arm) | found | _steps(own, plan) | {
+            "seconds": seconds_of(run, plan),
+            "changed": scorer and run.state.change_of_scorer(plan.last, scorer)})
     price = price_per_hour(plan.run.root)
     for row in rows if price is not None else []:
         row["cost"] = row["seconds"] * price / 3600 if "seconds" in row else None
@@ -65,9 +68,8 @@ def seconds_of(run: Warehouse, plan: Plan) -> float:
     branched = max((number for number, entry in state.entries.items()
                     if isinstance(entry.what, Branched)), default=-1)
     return sum(state.entries[life.completed].at - state.entries[life.begun].at
-               for life in state.lives.values()
-               if life.begun > branched and life.ended is None and life.completed is not None
-               and life.iteration <= plan.last)
+               for life in state.lives.values() if life.begun > branched and life.ended is None
+               and life.completed is not None and life.iteration <= plan.last)
 
 
 def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
@@ -93,10 +95,13 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
     lines = [as_table([*columns], [[show(row) for show in columns.values()] for row in rows], full=True)]
     lines += [f"{row['arm']}: {row['error']}" for row in rows if row.get("error")]
     lines += [f"{row['arm']}: stopped at {row['stopped']}" for row in rows if row.get("stopped")]
+    lines += [f"The {said}. Put the options of `score` into config.toml and evaluate in another --folder."
+              for row in rows if (said := row.get("changed"))][:1]
     tests = sum(row.get("p_value") is not None for row in rows)
     tasks = max((row.get("num_tasks") or 0 for row in rows), default=0)
-    lines.append(f"Gains over policy {plan.at} on {tasks} held-out tasks, {k} completions each, with the "
-                 f"same seeds; each interval is of one arm. p is corrected by Holm for {tests} arms.")
+    if tests:
+        lines.append(f"Gains over policy {plan.at} on {tasks} held-out tasks, {k} completions each, with the "
+                     f"same seeds; each interval is of one arm. p is corrected by Holm for {tests} arms.")
     return "\n".join(lines)
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from warehouse.experiments.arms_file import Arm
 from warehouse.ledger.state import TRAIN
+from warehouse.options import untrusted
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.json_files import read_json
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -71,7 +72,9 @@ def policy_to_start_from(warehouse: Warehouse, folder: Path, at: int | None, sto
 
 
 def check_plan(plan: Plan) -> None:
-    """StageError if the run cannot be branched there, or has no held-out tasks to evaluate on."""
+    """StageError if the run is not trusted or cannot be branched there, or has no held-out tasks."""
+    if said := untrusted(plan.run.root):
+        raise StageError(said)
     plan.run.state.check_branch(plan.at, rows=True)
     if not any(plan.run.read("tasks", ["heldout"])["heldout"].to_pylist()):
         raise StageError("This run has no held-out tasks, so arms cannot be evaluated. Add some: warehouse "

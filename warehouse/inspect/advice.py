@@ -85,7 +85,7 @@ def changed_settings(connection: Connection, iteration: int) -> list[str]:
     """The last two changes of stage settings in the ten iterations up to this one."""
     rows = rows_of(connection, f"""
         SELECT iteration, string_agg(
-            concat(stage, ' ', replace(name, 'per_shard', 'per_batch'), ' ', coalesce(value, 'None'),
+            concat(stage, ' ', name, ' ', coalesce(value, 'None'),
                    ' (was ', coalesce(former, 'None'), ')'), ', ' ORDER BY stage, name) AS changes
         FROM ({SETTING_CHANGES}) WHERE iteration BETWEEN $1 - 9 AND $1
         GROUP BY iteration ORDER BY iteration DESC LIMIT 2""", [iteration])[::-1]

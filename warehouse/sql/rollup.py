@@ -87,6 +87,5 @@ def _read_once(connection: Connection, table: str, parts: list[Path]) -> None:
               if not re.search(rf"\b{column.name}\b", measures_text())]
     with explain_errors():
         connection.execute(
-            f"SET threads = 1; CREATE TABLE held_{table} AS SELECT * REPLACE ({', '.join(unread)}) "
-            f"FROM {table}; RESET threads; "
-            f"CREATE OR REPLACE MACRO stored_{table}() AS TABLE FROM held_{table}")
+            f"SET threads = 1; CREATE TABLE held_{table} AS SELECT * REPLACE ({', '.join(unread)}) FROM "
+            f"{table}; RESET threads; CREATE OR REPLACE MACRO stored_{table}() AS TABLE FROM held_{table}")

@@ -13,12 +13,13 @@ from warehouse.store.errors import StageError, check_file, first_line
 
 
 class UserFunction(NamedTuple):
-    """A user's function, its name and file, and a hash of the file's content."""
+    """A user's function, its name and file, and the file's content with its hash."""
 
     name: str
     path: Path
     function: Callable[..., Any]
     content_hash: str
+    source: bytes
 
     def call(self, where: str, after: str, /, *arguments: Any, **named: Any) -> Any:
         """The function's result, awaited if it is async; StageError with the line of an exception."""
@@ -47,7 +48,8 @@ def load_function(text: str, option: str) -> UserFunction:
     function = getattr(module, name, None)
     if not callable(function):
         raise StageError(f"{path} defines no function '{name}'.")
-    return UserFunction(name, path, function, hashlib.sha256(path.read_bytes()).hexdigest()[:16])
+    source = path.read_bytes()
+    return UserFunction(name, path, function, hashlib.sha256(source).hexdigest()[:16], source)
 
 
 def line_in(error: BaseException, path: Path) -> str:

@@ -44,7 +44,8 @@ class SettingChanged(StageError):
 
     def __init__(self, title: str, name: str, before: Any, now: Any, way_out: str) -> None:
         self.title, self.name, self.before, self.now = title, name, before, now
-        super().__init__(f"{title} was started with {name} = {shorten(before, 80)}, now it is "
+        typed = name.replace("per_shard", "per_batch")      # stored under the option's name of 0.2
+        super().__init__(f"{title} was started with {typed} = {shorten(before, 80)}, now it is "
                          f"{shorten(now, 80)}. {way_out}")
 
 

@@ -32,8 +32,7 @@ POLICY_TYPES = {"kind": str, "parent": int, "rolled_back_to": int, "global_step"
 TRAIN_TABLES = {"train_samples": "samples", "train_tokens": "tokens", "train_steps": "steps"}
 STEMS = {**TRAIN_TABLES, "carried": "carried"}  # prefix of a table's part names; others have `part`
 STAGE_OF = {"prompts": "rollout", "completions": "rollout", "carried": "rollout", "samples": "score",
-            "policy_logprobs": "logprobs",
-            **dict.fromkeys(TRAIN_TABLES, "train")}
+            "policy_logprobs": "logprobs", **dict.fromkeys(TRAIN_TABLES, "train")}
 WRITTEN_BY = 4                  # the schema version that brought the log
 
 

@@ -154,7 +154,8 @@ SAMPLES = (
     Column("first_output", FLAG,
            "The first completion of its group that gave these outputs; null when invalid."),
     Column("outputs", TEXT,
-           "Outputs with the augmentation undone, as JSON: {train: [grid..], test: [grid..]}."),
+           "What the program gave, as JSON: {train, test}. Grids with the augmentation undone; of a test "
+           "[passed, exception, message, where]; of a case or call its output."),
     Column("code", TEXT, "The program that was run; null when none was found."),
     Column("error_class", TEXT, "Enumerated kind of failure; null when the program ran."),
     Column("error_name", TEXT, "Exception name for runtime errors."),

@@ -4,9 +4,7 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
 # By kind of task: the package, with a version that is part of the scorer's identity, and how to install it.
-GRADERS = {
-    "math": ("math-verify", "pip install 'rollhouse[math]'"),
-}
+GRADERS = {"math": ("math-verify", "pip install 'rollhouse[math]'")}
 
 
 def grader_versions(kinds: Iterable[str]) -> tuple[dict[str, str], list[str]]:

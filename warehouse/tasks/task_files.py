@@ -86,7 +86,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     """The place of each line that is not blank, in words, and its value; .gz and .zst are unpacked."""
     for number, line in enumerate(text_lines(path), start=1):
         if line.strip():
-            yield f"{path}, line {number}", _parse_json(line, path, number)
+            yield f"{path}, line {number}", _parse_json(line.rstrip(), path, number)
 
 
 def _parse_json(text: str, path: Path, line: int = 0) -> Any:

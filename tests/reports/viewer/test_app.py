@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 import warehouse
 from reports.build import FIGURES
 from reports.viewer.overview import line_of
+from reports.viewer.render import environment
 from reports.viewer.serve import named_sessions
 from reports.viewer.session import LOOK_AGAIN, View
 from tests.building.object_server import object_server
@@ -301,6 +302,12 @@ def test_evaluations_come_first_and_held_out_tasks_are_listed(client: TestClient
     assert line.story.startswith("On 'eval'")
     assert re.fullmatch(r"[.\d]+ → [.\d]+ eval, [.\d]+ → [.\d]+ training", line.passes)
     assert "Held-out tasks with the largest gain" in client.get("/blow-up/tasks").text
+
+
+def test_a_missing_value_is_a_dash_and_a_float_has_three_digits() -> None:
+    page = '{% import "pieces.html" as pieces with context %}{{ pieces.facts([("part", 1 / 6)]) }}{{ gone }}'
+    shown = environment().from_string(page).render(gone=None)
+    assert "<dd>0.167</dd>" in shown and shown.endswith("\u2013")
 
 
 def test_the_links_of_a_run_stand_among_its_questions(tmp_path: Path) -> None:

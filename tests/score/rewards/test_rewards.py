@@ -12,6 +12,7 @@ from score.options import REWARDS as OFFERED
 from score.rewards.named import REWARDS
 from tests.building.runs import finish, new_run
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
+from warehouse.stages.user_code import load_function
 
 LONG = FLIP + "# " + "x" * 40 + "\n"
 
@@ -161,11 +162,25 @@ def test_diff_counts_changed_rewards_correctness_and_signs(warehouse, user_file)
     against = " against ".join(sorted(warehouse.state.scorers(0, "train")))
     result = invoke("diff", warehouse.root, "arc-v1", "lenient", "--examples", 1)
     assert result.exit_code == 0, result.output
-    assert result.output.splitlines()[:5] == [
-        f"4 completions in 1 task, {against}", "  another reward: 4 (100.0%)",
+    assert result.output.splitlines()[:7] == [
+        f"4 completions in 1 task, {against}", '  reward: "arc-v1" -> "lenient"',
+        f'  user_code: null -> "{load_function(f"{user_file}:lenient", "").content_hash}"',
+        "  another reward: 4 (100.0%)",
         "  another correctness: 0 (0.0%)", "  another sign of the advantage: 1 (25.0%)",
         "  mean reward: 5.2778 -> 0.7250"]
-    assert "  0/turn/3: reward 0 -> 0.9, advantage -5.278 -> 0.175" in result.output
+    assert "  0/turn/3: reward 0 -> 0.9, minus the group's mean -5.278 -> 0.175" in result.output
+
+
+def test_diff_shows_how_limits_and_the_source_of_a_reward_changed(warehouse, user_file):
+    options = ("--reward-file", f"{user_file}:lenient")
+    assert invoke(warehouse.root, *options).exit_code == 0
+    before, = warehouse.state.scorers(0, "train")
+    user_file.write_text(user_file.read_text().replace("else 0.9", "else 0.8"))
+    assert invoke(warehouse.root, *options, "--memory-mib", 600).exit_code == 0
+    after, = {*warehouse.state.scorers(0, "train")} - {before}
+    lines = invoke("diff", warehouse.root, before, after).output.splitlines()
+    assert lines[1].startswith("  limits: ") and lines[2].startswith("  user_code: ")
+    assert [line.strip()[0] for line in lines[3:6]] == ["@", "-", "+"] and "0.8" in lines[5]
 
 
 def test_diff_has_the_means_of_completions_that_both_measured(warehouse, user_file):
@@ -178,7 +193,7 @@ def test_diff_has_the_means_of_completions_that_both_measured(warehouse, user_fi
     means = [sum(rewards[index] for index in both) / 2 for rewards in (first, second)]
     result = invoke("diff", warehouse.root, "arc-v1", "brevity")
     assert len(first) == 4 and len(both) == 2
-    assert result.output.splitlines()[4] == (f"  mean reward: {means[0]:.4f} -> {means[1]:.4f}, "
+    assert result.output.splitlines()[6] == (f"  mean reward: {means[0]:.4f} -> {means[1]:.4f}, "
                                              "of the 2 that both gave one")
 
 
@@ -194,7 +209,7 @@ def test_a_score_beside_the_one_that_was_trained_on_says_which_counts(warehouse)
 
 def test_diff_of_a_scorer_with_itself_finds_nothing(warehouse):
     assert invoke(warehouse.root).exit_code == 0
-    same, identity = scored_by(warehouse, "arc-v1")
+    same, identity, _ = scored_by(warehouse, "arc-v1")
     result = invoke("diff", warehouse.root, "arc-v1", identity)
     assert result.exit_code == 1 and f"Both are {identity}. Name two scorers" in result.output
     found = changes(same, same)

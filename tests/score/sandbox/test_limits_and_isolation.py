@@ -118,11 +118,17 @@ def test_honest_programs_run_in_a_locked_process(pool):
     assert failed == {}
 
 
-def test_packages_that_a_pth_file_has_elsewhere_load_their_late_parts(tmp_path):
+@pytest.mark.parametrize("by", ["a .pth file", "links"])
+def test_packages_that_lie_elsewhere_load_their_late_parts(tmp_path, by):
     """As in an environment made beside another one that has numpy, in the best tier of this machine."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
     [packages] = tmp_path.glob("lib/*/site-packages")
-    (packages / "other.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
+    others = Path(np.__file__).parents[1]
+    if by == "links":
+        for package in others.iterdir():
+            (packages / package.name).symlink_to(package)
+    else:
+        (packages / "other.pth").write_text(f"{others}\n")
     source = "import numpy as np\ndef transform(g):\n    return np.random.permutation(g)\n"
     (tmp_path / "program.py").write_text(
         "from score.sandbox.tiers import open_lanes\n"
@@ -142,6 +148,17 @@ def test_of_a_folder_that_holds_other_things_beside_numpy_a_lane_reads_numpy_alo
     beside = [folder for folder in lane_handle.readable_folders(STRICT)
               if Path(folder).is_relative_to(tmp_path) or tmp_path.is_relative_to(folder)]
     assert beside == [str(tmp_path / "numpy"), str(tmp_path / "numpy.libs")]
+
+
+def test_an_allowed_package_that_links_have_elsewhere_is_readable_there(tmp_path):
+    store = tmp_path / "store" / "lately"
+    store.mkdir(parents=True)
+    (store / "__init__.py").write_text("")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "lately").symlink_to(store)
+    config = LaneConfig(Layer.SECCOMP, imports=("lately",), import_paths=(str(tmp_path / "mine"),))
+    folders = lane_handle.readable_folders(config)
+    assert str(store) in folders and str(store.parent) not in folders
 
 
 def test_random_numbers_are_those_of_the_program(pool):

@@ -173,6 +173,17 @@ def test_a_reward_that_is_not_pass_at_1_has_columns_of_its_own(run: Warehouse) -
     assert "reward" not in arms_text([row | {"reward": 0.5}], plan)
 
 
+def test_an_evaluation_by_another_scorer_than_that_of_the_rows_is_said(run: Warehouse) -> None:
+    plan, arms = plan_of(run), arms_of(run, FILE)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plain, "SCORER", "strict-99")
+        World().run(plan, arms)
+    rows = table_of(plan, arms, {})
+    assert f"strict-99; iteration 1 was trained on those of {SCORER}" in rows[1]["changed"]
+    assert arms_text(rows, plan).count("strict-99") == 1
+    assert "Gains over" not in arms_text([{"arm": "low", "title": "", "error": "it failed"}], plan)
+
+
 @pytest.mark.parametrize("kill_at", [*range(1, 7), *(
     pytest.param(number, marks=pytest.mark.slow("the same commands of the second arm"))
     for number in range(7, 11))])
@@ -366,7 +377,7 @@ def test_the_command_prints_a_row_per_arm_and_refuses_an_edited_one(run: Warehou
     ("[a]\n[b]\nkl-beta = 0\n", "the arms a and b have equal settings"),
     ("[a]\nmodel = 'other'\n", "the stored rows are of the run's own model"),
     ("[a]\nlearning-rat = 1\n", "line 2: [a] has no option 'learning-rat'"),
-    ("[a]\nlearning-rate = 'high'\n", "is not a valid float"),
+    ("[a]\nlearning-rate = 'high'\n", "is not a valid float."),
     ("[a]\niteration = 3\n", "iteration cannot differ between arms"),
     ("[a.rollout]\nlabel = 'mine'\n", "label cannot differ between arms"),
     ("[a.rollout]\ntemperatur = 1\n", "line 2: [a.rollout] has no option 'temperatur'"),
@@ -375,6 +386,13 @@ def test_the_command_prints_a_row_per_arm_and_refuses_an_edited_one(run: Warehou
 def test_a_file_that_cannot_be_run_is_one_sentence(run: Warehouse, text: str, said: str) -> None:
     (run.root.parent / "arms.toml").write_text(text)
     assert said in refusal(run.root, run.root.parent / "arms.toml")
+    assert not run.root.with_name("run-arms").exists()
+
+
+def test_a_run_that_is_not_trusted_is_refused_before_anything_is_sampled(run: Warehouse) -> None:
+    arms_of(run, FILE)
+    (run.root / "config.toml").write_text("[score]\nreward-file = 'mine.py:mine'\n")
+    assert f"ROLLHOUSE_TRUST={run.root}" in refusal(run.root, run.root.parent / "arms.toml")
     assert not run.root.with_name("run-arms").exists()
 
 

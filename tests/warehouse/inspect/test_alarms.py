@@ -564,8 +564,8 @@ def test_what_was_set_otherwise_before_an_alarm_is_named() -> None:
         ('train', 'train', 2, '{"learning_rate": 0.004, "parent_sha256": "a"}'::JSON),
         ('train', 'train', 3, '{"learning_rate": 0.03, "parent_sha256": "b"}'),
         ('train', 'train', 4, '{"learning_rate": 0.03, "parent_sha256": "c"}'),
-        ('train', 'train', 6, '{"learning_rate": 0.03, "updates_per_shard": 4}'),
-        ('train', 'train', 7, '{"learning_rate": 0.03, "updates_per_shard": 32}'),
+        ('train', 'train', 6, '{"learning_rate": 0.03, "updates_per_batch": 4}'),
+        ('train', 'train', 7, '{"learning_rate": 0.03, "updates_per_batch": 32}'),
         ('rollout', 'eval', 2, '{"temperature": 1}'), ('rollout', 'eval', 3, '{"temperature": 0.6}'))
         stages(stage, purpose, iteration, settings);
         CREATE TABLE rolled_mismatch AS
@@ -667,7 +667,8 @@ def test_the_drill_in_small_a_healthy_run_does_not_fire(seed: int, prompts_per_t
 
 def test_going_back_twice_changes_nothing_the_second_time(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", iterations=3, evals=(), num_tasks=2, group_size=4)
-    rollback(run, 1)
+    branch = f"warehouse branch {run.root} {run.root}-at-1 --at 1 --with-rows"
+    assert f"to train iteration 1 again: {branch}\n" in rollback(run, 1).stdout
     before = sorted(run.root.glob("policies/*"))
     again = rollback(run, 1)
     assert (again.exit_code, again.stdout) == (

@@ -31,7 +31,8 @@ def said(*words: object) -> str:
 
 def test_the_log_tells_what_happened_the_latest_first(run: Warehouse) -> None:
     roll_back(run, 1)
-    runs.begin(run, "rollout", {"group_size": 8, "temperature": 1.0}, iteration=2, purpose="train")
+    settings = {"group_size": 8, "temperature": 1.0, "serve": "merged"}    # no adapter before
+    runs.begin(run, "rollout", settings, iteration=2, purpose="train")
     rows = [json.loads(line) for line in said("log", run.root, "--json").splitlines()]
     assert [row["number"] for row in rows] == list(range(len(rows)))[::-1]
     assert [row["kind"] for row in rows[:2]] == ["begun", "rolled back"] and rows[-1]["kind"] == "made"

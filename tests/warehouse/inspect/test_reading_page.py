@@ -23,7 +23,7 @@ SQL = [statement for block in re.findall(r"```sql\n(.*?)```", TEXT, re.DOTALL)
 def connections(tmp_path_factory: pytest.TempPathFactory) -> list[duckdb.DuckDBPyConnection]:
     """A healthy run, one that blows up with another rate in the end, and both together."""
     folder = tmp_path_factory.mktemp("runs")
-    runs = [build_run(folder / name, shape=shape, iterations=8, evals=(5,), num_tasks=4, group_size=8)
+    runs = [build_run(folder / name, shape=shape, iterations=8, evals=(5,), num_tasks=16, group_size=8)
             for name, shape in (("a", "healthy"), ("b", "blow-up"))]
     change_settings(runs[1], "train", 7, learning_rate=5e-5)
     return [*map(connect, runs), open_runs(*(run.root for run in runs))]

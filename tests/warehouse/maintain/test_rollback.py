@@ -26,7 +26,7 @@ def test_what_was_sampled_ahead_by_a_policy_that_is_left_is_put_aside(tmp_path: 
         roll_back(run, 1)
     assert refused.value.code == "answered"
     discard(run, 1, "eval-turn2")
-    said, after = roll_back(run, 1)
+    said, _, after = roll_back(run, 1)
     assert said == ("policy 3 now has the weights of policy 1; iteration 2 stays as it is and is not trained "
                     "on; what was sampled ahead of iteration 3 is discarded")
     assert [run.state.purposes(iteration) for iteration in (2, 3)] == [["train"], []]

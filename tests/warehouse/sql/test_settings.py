@@ -47,6 +47,15 @@ def test_what_differs_within_a_run(runs: list[Warehouse]) -> None:
         ("train", "learning_rate", None, 0, 1, 2), ("train", "learning_rate", "0.00005", 2, 2, 1)]
 
 
+def test_how_an_adapter_is_served_is_no_change_from_the_base_which_has_none(runs: list[Warehouse]) -> None:
+    change_settings(runs[0], "rollout", 0, serve=None)
+    for iteration in (1, 2):
+        change_settings(runs[0], "rollout", iteration, serve="merged", updates_per_shard=iteration)
+    query = "SELECT key, value FROM settings_diff"
+    assert connect(runs[0]).sql(query).fetchall() == [
+        ("updates_per_batch", None), ("updates_per_batch", "1"), ("updates_per_batch", "2")]
+
+
 def test_what_differs_between_runs(runs: list[Warehouse]) -> None:
     for iteration in range(3):
         change_settings(runs[0], "train", iteration, learning_rate=1e-4)

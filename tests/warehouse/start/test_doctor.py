@@ -20,6 +20,7 @@ from benchmarks.model_families import FAMILIES
 from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 from rollout.engines.environment import on_cpu
 from rollout.prompts.prompt_encoder import load_encoder
+from score.judging import golden
 from warehouse.cli import cli
 from warehouse.start import DATA, doctor
 from warehouse.start.finding import ADAPTER, SAID, Finding
@@ -46,6 +47,14 @@ def test_all_three_stages_work_where_the_tests_run() -> None:
     assert result.exit_code == 0 and {name: each["able"] for name, each in told.items()} == {
         "rollout": True, "score": True, "train": True}
     assert told["rollout"]["engine"].startswith("vllm") and told["score"]["tier"] in ("A", "B", "C")
+
+
+def test_a_machine_that_misjudges_a_golden_answer_cannot_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = golden.GOLDEN[0]._replace(code="import missing")
+    monkeypatch.setattr(golden, "GOLDEN", [broken])
+    result = invoke("doctor", "score")
+    assert result.exit_code == 1 and "No module named 'missing'" in result.output
+    assert "able: none" in result.output
 
 
 def test_what_is_missing_is_named_with_the_command_that_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:

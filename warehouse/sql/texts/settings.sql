@@ -9,7 +9,7 @@ WHERE stage IN ('rollout', 'train') OR EXISTS (
                        AND scorers.scorer = written.scorer);
 
 -- Settings that differ between the rows of a table like `settings` with a column `run`, without those that follow
--- from the policy; null if a stage has no such setting.
+-- from the policy, as how its adapter is served; null if a stage has no such setting.
 CREATE OR REPLACE MACRO differing_settings(rows) AS TABLE
 WITH kept AS (SELECT run, iteration, stage, coalesce(purpose, '') AS purpose, key, value FROM query_table(rows)
               WHERE NOT (ends_with(key, '_sha256') OR ends_with(key, 'policy_version'))),
@@ -19,7 +19,7 @@ filled AS (SELECT * FROM stages_of JOIN keys USING (stage, purpose)
            LEFT JOIN kept USING (run, iteration, stage, purpose, key)),
 ranges AS (SELECT run, stage, nullif(purpose, '') AS purpose, key, value, min(iteration) AS first_iteration,
                   max(iteration) AS last_iteration, count(*)::INTEGER AS num_iterations
-           FROM filled GROUP BY ALL)
+           FROM filled WHERE NOT (key = 'serve' AND value IS NULL) GROUP BY ALL)
 SELECT run, stage, purpose, key, value, first_iteration, last_iteration, num_iterations
 FROM (SELECT *, count(DISTINCT coalesce(value, chr(0))) OVER (PARTITION BY stage, purpose, key) AS num_values
       FROM ranges)

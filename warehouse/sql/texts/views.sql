@@ -18,7 +18,8 @@ SELECT document ->> '$.stage' AS stage,
        document ->> '$.versions.rollhouse' AS rollhouse_version,
        document ->> '$.versions.git' AS git_revision,
        document -> '$.facts' AS facts,
-       document -> '$.settings' AS settings
+       -- The option's name of 0.2 is the stored one.
+       replace(document ->> '$.settings', '"updates_per_shard"', '"updates_per_batch"')::JSON AS settings
 FROM stage_manifests;
 
 CREATE OR REPLACE VIEW policies AS
