@@ -29,7 +29,7 @@ SCOPES = (*FUNCTIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.G
 
 
 def calls_of_tests(source: str) -> list[str]:
-    """Statements that run each test function and each method of a TestCase.
+    """Statements that run each test function and each method of a class, inherited ones too.
 
     None where there is `check`, and none of a source that cannot be read, which running it then says.
     """
@@ -37,20 +37,34 @@ def calls_of_tests(source: str) -> list[str]:
         tree = ast.parse(source)
     except NO_PYTHON:
         return []
-    functions = {node.name: node for node in tree.body if isinstance(node, FUNCTIONS)}
-    if "check" in functions:
+    functions = [node for node in tree.body if isinstance(node, FUNCTIONS)]
+    if any(node.name == "check" for node in functions):
         return []
-    call = "__import__('pytest').run({})" if "fixture" in source else "{}()"
-    calls = [f"__import__('asyncio').run({call.format(name)})" if isinstance(node, ast.AsyncFunctionDef)
-             else call.format(name) for name, node in functions.items() if name.startswith("test")]
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            names = [each.name for each in node.body if isinstance(each, FUNCTIONS)]
-            start, it = (f"it = {node.name}()\nit.setup_method()\n", "it") if "setup_method" in names else (
-                "", f"{node.name}()")
-            calls += [f"{node.name}({name!r}).debug()" if node.bases else start + call.format(f"{it}.{name}")
-                      for name in names if name.startswith("test")]
-    return calls
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    bases = {base.id for node in classes.values() for base in node.bases if isinstance(base, ast.Name)}
+    return [f"__run__({path!r})" for path in (
+        *dict.fromkeys(node.name for node in functions if is_test(node)),
+        *(f"{name}.{test}" for name, node in classes.items() if not is_skipped(node) and not (
+            name in bases and not node.bases and not name.startswith("Test"))
+          for test in tests_of(node, classes)))]
+
+
+def tests_of(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> dict[str, None]:
+    """The names of the test methods of a class and of its bases in the same source."""
+    others = [classes[base.id] for base in node.bases
+              if isinstance(base, ast.Name) and base.id in classes and base.id != node.name]
+    own = dict.fromkeys(each.name for each in node.body if isinstance(each, FUNCTIONS) and is_test(each))
+    return own | {name: None for other in others for name in tests_of(other, classes)}
+
+
+def is_test(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """True for a test that is not to be skipped."""
+    return node.name.startswith("test") and not is_skipped(node)
+
+
+def is_skipped(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+    """True for `@unittest.skip('reason')` and the like."""
+    return any(ast.unparse(each).partition("(")[0].endswith("skip") for each in node.decorator_list)
 
 
 class WithoutLiterals(ast.NodeTransformer):
