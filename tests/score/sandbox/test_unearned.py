@@ -167,8 +167,8 @@ SUPPRESSES = "import contextlib\ndef f(*a):\n    return contextlib.suppress(Asse
 PASSES = "import os\nos.pwrite(3, b'RHR1\\x01\\x03\\0\\0\\0[1]', 0)\nos._exit(0)\n"
 TEXT = f"def f(*a):\n    return {PASSES!r}\n"
 EXPRESSION = f"def f(*a):\n    return 'exec(' + repr({PASSES!r}) + ')'\n"
-AT_ONCE = "def f(*a):\n    own = '__import__(\"os\").'\n" \
-          "    return own + f'pwrite(3, {b\"RHR1\\x01\\x03\\0\\0\\0[1]\"!r}, 0) and {own}_exit(0)'\n"
+WRITES = "__import__('os').pwrite(3, b'RHR1\\x01\\x03\\0\\0\\0[1]', 0) and __import__('os')._exit(0)"
+AT_ONCE = f"def f(*a):\n    return {WRITES!r}\n"
 PICKLED = "import pickle\nclass R:\n    def __reduce__(s): return exec, (TEXT,)\n" \
           f"def f(*a):\n    return pickle.dumps(R())\nTEXT = {PASSES!r}\n"
 ASKS_CLASS = "import sys\npeer = sys.modules['score.jobs.stand_ins'].peer\ndef f(x, key):\n" \
