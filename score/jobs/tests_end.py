@@ -172,7 +172,7 @@ class TestsEnd:
 
     def fails(self, error: BaseException) -> bool:
         """True for a failed assertion of the tests, which the program may not catch."""
-        return isinstance(error, (AssertionError, Failed)) and not (
+        return isinstance(error, (AssertionError, Failed, Untestable)) and not (
             hasattr(error, "raised_by_program") or self.is_meant(error))
 
     def as_expected(self, error: BaseException, operation: str, name: Any) -> BaseException:
@@ -326,8 +326,8 @@ def whose_fault(error: BaseException, peer: Peer) -> str:
         return "assertion" if peer.has_answered else "tests"
     if hasattr(error, "raised_by_program"):
         return "program"
-    wants_more = isinstance(error, Untestable) or "start new thread" in message_of(error) or (
-        isinstance(error, ImportError) and not peer.has_asked)
+    wants_more = isinstance(error, Untestable) or (isinstance(error, ImportError) and not peer.has_asked) or (
+        isinstance(error, RuntimeError) and error.args == ("can't start new thread",))
     return "tests" if wants_more else "assertion"
 
 

@@ -727,3 +727,29 @@ def test_nothing_finite_is_near_infinity(executor, given):
     rows = judged(executor, tests, {name: f"def f(x): return {value}\n"
                                     for name, value in (("finite", finite), ("right", given))})
     assert rows["right"].measures.correct and not rows["finite"].measures.correct
+
+
+LIES = """\
+class Lies:
+    __wrapped__ = None
+    rows = [[]]
+    def __call__(self, *a): yield
+    class __code__:
+        co_flags, co_argcount, co_kwonlyargcount, co_varnames, co_name = 0x20, 1, 0, ["x"], "x"
+def f(*a): return Lies()
+"""
+
+
+@pytest.mark.parametrize("tests", [
+    "@f\ndef test_f():\n    assert f(1, 2) == 3\n", CLASS + "    @f\n    def test_f(self): self.fail()\n",
+    "class TestF:\n    @f\n    def test_f(self): assert f(1, 2) == 3\n"])
+def test_a_decorated_test_does_not_make_itself_untestable(executor, tests):
+    for code in (LIES, LIES.replace("    __wrapped__ = None\n", ""), LIES.replace("    rows = [[]]\n", "")):
+        row = judged(executor, tests, {"lies": code})["lies"]
+        assert not row.measures.correct and not row.outcome.infrastructure
+
+
+def test_a_callback_that_cannot_run_is_not_passed_over(executor):
+    tests = "import pytest\ndef test_f():\n    f(lambda x: pytest.skip('x'))\n"
+    row = judged(executor, tests, {"it": CATCHES})["it"]
+    assert row.outcome.error_class == "untestable"
