@@ -128,12 +128,7 @@ class Mark:
         return marked
 
 
-def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
-        raise AttributeError(name)
-    raise Untestable(f"pytest.{name} is not here")
-
-
 fixtures: dict[str, Fixture] = {}
 mark, nan = Mark(), math.nan
+skip = xfail = fail                 # of a test that asks the program first
 sys.modules.setdefault("pytest", sys.modules[__name__])

@@ -272,6 +272,8 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         return encode_units([["", "the program did not start", "lost"]] * num_units, room)
     mirror(peer)
     try:
+        if order["lacks"]:
+            raise Untestable(f"{order['lacks'][0]} is not here")
         code, *units = [compile(source, name, "exec", dont_inherit=True)
                         for source, name in zip(order["sources"], end.meant, strict=True)]
         names.update(order.get("names", {}))

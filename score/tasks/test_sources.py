@@ -24,6 +24,7 @@ DATA_ATTRIBUTES = PLAIN_ATTRIBUTES.union(*map(dir, (
 BUILTINS = frozenset(dir(builtins))
 GATHERS = frozenset((
     "append", "appendleft", "add", "extend", "insert", "update", "setdefault", "put", "write"))
+PYTEST = {"raises", "approx", "fail", "fixture", "mark", "param", "skip", "xfail", "nan"}
 HOLDING = {"eval", "exec", "globals", "locals", "super", "vars"}    # what holds variables that are not named
 SCOPES = (*FUNCTIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -132,15 +133,15 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
     """What the process of the tests has to know of their text.
 
     `classes` are names of the program from which they make objects, `in_classes` names that bodies of classes
-    read and the tests do not set, `meant` the lines of each source that
-    raise on purpose, and `in_place` says of each unit whether it looks at an argument that the program may
-    have altered. Any other unit never sees such a change: `assert f(a) == sorted(a)` is no easier then for a
+    read and the tests do not set, `lacks` what they want of pytest in vain, `meant` the lines of each source
+    that raise on purpose, and `in_place` says of each unit whether it looks at an argument that the program
+    may have altered. Any other unit never sees such a change: `assert f(a) == sorted(a)` is no easier then for a
     program that empties `a`.
     """
     try:
         trees = [parsed(source) for source in (setup, *units)]
     except NO_PYTHON:
-        return {"classes": [], "in_classes": [], "meant": [[]] * (1 + len(units)),
+        return {"classes": [], "in_classes": [], "lacks": [], "meant": [[]] * (1 + len(units)),
                 "in_place": [True] * len(units)}
     whole = ast.Module([node for tree in trees for node in tree.body], [])
     meant, classes = list(map(raised_on_purpose, trees)), classes_in(whole)
@@ -151,7 +152,9 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
     for place, tree in enumerate(trees):            # lines of one source after those of the other
         ast.increment_lineno(tree, place << 32)
     where = {tests.get(node, "") for node in in_place_in(whole)}
-    return {"classes": classes, "in_classes": in_classes, "meant": meant,
+    lacks = {ast.unparse(node) for node in ast.walk(whole) if isinstance(node, ast.Attribute)
+             and isinstance(node.value, ast.Name) and node.value.id == "pytest" and node.attr not in PYTEST}
+    return {"classes": classes, "in_classes": in_classes, "lacks": sorted(lacks), "meant": meant,
             "in_place": [any(name in unit for name in where) for unit in units]}
 
 

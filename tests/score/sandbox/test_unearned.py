@@ -710,7 +710,7 @@ def test_what_belongs_to_a_test_is_run_with_it(executor, tests):
      "def test_g(): pass\n", "test_f is defined where"),
     (CLASS + "    def test_g(self): pass\nsetattr(T, 'test_f', lambda self: self.assertEqual(f(1, 2), 3))\n",
      "T.test_f is defined where"),
-    ("import pytest\n@pytest.mark.parametrize('n', [])\ndef test_f(n): assert f(1, n) == 3\n", "no rows"),
+    ("import pytest\ndef test_f():\n    with pytest.deprecated_call(): f(1, 2)\n", "pytest.deprecated_call"),
     ("def test_f(capsys):\n    assert f(1, 2) == 3\n", "no fixture capsys"),
     ("import pytest\ndef test_f():\n    with pytest.warns(UserWarning): f(1, 2)\n", "pytest.warns"),
     ("import pytest\n@pytest.mark.skipif(True, reason='x')\ndef test_f(): assert False\n", "mark.skipif"),
@@ -752,4 +752,15 @@ def test_a_decorated_test_does_not_make_itself_untestable(executor, tests):
 def test_a_callback_that_cannot_run_is_not_passed_over(executor):
     tests = "import pytest\ndef test_f():\n    f(lambda x: pytest.skip('x'))\n"
     row = judged(executor, tests, {"it": CATCHES})["it"]
-    assert row.outcome.error_class == "untestable"
+    assert not row.measures.correct and not row.outcome.infrastructure
+
+
+@pytest.mark.parametrize("tests", [
+    "import pytest\n@pytest.mark.parametrize('n', f(1, 2))\ndef test_f(n): assert n == 3\n",
+    "import pytest\n@pytest.fixture(params=f(1, 2))\ndef n(request): return request.param\n"
+    "def test_f(n): assert n == 3\n",
+    "import pytest\ndef test_f():\n    if not f(1, 2):\n        pytest.skip('nothing to do')\n"
+    "    assert f(1, 2) == 3\n"])
+def test_a_program_cannot_choose_to_be_judged_by_no_test(executor, tests):
+    row = judged(executor, tests, {"it": "def f(a, b): return []\n"})["it"]
+    assert not row.measures.correct and not row.outcome.infrastructure
