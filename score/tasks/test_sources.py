@@ -135,8 +135,8 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
     `classes` are names of the program from which they make objects, `in_classes` names that bodies of classes
     read and the tests do not set, `lacks` what they want of pytest in vain, `meant` the lines of each source
     that raise on purpose, and `in_place` says of each unit whether it looks at an argument that the program
-    may have altered. Any other unit never sees such a change: `assert f(a) == sorted(a)` is no easier then for a
-    program that empties `a`.
+    may have altered. Any other unit never sees such a change: `assert f(a) == sorted(a)` is then no easier
+    for a program that empties `a`.
     """
     try:
         trees = [parsed(source) for source in (setup, *units)]
