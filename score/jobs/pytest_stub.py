@@ -69,9 +69,10 @@ class approx:
         return not math.isinf(abs(expected)) and bool(abs(value - expected) <= nearest)
 
 
-def parametrize(argnames: Any, argvalues: Any, **_options: Any) -> Callable[[Any], Any]:
-    """Have a test, or those of a class, run once with each row of arguments."""
+def parametrize(argnames: Any, argvalues: Any, indirect: Any = (), **_options: Any) -> Callable[[Any], Any]:
+    """Have a test, or those of a class, run once with each row of arguments; `name=` are for a fixture."""
     words = [word.strip() for word in argnames.split(",")] if isinstance(argnames, str) else list(argnames)
+    words = [f"{word}=" if indirect is True or (indirect and word in indirect) else word for word in words]
     rows = [dict(zip(words, row if len(words) > 1 else [row], strict=True)) for row in argvalues]
 
     def decorate(test: Any) -> Any:

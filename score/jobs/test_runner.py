@@ -44,7 +44,7 @@ def run_all(names: dict[str, Any], path: str, kind: Any, test: Any) -> None:
             wanted += [each for each in parameters_of(fixtures[name].make) if each not in wanted
                        ] if name in fixtures else []
         rows = [*getattr(test, "rows", ()), *getattr(kind, "rows", ())]
-        rows += [[{name: each} for each in fixtures[name].params]
+        rows += [[{f"{name}=": each} for each in fixtures[name].params]
                  for name in dict.fromkeys(wanted) if name in fixtures and fixtures[name].params]
         if not all(rows):
             raise AssertionError(f"{path} has no rows of arguments")
@@ -64,7 +64,7 @@ def run_row(names: dict[str, Any], kind: Any, test: Any, fixtures: dict[str, Any
             surround(stack, names, "setup_function", "teardown_function", test)
 
         def call(function: Any, name: str = "") -> Any:
-            request = SimpleNamespace(param=row.get(name), addfinalizer=stack.callback)
+            request = SimpleNamespace(param=row.get(f"{name}="), addfinalizer=stack.callback)
             known = {each: request if each == "request" else make(each) for each in parameters_of(function)
                      if each in fixtures or each in row or each == "request"}
             missing = set(parameters_of(function)) - {"self"} - known.keys()
@@ -74,7 +74,7 @@ def run_row(names: dict[str, Any], kind: Any, test: Any, fixtures: dict[str, Any
             return function(*([it] if takes_it else []), **known)
 
         def make(name: str) -> Any:
-            if name not in fixtures:
+            if name in row:
                 return row[name]
             if name not in made:
                 value = call(fixtures[name].make, name)
@@ -132,5 +132,6 @@ def tests_in(names: dict[str, Any]) -> Iterator[str]:
         if type(found) is FunctionType and name.startswith("test"):
             yield from () if hasattr(found, "__unittest_skip__") else (name,)
         elif is_test_case(found) or (name.startswith("Test") and type(found) is type):
-            yield from (f"{name}.{each}" for each in dir(found) if each.startswith("test") and not hasattr(
-                getattr(found, each), "__unittest_skip__") and not hasattr(found, "__unittest_skip__"))
+            yield from (f"{name}.{each}" for each in dir(found) if each.startswith("test")
+                        and type(test := getattr(found, each)) in (FunctionType, MethodType)
+                        and not (hasattr(test, "__unittest_skip__") or hasattr(found, "__unittest_skip__")))

@@ -24,7 +24,7 @@ DATA_ATTRIBUTES = PLAIN_ATTRIBUTES.union(*map(dir, (
 BUILTINS = frozenset(dir(builtins))
 GATHERS = frozenset((
     "append", "appendleft", "add", "extend", "insert", "update", "setdefault", "put", "write"))
-PYTEST = {"raises", "approx", "fail", "fixture", "mark", "param", "skip", "xfail", "nan"}
+PYTEST = {"raises", "approx", "fail", "fixture", "mark", "param", "skip", "xfail", "nan", "main"}
 HOLDING = {"eval", "exec", "globals", "locals", "super", "vars"}    # what holds variables that are not named
 SCOPES = (*FUNCTIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 

@@ -691,9 +691,17 @@ AWAITED = "    async def test_f(self{}):\n        assert f(1, 2) == 3\n"
     FIXTURE.format("(params=[1, 2], name='n')", "(request):") + "return request.param\n"
     "def test_f(n):\n    assert f(n, 2) == n + 2\n",
     "import pytest\n@pytest.mark.skip(reason='old')\ndef test_g(): assert False\n"
-    "@pytest.mark.slow\n@pytest.mark.timeout(3)\ndef test_f(n=2):\n    assert f(1, n) == 3\n",
+    "@pytest.mark.slow\n@pytest.mark.timeout(3)\ndef test_f(n=2):\n    assert f(1, n) == 3\n"
+    "if __name__ == '__main__':\n    pytest.main([__file__])\n",
     CLASS + "    want = 3\n    @unittest.skip('old')\n    def test_g(self): self.fail()\n"
     "    def test_f(self): " + SUM,
+    "class TestF:\n    test_cases = [(1, 2, 3)]\n    testing = property(lambda self: 1)\n"
+    "    def test_f(self):\n        for a, b, want in self.test_cases: assert f(a, b) == want\n",
+    FIXTURE.format("", "():") + "return 9\n@pytest.mark.parametrize('start', [1])\n"
+    "def test_f(start): assert f(start, 2) == 3\n",
+    FIXTURE.format("", "(request):") + "return request.param\n"
+    "@pytest.mark.parametrize('start, want', [(1, 3)], indirect=['start'])\n"
+    "def test_f(start, want): assert f(start, 2) == want\n",
     "from unittest.mock import patch\n@patch('builtins.print')\ndef test_f(shown):\n"
     "    print(f(1, 2))\n    shown.assert_called_once_with(3)\n"])
 def test_what_belongs_to_a_test_is_run_with_it(executor, tests):
