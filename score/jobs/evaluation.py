@@ -25,11 +25,19 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
     if any(EVALUATING.intersection(each.co_names) for each in nested(tests)):
         peer.told = set()
 
-    plain = {name: getattr(builtins, name) for name in ("eval", "exec", "compile")}
+    plain: dict[str, Any] = {name: getattr(builtins, name) for name in ("eval", "exec", "compile")}
 
     def is_own(text: Any) -> bool:           # what a program gives is equal at most, unless of one character
-        return isinstance(text, CodeType) or any(text is literal for literal in literals) or is_library(
-            sys._getframe(2).f_globals)
+        return isinstance(text, CodeType) or any(text is literal for literal in literals)
+
+    def unless_library(name: str) -> Any:
+        def called(*arguments: Any, **options: Any) -> Any:
+            scopes = sys._getframe(1)
+            function = (plain if is_library(scopes.f_globals) else evaluating)[name]
+            if name != "compile" and len(arguments) == 1:
+                arguments += scopes.f_globals, scopes.f_locals
+            return function(*arguments, **options)
+        return called
 
     def run_elsewhere(text: Any, mode: str, scopes: list[Any]) -> Any:
         code = plain["compile"](text, "text", mode, dont_inherit=True)
@@ -69,7 +77,12 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
             return (as_dataclass if isinstance(kind, ProgramClass) else plain_dataclass)(kind, **options)
         return made if kind is None else made(kind)
 
-    vars(builtins).update({"eval": evaluate, "exec": execute, "compile": compiled})
+    evaluating: dict[str, Any] = {"eval": evaluate, "exec": execute, "compile": compiled}
+    names.update(evaluating)
+    for module in FOR_OTHERS:
+        if module in sys.modules:
+            vars(sys.modules[module]).update(evaluating)
+    vars(builtins).update((name, unless_library(name)) for name in evaluating)
     if dataclasses := sys.modules.get("dataclasses"):
         plain_dataclass = dataclasses.dataclass
         dataclasses.dataclass = dataclass        # type: ignore[attr-defined]
@@ -86,9 +99,9 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
 
 
 def is_library(scope: dict[str, Any]) -> bool:
-    """True of the globals of a module that runs text of its own, or of its caller's."""
+    """True of the globals of a module, which runs text of its own."""
     name = scope.get("__name__")
-    return name not in FOR_OTHERS and name in sys.modules and vars(sys.modules[name]) is scope
+    return name in sys.modules and vars(sys.modules[name]) is scope
 
 
 def nested(codes: list[CodeType]) -> list[CodeType]:
