@@ -11,6 +11,7 @@ from score.jobs.stand_ins import ProgramClass, as_dataclass, is_stand_in
 
 ABSENT = object()
 FOR_OTHERS = ("typing", "inspect", "timeit")           # these evaluate text for their callers
+CALLERS = ("score.", "unittest.case")
 EVALUATING = {"eval", "exec", "compile", *FOR_OTHERS}
 
 
@@ -99,9 +100,9 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
 
 
 def is_library(scope: dict[str, Any]) -> bool:
-    """True of the globals of a module, which runs text of its own."""
-    name = scope.get("__name__")
-    return name in sys.modules and vars(sys.modules[name]) is scope
+    """True of the globals of a module that runs text of its own, and does not call what it is given."""
+    name = str(scope.get("__name__"))
+    return name in sys.modules and vars(sys.modules[name]) is scope and not name.startswith(CALLERS)
 
 
 def nested(codes: list[CodeType]) -> list[CodeType]:

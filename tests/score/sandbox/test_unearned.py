@@ -226,8 +226,10 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
     *((f"import builtins\nassert {how}(f(1, 2)) == 3", AT_ONCE) for how in (
         "builtins.eval", "__import__('builtins').eval", "__builtins__['eval']", "vars(builtins)['eval']")),
     ("ns = {}\nexec('def run(x): return eval(x)', ns)\nassert ns['run'](f(1, 2)) == 3", EXPRESSION),
-    ("import unittest as u\nu.TestCase().assertRaises(NameError, eval, f(1, 2))\nassert 1 == 2", AT_ONCE),
-    ("import pytest\npytest.raises(NameError, eval, f(1, 2))\nassert 1 == 2", AT_ONCE),
+    *((f"import builtins, pytest, unittest as u\n{call}, {how}, f(1, 2))\nassert 1 == 2", AT_ONCE)
+      for how in ("eval", "builtins.eval")
+      for call in ("u.TestCase().assertRaises(NameError", "pytest.raises(NameError")),
+    ("import builtins\nassert f(builtins.eval) == 3", f"def f(run): return run({WRITES!r})\n"),
     ("import builtins\nbuiltins.exec(f(1, 2))\nassert x == 3", TEXT),
     ("import pickle\nassert pickle.loads(f(1, 2)) == 3", PICKLED),
     ("import io, pickle\nassert pickle.load(io.BytesIO(f(1, 2))) == 3", PICKLED),
