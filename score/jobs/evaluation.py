@@ -10,7 +10,9 @@ from score.jobs.peer import Peer
 from score.jobs.stand_ins import ProgramClass, as_dataclass, is_stand_in
 
 ABSENT = object()
-EVALUATING = {"eval", "exec", "compile", "typing", "inspect", "timeit"}
+FOR_OTHERS = ("typing", "inspect", "timeit")           # these evaluate text for their callers
+CALLERS = ("score.", "unittest.case")
+EVALUATING = {"eval", "exec", "compile", *FOR_OTHERS}
 
 
 def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
@@ -24,11 +26,22 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
     if any(EVALUATING.intersection(each.co_names) for each in nested(tests)):
         peer.told = set()
 
+    plain: dict[str, Any] = {name: getattr(builtins, name) for name in ("eval", "exec", "compile")}
+
     def is_own(text: Any) -> bool:           # what a program gives is equal at most, unless of one character
         return isinstance(text, CodeType) or any(text is literal for literal in literals)
 
+    def unless_library(name: str) -> Any:
+        def called(*arguments: Any, **options: Any) -> Any:
+            scopes = sys._getframe(1)
+            function = (plain if is_library(scopes.f_globals) else evaluating)[name]
+            if name != "compile" and len(arguments) == 1:
+                arguments += scopes.f_globals, scopes.f_locals
+            return function(*arguments, **options)
+        return called
+
     def run_elsewhere(text: Any, mode: str, scopes: list[Any]) -> Any:
-        code = builtins.compile(text, "text", mode, dont_inherit=True)
+        code = plain["compile"](text, "text", mode, dont_inherit=True)
         wanted = {name for each in nested([code]) for name in each.co_names}
         if any(scope is names for scope in scopes):
             wanted &= given | (names_in(literals) & (peer.told or set()))
@@ -41,12 +54,12 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
 
     def evaluate(text: Any, *scopes: Any) -> Any:
         found = scopes_of(scopes)
-        return builtins.eval(text, *found) if is_own(text) else run_elsewhere(text, "eval", found)
+        return plain["eval"](text, *scopes or found) if is_own(text) else run_elsewhere(text, "eval", found)
 
     def execute(text: Any, *scopes: Any) -> None:
         found = scopes_of(scopes)
         if is_own(text):
-            return builtins.exec(text, *found)
+            return plain["exec"](text, *scopes or found)
         is_free = all(scope is not names for scope in found)
         new = {name: value for name, value in run_elsewhere(text, "exec", found).items()
                if is_free or name in given or not (hasattr(builtins, name) or any(
@@ -55,7 +68,7 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
         found[-1].update(new)
 
     def compiled(text: Any, name: Any, mode: str, *more: Any, **options: Any) -> Any:
-        code = builtins.compile(text, name, mode, *more, **options)
+        code = plain["compile"](text, name, mode, *more, **options)
         if type(text).__module__ == "ast":
             text = sys.modules["ast"].unparse(text)
         return text if isinstance(code, CodeType) and not is_own(text) else code
@@ -65,11 +78,12 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
             return (as_dataclass if isinstance(kind, ProgramClass) else plain_dataclass)(kind, **options)
         return made if kind is None else made(kind)
 
-    evaluating = {"eval": evaluate, "exec": execute, "compile": compiled}
+    evaluating: dict[str, Any] = {"eval": evaluate, "exec": execute, "compile": compiled}
     names.update(evaluating)
-    for module in ("typing", "inspect", "timeit"):           # they evaluate text for their callers
+    for module in FOR_OTHERS:
         if module in sys.modules:
             vars(sys.modules[module]).update(evaluating)
+    vars(builtins).update((name, unless_library(name)) for name in evaluating)
     if dataclasses := sys.modules.get("dataclasses"):
         plain_dataclass = dataclasses.dataclass
         dataclasses.dataclass = dataclass        # type: ignore[attr-defined]
@@ -83,6 +97,12 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
         pickle.load = lambda file, **_options: pickle.loads(file.read())  # type: ignore[attr-defined]
         pickle.Unpickler = lambda file, **_options: SimpleNamespace(  # type: ignore[attr-defined]
             load=lambda: pickle.load(file))
+
+
+def is_library(scope: dict[str, Any]) -> bool:
+    """True of the globals of a module that runs text of its own, and does not call what it is given."""
+    name = str(scope.get("__name__"))
+    return name in sys.modules and vars(sys.modules[name]) is scope and not name.startswith(CALLERS)
 
 
 def nested(codes: list[CodeType]) -> list[CodeType]:

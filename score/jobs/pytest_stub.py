@@ -9,10 +9,10 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator
-from types import GeneratorType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
-from score.jobs.stand_ins import Failed
+from score.jobs.stand_ins import Failed, Untestable
 
 
 @contextlib.contextmanager
@@ -30,11 +30,11 @@ def caught(kinds: Any, match: str | None) -> Iterator[SimpleNamespace]:
         raise Failed(f"DID NOT RAISE {kinds}")
 
 
-def raises(kinds: Any, *call: Any, match: str | None = None, **keywords: Any) -> Any:
+def raises(expected_exception: Any, *call: Any, match: str | None = None, **keywords: Any) -> Any:
     """A context that expects one of the exceptions; given a function, call it in that context."""
     if not call:
-        return caught(kinds, match)
-    with caught(kinds, match) as info:
+        return caught(expected_exception, match)
+    with caught(expected_exception, match) as info:
         call[0](*call[1:], **keywords)
     return info
 
@@ -43,9 +43,11 @@ class approx:
     """Equal to numbers, lists and dictionaries of numbers that are near."""
 
     __hash__ = None  # type: ignore[assignment]
+    __array_ufunc__ = None               # an array leaves the comparison to this class
 
-    def __init__(self, expected: Any, rel: float | None = None, abs: float | None = None) -> None:
-        self.expected, self.rel, self.abs = expected, rel, abs
+    def __init__(self, expected: Any, rel: float | None = None, abs: float | None = None,
+                 nan_ok: bool = False) -> None:
+        self.expected, self.rel, self.abs, self.nan_ok = expected, rel, abs, nan_ok
 
     def __eq__(self, value: Any) -> bool:
         return self.is_near(value, self.expected)
@@ -62,50 +64,46 @@ class approx:
             return bool(value == expected)
         relative = 1e-6 if self.rel is None and self.abs is None else self.rel or 0
         nearest = max(relative * abs(expected), 1e-12 if self.abs is None else self.abs)
-        return bool(value == expected or abs(value - expected) <= nearest)
+        if value == expected or (self.nan_ok and value != value and expected != expected):
+            return True
+        return not math.isinf(abs(expected)) and bool(abs(value - expected) <= nearest)
 
 
-def parametrize(names: Any, rows: Any, **_options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Run a test once with each row of arguments."""
-    words = [word.strip() for word in names.split(",")] if isinstance(names, str) else list(names)
+def parametrize(argnames: Any, argvalues: Any, indirect: Any = (), **_options: Any) -> Callable[[Any], Any]:
+    """Have a test, or those of a class, run once with each row of arguments; `name=` are for a fixture."""
+    words = [word.strip() for word in argnames.split(",")] if isinstance(argnames, str) else list(argnames)
+    words = [f"{word}=" if indirect is True or (indirect and word in indirect) else word for word in words]
+    rows = [dict(zip(words, row if len(words) > 1 else [row], strict=True)) for row in argvalues]
 
-    def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(test)
-        def run_rows(*itself: Any, **others: Any) -> None:
-            for row in rows:
-                test(*itself, **others, **dict(zip(words, row if len(words) > 1 else [row], strict=True)))
-        return run_rows
+    def decorate(test: Any) -> Any:
+        test.rows = [*getattr(test, "rows", ()), rows]
+        return test
     return decorate
 
 
-def fixture(function: Any = None, **options: Any) -> Any:
-    """Register a function that makes what tests name as a parameter."""
+def param(*values: Any, **_options: Any) -> Any:
+    """A row of arguments."""
+    return values if len(values) > 1 else values[0]
+
+
+class Fixture(NamedTuple):
+    """A function that makes what tests name as a parameter; `owner` is its class."""
+
+    name: str
+    owner: str
+    make: Callable[..., Any]
+    is_automatic: bool
+    params: list[Any]
+
+
+def fixture(function: Any = None, name: str | None = None, autouse: bool = False, params: Any = (),
+            **_options: Any) -> Any:
+    """Register a fixture."""
     if function is None:
-        return functools.partial(fixture, **options)
-    fixtures[function.__name__] = function, bool(options.get("autouse"))
+        return functools.partial(fixture, name=name, autouse=autouse, params=params)
+    owner, own = function.__qualname__.rpartition(".")[0], function.__name__
+    fixtures[function.__qualname__] = Fixture(name or own, owner, function, autouse, list(params or ()))
     return function
-
-
-def run(test: Any) -> Any:
-    """Call a test with the fixtures that it wants."""
-    made: dict[str, Any] = {}
-
-    def call(function: Any) -> Any:
-        code = getattr(function, "__wrapped__", function).__code__
-        names = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
-        itself = [test.__self__] if names[:1] == ("self",) and function is not test else []
-        return function(*itself, **{name: make(name) for name in names if name in fixtures})
-
-    def make(name: str) -> Any:
-        if name not in made:
-            value = call(fixtures[name][0])
-            made[name] = next(value) if isinstance(value, GeneratorType) else value
-        return made[name]
-
-    for name, (_function, is_automatic) in fixtures.items():
-        if is_automatic:
-            make(name)
-    return call(test)
 
 
 def fail(reason: str = "") -> None:
@@ -113,6 +111,25 @@ def fail(reason: str = "") -> None:
     raise Failed(reason)
 
 
-fixtures: dict[str, Any] = {}       # with whether every test wants it
-mark, nan = SimpleNamespace(parametrize=parametrize), math.nan
+class Mark:
+    """The marks of tests; one that changes no verdict leaves the test as it is."""
+
+    parametrize = staticmethod(parametrize)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("skipif", "xfail", "usefixtures"):
+            raise Untestable(f"pytest.mark.{name} is not here")
+
+        def marked(*given: Any, **_options: Any) -> Any:
+            if not (given and callable(given[0])):
+                return marked
+            if name == "skip":
+                given[0].__unittest_skip__ = True
+            return given[0]
+        return marked
+
+
+fixtures: dict[str, Fixture] = {}
+mark, nan = Mark(), math.nan
+skip = xfail = fail                 # of a test that asks the program first
 sys.modules.setdefault("pytest", sys.modules[__name__])

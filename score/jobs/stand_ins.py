@@ -44,6 +44,10 @@ class Failed(BaseException):
     """What `fail` of pytest raises, which no `except Exception` of a test catches."""
 
 
+class Untestable(Exception):
+    """The tests want what their process does not have."""
+
+
 class GivenError(type):
     """The class of what tests get where the program gives them AssertionError, Exception or BaseException.
 

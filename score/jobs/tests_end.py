@@ -3,6 +3,7 @@
 import builtins
 import contextlib
 import copy
+import functools
 import json
 import os
 import re
@@ -18,7 +19,8 @@ from score.jobs.link import Link, LinkLost
 from score.jobs.modules import failed_at, message_of
 from score.jobs.peer import Peer, special
 from score.jobs.program_end import MIRRORED
-from score.jobs.stand_ins import Failed, ProgramClass, is_stand_in
+from score.jobs.stand_ins import Failed, ProgramClass, Untestable, is_stand_in
+from score.jobs.test_runner import run_test, tests_in
 from score.protocol.crossing import BadMessage, Crossing, TooLarge, items_of
 
 TEXT_CAPS = (500, 100, 20, 0)        # characters of a test's message: as many as leave room for all tests
@@ -139,7 +141,8 @@ class TestsEnd:
         """Set an attribute of an object of the tests, or one that a class of theirs lacks, but no method."""
         is_class = isinstance(owner, type)
         kind, before = owner if is_class else type(owner), getattr(owner, name, ABSENT)
-        is_closed = is_mock(owner) or is_function(owner) or kind.__module__ != "tests"
+        is_closed = is_mock(owner) or is_function(owner) or (
+            kind.__module__ != "tests" and kind is not types.SimpleNamespace)
         is_set = before is not ABSENT if is_class else callable(getattr(kind, name, None))
         if INNER.match(name) or is_closed or is_set or is_of_test_case(owner, name):
             raise AttributeError(name)
@@ -169,7 +172,7 @@ class TestsEnd:
 
     def fails(self, error: BaseException) -> bool:
         """True for a failed assertion of the tests, which the program may not catch."""
-        return isinstance(error, (AssertionError, Failed)) and not (
+        return isinstance(error, (AssertionError, Failed, Untestable)) and not (
             hasattr(error, "raised_by_program") or self.is_meant(error))
 
     def as_expected(self, error: BaseException, operation: str, name: Any) -> BaseException:
@@ -268,21 +271,33 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
     except (LinkLost, BadMessage):
         return encode_units([["", "the program did not start", "lost"]] * num_units, room)
     mirror(peer)
-    end.parts = parts_of_modules() if "unittest.mock" in sys.modules else None
     try:
+        if order["lacks"]:
+            raise Untestable(f"{order['lacks'][0]} is not here")
         code, *units = [compile(source, name, "exec", dont_inherit=True)
                         for source, name in zip(order["sources"], end.meant, strict=True)]
         names.update(order.get("names", {}))
         evaluation.patch(peer, names, [code, *units])
+        end.parts = parts_of_modules() if "unittest.mock" in sys.modules else None
         sys.modules["tests"] = types.ModuleType("tests")
         names.fetch(order.get("in_classes", ()))
         exec(code, names)
+        if order["run"]:
+            names["__run__"] = functools.partial(run_test, names)
+            check_all_run(names, order["run"])
     except BaseException as error:
         whose = "lost" if peer.is_lost else whose_fault(error, peer) if peer.has_asked else "tests"
         failed = [type(error).__name__, message_of(error), whose]
         return encode_units([failed] * num_units, room)
     verdicts = [run_unit(*each, end) for each in zip(units, order["in_place"], strict=True)]
     return encode_units([2 if each == 1 and end.has_altered else each for each in verdicts], room)
+
+
+def check_all_run(names: Names, calls: list[str]) -> None:
+    """Untestable where tests were made in a way that their text does not tell: nothing would run them."""
+    found = [path for path in tests_in(names) if f"__run__({path!r})" not in calls]
+    if found:
+        raise Untestable(f"{found[0]} is defined where it is not found: write it out at the top level")
 
 
 def run_unit(unit: CodeType, in_place: bool, end: TestsEnd) -> Any:
@@ -311,9 +326,11 @@ def whose_fault(error: BaseException, peer: Peer) -> str:
     """Whose fault an error is: `program` (it raised it), `assertion`, or `tests` (they cannot run)."""
     if isinstance(error, TooLarge):
         return "assertion" if peer.has_answered else "tests"
-    if isinstance(error, ImportError) and not peer.has_asked:
-        return "tests"
-    return "program" if hasattr(error, "raised_by_program") else "assertion"
+    if hasattr(error, "raised_by_program"):
+        return "program"
+    wants_more = isinstance(error, Untestable) or (isinstance(error, ImportError) and not peer.has_asked) or (
+        isinstance(error, RuntimeError) and error.args == ("can't start new thread",))
+    return "tests" if wants_more else "assertion"
 
 
 def encode_units(units: list[Any], room: int) -> bytes:

@@ -52,7 +52,7 @@ class FunctionTask:
     def tests(self) -> list[tuple[Program, Program]]:
         """The tests, those that share what the program keeps or each by itself; the same with copies."""
         facts, units = facts_of(self.setup, self.units), list(self.units)
-        order = {"entry_point": self.entry_point, **facts,
+        order = {"entry_point": self.entry_point, **facts, "run": units if self.separate else None,
                  "stops": "StopIteration" in "".join([self.setup, *units])}
         groups = [slice(place, place + 1) for place in range(len(units))] if self.separate else [slice(None)]
         meant = facts["meant"]

@@ -94,9 +94,10 @@ def unit_measures(answer: Answer, outcome: Outcome, passed: Sequence[float], num
     """Units (tests, calls, cases) passed out of `num_units`; none where the program gave no valid outputs."""
     valid = outcome.error_class is None
     share = sum(passed) / num_units if valid and num_units else 0.0
+    text = json.dumps({"test": outputs}, ensure_ascii=False, separators=(",", ":")) if valid else None
     return Measures(valid_code=answer.code is not None, valid_outputs=valid,
                     test=SplitScore(num_units, share, share), fingerprint=fingerprint if valid else None,
-                    outputs=json.dumps({"test": outputs}, separators=(",", ":")) if valid else None)
+                    outputs=text and text.encode("utf-8", "replace").decode())       # no lone surrogates
 
 
 class TaskKind(Protocol):

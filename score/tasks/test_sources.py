@@ -24,12 +24,13 @@ DATA_ATTRIBUTES = PLAIN_ATTRIBUTES.union(*map(dir, (
 BUILTINS = frozenset(dir(builtins))
 GATHERS = frozenset((
     "append", "appendleft", "add", "extend", "insert", "update", "setdefault", "put", "write"))
+PYTEST = {"raises", "approx", "fail", "fixture", "mark", "param", "skip", "xfail", "nan", "main"}
 HOLDING = {"eval", "exec", "globals", "locals", "super", "vars"}    # what holds variables that are not named
 SCOPES = (*FUNCTIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def calls_of_tests(source: str) -> list[str]:
-    """Statements that run each test function and each method of a TestCase.
+    """Statements that run each test function and each method of a class, inherited ones too.
 
     None where there is `check`, and none of a source that cannot be read, which running it then says.
     """
@@ -37,20 +38,34 @@ def calls_of_tests(source: str) -> list[str]:
         tree = ast.parse(source)
     except NO_PYTHON:
         return []
-    functions = {node.name: node for node in tree.body if isinstance(node, FUNCTIONS)}
-    if "check" in functions:
+    functions = [node for node in tree.body if isinstance(node, FUNCTIONS)]
+    if any(node.name == "check" for node in functions):
         return []
-    call = "__import__('pytest').run({})" if "fixture" in source else "{}()"
-    calls = [f"__import__('asyncio').run({call.format(name)})" if isinstance(node, ast.AsyncFunctionDef)
-             else call.format(name) for name, node in functions.items() if name.startswith("test")]
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            names = [each.name for each in node.body if isinstance(each, FUNCTIONS)]
-            start, it = (f"it = {node.name}()\nit.setup_method()\n", "it") if "setup_method" in names else (
-                "", f"{node.name}()")
-            calls += [f"{node.name}({name!r}).debug()" if node.bases else start + call.format(f"{it}.{name}")
-                      for name in names if name.startswith("test")]
-    return calls
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    bases = {base.id for node in classes.values() for base in node.bases if isinstance(base, ast.Name)}
+    return [f"__run__({path!r})" for path in (
+        *dict.fromkeys(node.name for node in functions if is_test(node)),
+        *(f"{name}.{test}" for name, node in classes.items() if not is_skipped(node) and not (
+            name in bases and not node.bases and not name.startswith("Test"))
+          for test in tests_of(node, classes)))]
+
+
+def tests_of(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> dict[str, None]:
+    """The names of the test methods of a class and of its bases in the same source."""
+    others = [classes[base.id] for base in node.bases
+              if isinstance(base, ast.Name) and base.id in classes and base.id != node.name]
+    own = dict.fromkeys(each.name for each in node.body if isinstance(each, FUNCTIONS) and is_test(each))
+    return own | {name: None for other in others for name in tests_of(other, classes)}
+
+
+def is_test(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """True for a test that is not to be skipped."""
+    return node.name.startswith("test") and not is_skipped(node)
+
+
+def is_skipped(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+    """True for `@unittest.skip('reason')` and the like."""
+    return any(ast.unparse(each).partition("(")[0].endswith("skip") for each in node.decorator_list)
 
 
 class WithoutLiterals(ast.NodeTransformer):
@@ -118,14 +133,15 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
     """What the process of the tests has to know of their text.
 
     `classes` are names of the program from which they make objects, `in_classes` names that bodies of classes
-    read and the tests do not set, `meant` the lines of each source that raise on purpose, and `in_place` says
-    of each unit whether it looks at an argument that the program may have altered. Any other unit never sees
-    such a change: `assert f(a) == sorted(a)` is no easier then for a program that empties `a`.
+    read and the tests do not set, `lacks` what they want of pytest in vain, `meant` the lines of each source
+    that raise on purpose, and `in_place` says of each unit whether it looks at an argument that the program
+    may have altered. Any other unit never sees such a change: `assert f(a) == sorted(a)` is then no easier
+    for a program that empties `a`.
     """
     try:
         trees = [parsed(source) for source in (setup, *units)]
     except NO_PYTHON:
-        return {"classes": [], "in_classes": [], "meant": [[]] * (1 + len(units)),
+        return {"classes": [], "in_classes": [], "lacks": [], "meant": [[]] * (1 + len(units)),
                 "in_place": [True] * len(units)}
     whole = ast.Module([node for tree in trees for node in tree.body], [])
     meant, classes = list(map(raised_on_purpose, trees)), classes_in(whole)
@@ -136,7 +152,9 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
     for place, tree in enumerate(trees):            # lines of one source after those of the other
         ast.increment_lineno(tree, place << 32)
     where = {tests.get(node, "") for node in in_place_in(whole)}
-    return {"classes": classes, "in_classes": in_classes, "meant": meant,
+    lacks = {ast.unparse(node) for node in ast.walk(whole) if isinstance(node, ast.Attribute)
+             and isinstance(node.value, ast.Name) and node.value.id == "pytest" and node.attr not in PYTEST}
+    return {"classes": classes, "in_classes": in_classes, "lacks": sorted(lacks), "meant": meant,
             "in_place": [any(name in unit for name in where) for unit in units]}
 
 

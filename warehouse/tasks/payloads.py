@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, TypeGuard
+from typing import Any
 
 from warehouse.store.errors import StageError
 
@@ -137,7 +137,7 @@ def _check_function(payload: dict[str, Any], where: str) -> None:
                          "own would never be asked. Take it out, or give it another name.")
     if isinstance(tests, str) and not any(map(_is_test, whole)):
         raise StageError(f"{where}: payload field 'tests' defines no `check(candidate)`, no function test_* "
-                         "and no class. Correct it.")
+                         "and no class with methods test_*. Correct it.")
 
 
 def _list_of(where: str, payload: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -192,13 +192,15 @@ def _replaces(name: str, body: list[ast.stmt]) -> bool | None:
     return None
 
 
-def _is_test(node: ast.stmt) -> TypeGuard[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
-    return isinstance(node, DEFINITIONS) and (
-        isinstance(node, ast.ClassDef) or node.name.startswith(("check", "test")))
+def _is_test(node: ast.stmt) -> bool:
+    if isinstance(node, ast.ClassDef):
+        return any(name.startswith("test") for name in _functions(node.body))
+    return isinstance(node, DEFINITIONS) and (node.name.startswith("test") or (
+        node.name == "check" and isinstance(node, ast.FunctionDef)))
 
 
 def defines_tests(source: str) -> bool:
-    """True for a source with `check`, test functions or a class; False if it is not Python."""
+    """True for a source with `check`, test functions or methods; False if it is not Python."""
     try:
         return any(map(_is_test, ast.parse(source).body))
     except (SyntaxError, ValueError, MemoryError, RecursionError):

@@ -67,4 +67,12 @@ FORMS: dict[str, str | list[str]] = {
                   "    a, b = random.random(), random.random()\n    assert f(a, b) == a + b"],
     "lists": ["assert sorted(f([2], [1])) == [1, 2] and f(['a'], ['b']) == ['a', 'b']"],
     "arrays": ["import numpy as np\nassert (f(np.array([1, 2]), np.array([3, 4])) == [4, 6]).all()"],
+    "method that is awaited": "class TestF:\n    async def test_f(self):\n        assert f(1, 2) == 3\n",
+    "end of a fixture": "import pytest\n@pytest.fixture\ndef got():\n    sums = []\n    yield sums\n"
+                        "    assert sums == [3]\ndef test_f(got):\n    got.append(f(1, 2))\n",
+    "set up once": "import unittest\nclass Base(unittest.TestCase):\n    @classmethod\n"
+                   "    def setUpClass(cls): cls.want = 3\nclass T(Base):\n    def test_f(self):\n"
+                   "        self.assertEqual(f(1, 2), self.want)\n",
+    "rows of a class": "import pytest\n@pytest.mark.parametrize('a, want', [(1, 3), (4, 6)])\n"
+                       "class TestF:\n    def test_f(self, a, want):\n        assert f(a, 2) == want\n",
 }

@@ -2,6 +2,7 @@
 
 import json
 
+import duckdb
 import pytest
 
 from score.isolation.lockdown import Layer
@@ -147,3 +148,11 @@ def test_tests_may_import_and_hold_any_character(executor, tests):
 def test_grids_of_every_number_type_pass(executor, name):
     payload = {"train": [], "test": [{"input": [[1, 0]], "output": [[1, 0]]}]}
     assert judged(executor, "grid", payload, f"def transform(g):\n    return g.astype('{name}')\n")[1].correct
+
+
+@pytest.mark.parametrize("task", [{"calls": [{"expected": 1}]}, {"tests": ["assert f() == 1, f()"]}])
+def test_outputs_are_json_for_every_reader(executor, task):
+    code = "def f():\n    return 'é\\ud800'\n"
+    _outcome, measures = judged(executor, "function", {"entry_point": "f", **task}, code)
+    [[is_null]] = duckdb.sql("SELECT json_extract(?, '$.test') IS NULL", params=[measures.outputs]).fetchall()
+    assert not is_null and "é" in str(json.loads(measures.outputs))

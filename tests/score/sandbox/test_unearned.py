@@ -167,6 +167,8 @@ SUPPRESSES = "import contextlib\ndef f(*a):\n    return contextlib.suppress(Asse
 PASSES = "import os\nos.pwrite(3, b'RHR1\\x01\\x03\\0\\0\\0[1]', 0)\nos._exit(0)\n"
 TEXT = f"def f(*a):\n    return {PASSES!r}\n"
 EXPRESSION = f"def f(*a):\n    return 'exec(' + repr({PASSES!r}) + ')'\n"
+WRITES = "__import__('os').pwrite(3, b'RHR1\\x01\\x03\\0\\0\\0[1]', 0) and __import__('os')._exit(0)"
+AT_ONCE = f"def f(*a):\n    return {WRITES!r}\n"
 PICKLED = "import pickle\nclass R:\n    def __reduce__(s): return exec, (TEXT,)\n" \
           f"def f(*a):\n    return pickle.dumps(R())\nTEXT = {PASSES!r}\n"
 ASKS_CLASS = "import sys\npeer = sys.modules['score.jobs.stand_ins'].peer\ndef f(x, key):\n" \
@@ -221,6 +223,14 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
     ("class C:\n    def check(self, x): assert self.x == x\nf(C)\nC().check(3)", REPLACES),
     ("assert eval(f(1, 2)) == 3", EXPRESSION), ("assert list(map(eval, [f(1, 2)])) == [3]", EXPRESSION),
     ("ns = {}\nexec(f(1, 2), ns)\nassert ns['x'] == 3", TEXT), ("exec(compile(f(), 'x', 'exec'))", TEXT),
+    *((f"import builtins\nassert {how}(f(1, 2)) == 3", AT_ONCE) for how in (
+        "builtins.eval", "__import__('builtins').eval", "__builtins__['eval']", "vars(builtins)['eval']")),
+    ("ns = {}\nexec('def run(x): return eval(x)', ns)\nassert ns['run'](f(1, 2)) == 3", EXPRESSION),
+    *((f"import builtins, pytest, unittest as u\n{call}, {how}, f(1, 2))\nassert 1 == 2", AT_ONCE)
+      for how in ("eval", "builtins.eval")
+      for call in ("u.TestCase().assertRaises(NameError", "pytest.raises(NameError")),
+    ("import builtins\nassert f(builtins.eval) == 3", f"def f(run): return run({WRITES!r})\n"),
+    ("import builtins\nbuiltins.exec(f(1, 2))\nassert x == 3", TEXT),
     ("import pickle\nassert pickle.loads(f(1, 2)) == 3", PICKLED),
     ("import io, pickle\nassert pickle.load(io.BytesIO(f(1, 2))) == 3", PICKLED),
     ("from unittest.mock import Mock\nm = Mock()\nf(m)\nm.assert_called_once_with(3)", MOCKS),
@@ -516,6 +526,14 @@ DATA = "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\n    y:
     ("v, w = M(1), M(2)\nassert v * 2 == w and v + v == w and v != M(3)", OBJECTS),
     ("for x in (1, 2):\n    assert eval(f('x')) == x + 1\nassert eval(f('y'), {'y': 2}) == 3",
      "def f(a):\n    return a + ' + 1'\n"),
+    ("import builtins, collections\nP = collections.namedtuple('P', 'x y')\n"
+     "assert builtins.eval(f('f')) == 'f + 1' and eval(\"f('a')\") == 'a + 1' and P(1, 2).y == 2",
+     "def f(a):\n    return repr(a + ' + 1') if a == 'f' else a + ' + 1'\n"),
+    ("from types import SimpleNamespace\nn = SimpleNamespace(x=1)\nf(n)\nassert n.x == 2",
+     "def f(n): n.x += 1\n"),
+    ("import numpy as np, pytest\nassert f(np.array([1.0])) == pytest.approx(np.array([2.0]))\n"
+     "assert f(float('nan')) == pytest.approx(float('nan'), nan_ok=True)\n"
+     "with pytest.raises(expected_exception=TypeError):\n    f('x')", "def f(x): return x + 1\n"),
     ("for n in (1, 2):\n    exec(f(n))\n    assert g(2) == 2 * n",
      "def f(n):\n    return f'def g(x): return x * {n}'\n"),
     ("import typing\ndef g(x: 'int'): pass\nassert typing.get_type_hints(f) == typing.get_type_hints(g)",
@@ -599,6 +617,7 @@ DATA = "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\n    y:
         "method of a builtin", "evaluated text", "executed text", "pickled", "names in a case",
         "test as an observer", "names in classes", "derived with a keyword",
         "in place next to the answer", "two objects at once", "names in a literal",
+        "builtins.eval", "fields of a namespace", "near in arrays",
         "executed again", "annotations as text", "context that suppresses",
         "frozen dataclass", "error of a library", "an object as it is or cached",
         "fields of a dataclass", "type", "suppressed error",
@@ -634,3 +653,126 @@ def test_asynchronous_tests_run_too(executor, tests):
 def test_fixtures(executor, tests):
     rows = judged(executor, tests, {"zero": "def f(a, b):\n    return 0\n", "right": RIGHT})
     assert rows["right"].measures.correct and not rows["zero"].measures.correct
+
+
+CLASS = "import unittest\nclass T(unittest.TestCase):\n"
+SUM = "self.assertEqual(f(1, 2), self.want)\n"
+FIXTURE = "import pytest\n@pytest.fixture{}\ndef start{}\n    "
+AWAITED = "    async def test_f(self{}):\n        assert f(1, 2) == 3\n"
+
+
+@pytest.mark.parametrize("tests", [
+    "class TestF:\n" + AWAITED.format(""),
+    FIXTURE.format("", "():") + "return 3\nclass TestF:\n" + AWAITED.format(", start"),
+    "import pytest\n@pytest.mark.asyncio\n@pytest.mark.parametrize('n', [2])\nasync def test_f(n):\n"
+    "    assert f(1, n) == 3\n",
+    FIXTURE.format("(autouse=True)", "():") + "yield\n    assert f(1, 2) == 3\ndef test_f(): pass\n",
+    FIXTURE.format("", "(request):") + "got = []\n    def end():\n        assert got == [3]\n"
+    "    request.addfinalizer(end)\n    return got\ndef test_f(start): start.append(f(1, 2))\n",
+    "class TestF:\n    def test_f(self): self.got = f(1, 2)\n"
+    "    def teardown_method(self, method):\n        assert self.got == 3\n",
+    "class TestF:\n    @classmethod\n    def teardown_class(cls):\n        assert f(1, 2) == 3\n"
+    "    def test_f(self): pass\n",
+    CLASS + "    @classmethod\n    def tearDownClass(cls):\n        assert f(1, 2) == 3\n"
+    "    def test_f(self): pass\n",
+    "def teardown_module():\n    assert f(1, 2) == 3\ndef test_f(): pass\n",
+    "def teardown_function(function):\n    assert f(1, 2) == 3\ndef test_f(): pass\n",
+    "import pytest\n@pytest.mark.parametrize('k', [0, 1])\n"
+    "@pytest.mark.parametrize('n', (n for n in [1, 2]))\ndef test_f(n, k):\n"
+    "    assert not k or f(1, n) == 1 + n\n",
+    CLASS + "    def setUp(self): self.want = 0\n    def test_f(self): " + SUM.replace("1, 2", "0, 0")
+    + "class U(T):\n    def setUp(self): self.want = 3\n    def test_g(self): pass\n"
+    "    def test_f(self): " + SUM,
+    CLASS.replace("T(", "M(") + "    want = 3\nclass Mixin:\n    def test_f(self): " + SUM
+    + "class T(Mixin, M): pass\n",
+    CLASS + "    @classmethod\n    def setUpClass(cls): cls.want = 3\n    def test_f(self): " + SUM,
+    "def setUpModule():\n    global want\n    want = 3\n" + CLASS + "    def test_f(self):\n"
+    "        self.assertEqual(f(1, 2), want)\n",
+    "class TestF(object):\n    def setup_class(cls): cls.want = 3\n"
+    "    def test_f(self):\n        assert f(1, 2) == self.want\n",
+    "import pytest\n@pytest.mark.parametrize(argnames='a, want', argvalues=[pytest.param(1, 3, id='x')])\n"
+    "class TestF:\n    def test_f(self, a, want):\n        assert f(a, 2) == want\n",
+    FIXTURE.format("(params=[1, 2], name='n')", "(request):") + "return request.param\n"
+    "def test_f(n):\n    assert f(n, 2) == n + 2\n",
+    "import pytest\n@pytest.mark.skip(reason='old')\ndef test_g(): assert False\n"
+    "@pytest.mark.slow\n@pytest.mark.timeout(3)\ndef test_f(n=2):\n    assert f(1, n) == 3\n"
+    "if __name__ == '__main__':\n    pytest.main([__file__])\n",
+    CLASS + "    want = 3\n    @unittest.skip('old')\n    def test_g(self): self.fail()\n"
+    "    def test_f(self): " + SUM,
+    "class TestF:\n    test_cases = [(1, 2, 3)]\n    testing = property(lambda self: 1)\n"
+    "    def test_f(self):\n        for a, b, want in self.test_cases: assert f(a, b) == want\n",
+    FIXTURE.format("", "():") + "return 9\n@pytest.mark.parametrize('start', [1])\n"
+    "def test_f(start): assert f(start, 2) == 3\n",
+    FIXTURE.format("", "(request):") + "return request.param\n"
+    "@pytest.mark.parametrize('start, want', [(1, 3)], indirect=['start'])\n"
+    "def test_f(start, want): assert f(start, 2) == want\n",
+    "from unittest.mock import patch\n@patch('builtins.print')\ndef test_f(shown):\n"
+    "    print(f(1, 2))\n    shown.assert_called_once_with(3)\n"])
+def test_what_belongs_to_a_test_is_run_with_it(executor, tests):
+    rows = judged(executor, tests, {"zero": "def f(a, b):\n    return 0\n", "right": RIGHT})
+    assert rows["right"].measures.correct, rows["right"]
+    assert not rows["zero"].measures.correct and not rows["zero"].outcome.infrastructure
+
+
+@pytest.mark.parametrize(("tests", "message"), [
+    ("def test_f():\n    yield\n    assert f(1, 2) == 3\n", "a test that yields"),
+    (CLASS + AWAITED.format(""), "T.test_f is never awaited"),
+    ("if True:\n    def test_f():\n        assert f(1, 2) == 3\ndef test_g(): pass\n", "test_f is defined"),
+    ("def made():\n    def it():\n        assert f(1, 2) == 3\n    return it\ntest_f = made()\n"
+     "def test_g(): pass\n", "test_f is defined where"),
+    (CLASS + "    def test_g(self): pass\nsetattr(T, 'test_f', lambda self: self.assertEqual(f(1, 2), 3))\n",
+     "T.test_f is defined where"),
+    ("import pytest\ndef test_f():\n    with pytest.deprecated_call(): f(1, 2)\n", "pytest.deprecated_call"),
+    ("def test_f(capsys):\n    assert f(1, 2) == 3\n", "no fixture capsys"),
+    ("import pytest\ndef test_f():\n    with pytest.warns(UserWarning): f(1, 2)\n", "pytest.warns"),
+    ("import pytest\n@pytest.mark.skipif(True, reason='x')\ndef test_f(): assert False\n", "mark.skipif"),
+    ("import threading\ndef test_f(): threading.Thread(target=f, args=(1, 2)).start()\n", "new thread")])
+def test_tests_that_would_not_be_run_as_written_judge_nobody(executor, tests, message):
+    for row in judged(executor, tests, {"zero": "def f(a, b):\n    return 0\n", "right": RIGHT}).values():
+        assert row.outcome.error_class == "untestable" and message in row.outcome.error_message
+
+
+@pytest.mark.parametrize("given", ["float('inf')", "[2.0, float('-inf')]", "{'x': float('inf')}"])
+def test_nothing_finite_is_near_infinity(executor, given):
+    tests = [f"import pytest\nassert f(1) == pytest.approx({given})"]
+    finite = given.replace("float('inf')", "5.0").replace("float('-inf')", "5.0")
+    rows = judged(executor, tests, {name: f"def f(x): return {value}\n"
+                                    for name, value in (("finite", finite), ("right", given))})
+    assert rows["right"].measures.correct and not rows["finite"].measures.correct
+
+
+LIES = """\
+class Lies:
+    __wrapped__ = None
+    rows = [[]]
+    def __call__(self, *a): yield
+    class __code__:
+        co_flags, co_argcount, co_kwonlyargcount, co_varnames, co_name = 0x20, 1, 0, ["x"], "x"
+def f(*a): return Lies()
+"""
+
+
+@pytest.mark.parametrize("tests", [
+    "@f\ndef test_f():\n    assert f(1, 2) == 3\n", CLASS + "    @f\n    def test_f(self): self.fail()\n",
+    "class TestF:\n    @f\n    def test_f(self): assert f(1, 2) == 3\n"])
+def test_a_decorated_test_does_not_make_itself_untestable(executor, tests):
+    for code in (LIES, LIES.replace("    __wrapped__ = None\n", ""), LIES.replace("    rows = [[]]\n", "")):
+        row = judged(executor, tests, {"lies": code})["lies"]
+        assert not row.measures.correct and not row.outcome.infrastructure
+
+
+def test_a_callback_that_cannot_run_is_not_passed_over(executor):
+    tests = "import pytest\ndef test_f():\n    f(lambda x: pytest.skip('x'))\n"
+    row = judged(executor, tests, {"it": CATCHES})["it"]
+    assert not row.measures.correct and not row.outcome.infrastructure
+
+
+@pytest.mark.parametrize("tests", [
+    "import pytest\n@pytest.mark.parametrize('n', f(1, 2))\ndef test_f(n): assert n == 3\n",
+    "import pytest\n@pytest.fixture(params=f(1, 2))\ndef n(request): return request.param\n"
+    "def test_f(n): assert n == 3\n",
+    "import pytest\ndef test_f():\n    if not f(1, 2):\n        pytest.skip('nothing to do')\n"
+    "    assert f(1, 2) == 3\n"])
+def test_a_program_cannot_choose_to_be_judged_by_no_test(executor, tests):
+    row = judged(executor, tests, {"it": "def f(a, b): return []\n"})["it"]
+    assert not row.measures.correct and not row.outcome.infrastructure

@@ -87,6 +87,10 @@ CLASS = "class Tests:\n    def test(self):\n        assert f()\n\nif __name__ ==
 @pytest.mark.parametrize(("kind", "payload", "message"), [
     ("function", {"tests": ["assert f( == 1"]}, "'tests' is not Python"),
     ("function", {"tests": "x = 1"}, "defines no `check(candidate)`"),
+    *(("function", {"tests": tests}, "no class with methods test_*") for tests in (
+        "class Node: pass\nassert f() == 1", "def check_it():\n    assert f() == 1",
+        "class T:\n    def runTest(self):\n        assert f() == 1",
+        "async def check(candidate):\n    assert candidate() == 1")),
     ("function", {"tests": ["import math\ndef test_it():\n    assert f()"]}, "test_it and nothing calls it"),
     ("function", {"tests": [CLASS, "assert f()"]}, "defines Tests and nothing calls it"),
     ("function", {"tests": ["def check(f):\n    assert f()"]}, "defines check and nothing calls it"),
