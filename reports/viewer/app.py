@@ -38,7 +38,7 @@ PAGES: dict[str, Callable[[View, Asking, Query], Page]] = {
     "gaps": tokens.gaps_page, "group": completions.group_page,
     "completion": completions.completion_page, "find": find.find_page}
 ANSWERS: dict[str, Callable[[View, Asking, Query], Any]] = {
-    "rows": find.rows_answer, "figure": overview.figure_answer, "part": overview.part_answer,
+    "rows": find.rows_answer, "figure": overview.figure_answer, "story": overview.story_answer,
     "now": live.now_answer}
 
 

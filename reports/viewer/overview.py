@@ -119,7 +119,7 @@ def short(value: Any) -> str:
 
 
 def run_page(view: View, _ask: Asking, _query: Query) -> Page:
-    """A run: its parts and figures are requested one by one, and again when there is new data."""
+    """A run: its story and figures are requested one by one, and again when there is new data."""
     sections = [(title, [(figure.name, figure.title) for figure in group]) for title, group in SECTIONS]
     saved = read_config(view.warehouse.root / "config.toml").get("links", {})
     return Page("run.html", view.warehouse.root.name, {
@@ -128,11 +128,8 @@ def run_page(view: View, _ask: Asking, _query: Query) -> Page:
         "sections": sections, "saved": saved, "questions": find.QUESTIONS, "version": view.version})
 
 
-def part_answer(view: View, _ask: Asking, query: Query) -> dict[str, str]:
-    """A slow part of the run's page."""
-    name = query.text("part")
-    if name != "story":
-        raise StageError(f"There is no part '{name}' of a run's page. Load the page again.")
+def story_answer(view: View, _ask: Asking, _query: Query) -> dict[str, str]:
+    """The story of the run's page, which is slow."""
     return {"html": story_of(view), "version": view.version}
 
 

@@ -35,9 +35,9 @@ class View(NamedTuple):
     made: dict[str, Any]
     locks: defaultdict[str, threading.Lock]
 
-    def asking(self, seconds: float = MOST_SECONDS) -> Asking:
+    def asking(self) -> Asking:
         """A connection of its own, for one page."""
-        return Asking(self.connection.cursor(), seconds)
+        return Asking(self.connection.cursor())
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
         """The result of `make`, computed once for this view."""
@@ -50,14 +50,13 @@ class View(NamedTuple):
 class Asking:
     """A connection that records its queries and cancels slow ones."""
 
-    def __init__(self, cursor: Connection, seconds: float) -> None:
-        self._cursor, self._seconds = cursor, seconds
-        self.asked: list[str] = []
+    def __init__(self, cursor: Connection) -> None:
+        self._cursor, self.asked = cursor, list[str]()
 
     def execute(self, query: str, parameters: Any = None) -> Connection:
         """Run a query as DuckDB's connection does."""
         self.asked.append(with_values(query, parameters))
-        with within(self._cursor, self._seconds):
+        with within(self._cursor, MOST_SECONDS):
             return self._cursor.execute(query, parameters or [])
 
     @property
@@ -74,14 +73,10 @@ class Asking:
         check_asks(self._cursor, query)
         return self.rows(query)
 
-    def hold(self, name: str, query: str) -> None:
-        """Store the rows of a query, which contains a user's input, as a table of this page."""
+    def hold_chosen(self, query: str) -> None:
+        """Store the rows of a query, which contains a user's input, as the table `chosen` of this page."""
         check_asks(self._cursor, query)
-        self.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
-
-    def cancel(self) -> None:
-        """Cancel the current query."""
-        self._cursor.interrupt()
+        self.execute(f"CREATE OR REPLACE TEMP TABLE chosen AS {query}")
 
 
 def with_values(query: str, parameters: Any) -> str:
