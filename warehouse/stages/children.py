@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from warehouse.store.errors import StageError
@@ -34,11 +33,9 @@ def child(command: Sequence[str], variables: Mapping[str, str]) -> Iterator[subp
 
 def end_with_parent(number: signal.Signals) -> None:
     """Have the kernel send this process a signal when its parent ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(DEATH_SIGNAL, number)
+    ctypes.CDLL(None).prctl(DEATH_SIGNAL, number)
 
 
 def name_process(name: str) -> None:
     """Set the name that `ps -e` and `top` show for this process, at most 15 bytes."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(NAME, name.encode()[:15], 0, 0, 0)
+    ctypes.CDLL(None).prctl(NAME, name.encode()[:15], 0, 0, 0)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.options import room_command, room_module
+from warehouse.stages.base_model import download
 from warehouse.start.finding import Finding
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
@@ -61,12 +62,8 @@ def check_new_model(model: str, revision: str | None = None, config: Path | None
 
 
 def _config(model: str, revision: str | None) -> dict[str, Any]:
-    if revision is None:
-        path = Path(model) / "config.json"
-    else:
-        from huggingface_hub import hf_hub_download
-        path = Path(hf_hub_download(model, "config.json", revision=revision))
-    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    folder = Path(model) if revision is None else download(model, revision)
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     return config
 
 
