@@ -64,7 +64,7 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     stats = rows_of(connection, STATS_SQL)
     since = last_rollback(warehouse)
     alarms = raised_alarms(connection, since=since)
-    story = "".join(f"<p>{escape(line)}</p>" for line in story_lines(warehouse, connection, alarms))
+    story = "".join(f"<p>{escape(line)}</p>" for line in story_lines(connection, alarms))
     spent = "".join(f"<p>{escape(line)}</p>" for line in cost_lines(warehouse, connection))
     places = "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>'
                      for name in (*(title for title, _ in SECTIONS), "Numbers"))

@@ -80,7 +80,7 @@ def line_of(view: View) -> Line:
         passes = ", ".join(f"{change(each, 'pass_at_1')} {'training' if purpose == 'train' else purpose}"
                            for purpose, each in rows.items())
         counts = alarm_count_lines(view.warehouse, alarms)
-        training, *evaluations = story_lines(view.warehouse, ask.connection, alarms)
+        training, *evaluations = story_lines(ask.connection, alarms)
         return Line(" ".join([*evaluations, training]),
                     spark([row["pass_at_1"] for row in stats]),
                     counts[0].partition(": ")[0] if counts else "", passes, len(stats), settings)
@@ -143,12 +143,12 @@ def _story(view: View, ask: Asking) -> str:
     alarms, stats = alarms_of(view), ask.rows(STATS_SQL)
     if not stats:
         return render.fragment("story.html", parts=[], lost=[],
-                               lines=story_lines(view.warehouse, ask.connection, alarms))
+                               lines=story_lines(ask.connection, alarms))
     notice = alarm_notice(alarms, advise(view.warehouse, ask.connection, alarms).lines,
                           judged_lines(ask.connection, last_rollback(view.warehouse)),
                           link=lambda alarm, task, index: links.completion(
                               alarm.first_iteration, alarm.purpose, task, index))
-    return render.fragment("story.html", lines=story_lines(view.warehouse, ask.connection, alarms),
+    return render.fragment("story.html", lines=story_lines(ask.connection, alarms),
                            lost=ask.rows(FORGOTTEN_SQL),
                            parts=[Markup(tiles(headline(ask.connection, stats))), Markup(notice)],
                            numbers=Markup(stats_table(stats)))

@@ -211,10 +211,6 @@ class RunState:
         return (Due("train", trained, TRAIN) if self.scorers(trained, TRAIN)
                 else Due("rollout", self.rollout_due(), TRAIN))
 
-    def next_stage(self) -> str:
-        """The next stage of a loop: 'rollout', 'score' or 'train'."""
-        return self.due().stage
-
     def check_begun(self, iteration: int | None) -> None:
         """Refusal if nothing of a named iteration has begun."""
         if iteration is not None and all(iteration not in self.iterations(stage)
