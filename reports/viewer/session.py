@@ -26,8 +26,9 @@ Made = TypeVar("Made")
 
 
 class View(NamedTuple):
-    """The complete data at one moment: a connection to it, and cached results."""
+    """The complete data of a run, by its `name` in addresses, at one moment; and cached results."""
 
+    name: str
     warehouse: Warehouse
     inventory: Inventory
     connection: Connection
@@ -143,16 +144,16 @@ class Session:
         config = warehouse.root / "config.toml"
         version = f"{warehouse.state.head}-{config.stat().st_mtime_ns if config.exists() else 0}"
         if self._view is None or self._view.version != version:
-            self._view = open_view(self.root, version)
+            self._view = open_view(self.root, self.name, version)
         took = time.monotonic() - started
         self._look_at = time.monotonic() + LOOK_AGAIN * max(1.0, 2 * took)
         return self._view
 
 
-def open_view(root: Path, version: str) -> View:
+def open_view(root: Path, name: str, version: str) -> View:
     """Connect to the complete data, and lock the connection to the run."""
     warehouse = open_warehouse(root)
     inventory = keep_rolled_up(warehouse)
     connection = connect(warehouse, inventory=inventory)
     lock(connection, warehouse.root, memory_mib=MEMORY_MIB)
-    return View(warehouse, inventory, connection, version, {}, defaultdict(threading.Lock))
+    return View(name, warehouse, inventory, connection, version, {}, defaultdict(threading.Lock))

@@ -6,13 +6,12 @@ Each stage has a module `doctor` with `examine() -> Finding` and, if it depends 
 
 import contextlib
 import json
-import sys
 import tempfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from warehouse.options import room_command, room_module
 from warehouse.stages.base_model import download
 from warehouse.start.finding import Finding
 from warehouse.store.config_file import read_config
@@ -74,8 +73,7 @@ def _is_known(config: dict[str, Any]) -> bool:
 
 
 def _doctor(stage: str) -> Any:
-    """A stage's `doctor` module, found through the stage's command: this room imports no stage."""
-    module = getattr(room_command(stage).callback, "__module__", stage)
+    """A stage's `doctor` module, imported by its name: this room imports no stage."""
     with contextlib.suppress(StageError):       # without an engine
-        getattr(sys.modules[module], "prepare_to_load", bool)()
-    return room_module(stage, "doctor")
+        getattr(import_module(f"{stage}.cli"), "prepare_to_load", bool)()
+    return import_module(f"{stage}.doctor")
