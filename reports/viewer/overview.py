@@ -157,8 +157,7 @@ def _story(view: View, ask: Asking) -> str:
 def figure_answer(view: View, ask: Asking, query: Query) -> dict[str, Any]:
     """A figure of the report, with its readout."""
     name = query.text("figure")
-    figure = next((figure for figure in FIGURES if figure.name == name), None)
-    if figure is None:
+    if not (figure := FIGURES.get(name)):
         raise StageError(f"There is no figure '{name}'. Load the page again.")
 
     def make() -> Chart | None:
