@@ -404,7 +404,6 @@ class RunState:
         doomed = [life for life in (rollout, training if feeds else None) if life]
         if not doomed:
             self.check_discarded("rollout" if purpose else "train", iteration, purpose)
-        self.check_end(life.begun for life in doomed)
         return doomed
 
     def check_discarded(self, stage: str, iteration: int, purpose: str | None, scorer: str = "") -> None:
@@ -562,17 +561,6 @@ class RunState:
                 raise Refusal("rewritten", title=life.title)
         if what.why == "pruned":
             self.check_prune(max(life.iteration for life in lives) + 1)
-
-    def check_drop(self, versions: Collection[int]) -> None:
-        """Refusal if weights of policies are still needed."""
-        for version in versions:
-            if version not in self.policies:
-                raise Refusal("no_policy", to=version, first=min(self.policies), newest=self.newest,
-                              option="--to")
-        gone = {self.policies[version].folder for version in versions}
-        for version, policy in self.policies.items():
-            if policy.folder in gone and (version not in versions or version in (0, self.newest)):
-                raise Refusal("weights_needed", version=version)
 
     def check_rows(self, reads: Iterable[int], rows: str | None) -> None:
         """Refusal if the parts that a score processes were merged or repaired since it listed them."""
