@@ -98,7 +98,7 @@ def spark(shares: Sequence[float | None]) -> str:
 
 def runs_page(sessions: Sequence[Session]) -> Page:
     """Every run in a line; runs that are still being opened are named."""
-    views = {session.name: session.peek() for session in sessions}
+    views = {session.name: session.seen for session in sessions}
     lines = {name: line_of(view) for name, view in views.items() if view and "line" in view.made}
     known = [line.settings for line in lines.values()]
     names = sorted({name for settings in known for name in settings})

@@ -91,31 +91,24 @@ def with_values(query: str, parameters: Any) -> str:
 
 
 class Session:
-    """A served run, by its name in addresses."""
+    """A served run, by its name in addresses; StageError if this is not a run that can be opened."""
 
     def __init__(self, path: str | Path, name: str) -> None:
         self.path, self.name = path, name
         self.root = sync_copy(path).absolute()
+        open_warehouse(self.root)
         self._lock = threading.Lock()
-        self._view: View | None = None
+        self.seen: View | None = None       # the data at the last look; None while the run is being opened
         self.problem = ""       # why it could not be opened
         self.is_address, self._look_at = is_address(path), 0.0
         self._sync_at = time.monotonic() + SYNC_AGAIN
-
-    def check(self) -> None:
-        """StageError if this is not a run that can be opened."""
-        open_warehouse(self.root)
-
-    def peek(self) -> View | None:
-        """The data at the last look; None while the run is being opened."""
-        return self._view
 
     def view(self) -> View:
         """The complete data now; StageError if the run is gone or cannot be read.
 
         While another thread looks for new data, the data at the last look.
         """
-        view = self._view
+        view = self.seen
         if not self._lock.acquire(blocking=view is None):
             assert view is not None
             return view
@@ -131,23 +124,23 @@ class Session:
 
     def _newest(self) -> View:
         started = time.monotonic()
-        if self._view and started < self._look_at:
-            return self._view
+        if self.seen and started < self._look_at:
+            return self.seen
         if self.is_address and started > self._sync_at:
             sync_copy(self.path)
             self._sync_at = time.monotonic() + SYNC_AGAIN
         if not self.root.exists():
-            self._view = None
+            self.seen = None
             raise StageError(f"{self.path} is gone: it was moved or removed. Put it back, or serve the "
                              "folder that it is in now.")
-        warehouse = self._view.warehouse if self._view else open_warehouse(self.root)
+        warehouse = self.seen.warehouse if self.seen else open_warehouse(self.root)
         config = warehouse.root / "config.toml"
         version = f"{warehouse.state.head}-{config.stat().st_mtime_ns if config.exists() else 0}"
-        if self._view is None or self._view.version != version:
-            self._view = open_view(self.root, self.name, version)
+        if self.seen is None or self.seen.version != version:
+            self.seen = open_view(self.root, self.name, version)
         took = time.monotonic() - started
         self._look_at = time.monotonic() + LOOK_AGAIN * max(1.0, 2 * took)
-        return self._view
+        return self.seen
 
 
 def open_view(root: Path, name: str, version: str) -> View:
