@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from warehouse.objects.bucket import is_address, normal_address
-from warehouse.store.commit import COPY_MARKER, TWINS, replace_bytes
+from warehouse.store.commit import COPY_MARKER, TWINS, Twin, replace_bytes
 from warehouse.store.errors import StageError, UnusableFile
 from warehouse.store.json_files import json_bytes, read_json
-
-if TYPE_CHECKING:
-    from warehouse.objects.working_copy import WorkingCopy
 
 
 def sync_copy(path: str | Path, *, config_only: bool = False) -> Path:
@@ -32,7 +28,7 @@ def sync_copy(path: str | Path, *, config_only: bool = False) -> Path:
     return copy.root
 
 
-def open_copy(path: str | Path) -> WorkingCopy:
+def open_copy(path: str | Path) -> Twin:
     """The working copy of an address, created if missing, or the one in this folder."""
     from warehouse.objects.working_copy import WorkingCopy
     if is_address(path):

@@ -12,22 +12,38 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, Any, Protocol
 
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import json_bytes
-
-if TYPE_CHECKING:
-    from warehouse.objects.working_copy import WorkingCopy
 
 COPY_MARKER = "object-store.json"  # in a working copy: the address of its run in an object store
 TEMPORARY_MARK = ".tmp-"  # in the middle, so that no glob for *.parquet or *.json matches a temporary file
 
 
-TWINS: dict[Path, WorkingCopy] = {}  # of this process's runs in object stores, by working copy
+class Twin(Protocol):
+    """The objects of which a run folder is the working copy: `warehouse.objects.working_copy.WorkingCopy`."""
+
+    root: Path
+    address: str
+    bucket: Any
+
+    def create(self, path: Path, temporary: Path) -> bool: ...
+    def create_folder(self, folder: Path, final: Path) -> bool: ...
+    def file_names(self, folder: Path) -> list[str]: ...
+    def ensure_local(self, paths: Iterable[Path]) -> None: ...
+    def bring_all(self) -> None: ...
+    def adopt(self, path: Path, to: Path) -> None: ...
+    def remove(self, path: Path) -> None: ...
+    def sync(self) -> None: ...
+    def bring_config(self) -> None: ...
+    def pack_log(self, last: int) -> None: ...
 
 
-def twin_of(path: Path) -> WorkingCopy | None:
+TWINS: dict[Path, Twin] = {}  # of this process's runs in object stores, by working copy
+
+
+def twin_of(path: Path) -> Twin | None:
     """The objects of the run that contains a path; None for a run that is only a folder."""
     return next((twin for root, twin in TWINS.items() if path.is_relative_to(root)), None) if TWINS else None
 

@@ -6,14 +6,15 @@ import json
 import platform
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from warehouse.ledger.entries import Begun, Changed, Completed
+from warehouse.ledger.entries import Begun, Changed, Completed, Transition
+from warehouse.ledger.log import Log
 from warehouse.ledger.state import Key, Life, RunState
 from warehouse.store.checksums import part_facts, sha256_of
 from warehouse.store.commit import TEMPORARY_MARK, commit_json, ensure_local, file_names
@@ -22,9 +23,33 @@ from warehouse.store.json_files import damaged, read_json
 from warehouse.store.parts import check_parts
 
 if TYPE_CHECKING:
-    from warehouse.store.run_folder import Warehouse
+    import pyarrow as pa
 
 TABLES = {"rollout": "completions", "score": "samples", "logprobs": "policy_logprobs", "train": "train_steps"}
+
+
+class Run(Protocol):
+    """What a stage needs from its run folder: `warehouse.store.run_folder.Warehouse`."""
+
+    @property
+    def root(self) -> Path: ...
+    @property
+    def log(self) -> Log: ...
+    @property
+    def state(self) -> RunState: ...
+    @property
+    def joined(self) -> dict[Key, int]: ...
+    @property
+    def owners(self) -> tuple[str, ...]: ...
+
+    def append(self, ask: Callable[[RunState], Transition | None]) -> int | None: ...
+    def check_live(self, stage: str, **identity: Any) -> Life: ...
+    def folder(self, table: str, *, iteration: int | None = None, purpose: str | None = None,
+               scorer: str | None = None) -> Path: ...
+    def folder_of(self, table: str, life: Life | None, *, iteration: int | None = None,
+                  purpose: str | None = None, scorer: str | None = None) -> Path: ...
+    def new_policy_dir(self, iteration: int) -> Path: ...
+    def read(self, table: str, columns: list[str] | None = None, **keys: Any) -> pa.Table: ...
 
 
 @dataclass(frozen=True)
@@ -33,7 +58,7 @@ class Stage:
 
     name: str
     identity: dict[str, Any]
-    warehouse: Warehouse = field(compare=False)
+    warehouse: Run = field(compare=False)
 
     @property
     def life(self) -> Life | None:
