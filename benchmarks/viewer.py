@@ -33,7 +33,7 @@ def main(run: str) -> None:
              f"0/group?iteration=3&task={task}", f"0/completion?name={name}", "0/gaps", "0/find",
              "0/find?where=NOT+correct+AND+reward+%3E+2", "0/find?where=iteration+=+7",
              "0/rows?where=NOT+correct+AND+reward+%3E+2&offset=50000", "0/now", "0/part?part=story",
-             *(f"0/figure?figure={figure.name}" for figure in FIGURES)]
+             *(f"0/figure?figure={name}" for name in FIGURES)]
     for page in pages:
         taken = []
         for _ in range(4):

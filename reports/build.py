@@ -23,7 +23,7 @@ from warehouse.store.run_folder import open_warehouse
 
 SECTIONS: tuple[tuple[str, tuple[Figure, ...]], ...] = (
     ("What it learns", LEARNING), ("How it writes", HEALTH), ("How it trains", TRAINING))
-FIGURES = [figure for _, group in SECTIONS for figure in group]
+FIGURES = {figure.name: figure for _, group in SECTIONS for figure in group}
 MOST_NUMBERS = 300
 STATS_SQL = """\
 SELECT iteration, purpose, policy_version, num_tasks, num_completions, pass_at_1, max_k, pass_at_max_k,
@@ -59,12 +59,12 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     path = output or warehouse.root / "report.html"
     connection = compute_once(connect(warehouse, inventory=keep_rolled_up(warehouse)))
     events = rows_of(connection, EVENTS_SQL)
-    charts = {figure.name: draw_figure(connection, figure, events)
-              for figure in tqdm(FIGURES, desc="figures", unit="figure", leave=False, disable=None)}
+    charts = {name: draw_figure(connection, FIGURES[name], events)
+              for name in tqdm(FIGURES, desc="figures", unit="figure", leave=False, disable=None)}
     stats = rows_of(connection, STATS_SQL)
     since = last_rollback(warehouse)
     alarms = raised_alarms(connection, since=since)
-    story = "".join(f"<p>{escape(line)}</p>" for line in story_lines(warehouse, connection, alarms))
+    story = "".join(f"<p>{escape(line)}</p>" for line in story_lines(connection, alarms))
     spent = "".join(f"<p>{escape(line)}</p>" for line in cost_lines(warehouse, connection))
     places = "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>'
                      for name in (*(title for title, _ in SECTIONS), "Numbers"))

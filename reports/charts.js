@@ -1,4 +1,4 @@
-// What every page does: hover readout with one iteration cursor across all charts, light or dark. No network.
+// Of the report and of the viewer: hover readout with one iteration cursor across all charts, light or dark. No network.
 "use strict";
 const readout = document.getElementById("readout");
 const charts = [];
@@ -32,6 +32,14 @@ function setCursor(iteration) {
   }
 }
 
+// Show the readout beside a point of the page.
+function showReadout(pageX, pageY) {
+  readout.hidden = false;
+  const left = Math.min(pageX + 14, window.scrollX + document.documentElement.clientWidth - readout.offsetWidth - 8);
+  readout.style.left = Math.max(8, left) + "px";
+  readout.style.top = pageY + 16 + "px";
+}
+
 function show(chart, i, y, pageX, pageY) {
   const { facts } = chart;
   readout.replaceChildren(row("iteration", String(facts.x[i])));
@@ -41,10 +49,7 @@ function show(chart, i, y, pageX, pageY) {
   } else {
     for (const one of facts.series) readout.append(row(one.name, one.values[i], one.tone));
   }
-  readout.hidden = false;
-  const left = Math.min(pageX + 14, window.scrollX + document.documentElement.clientWidth - readout.offsetWidth - 8);
-  readout.style.left = Math.max(8, left) + "px";
-  readout.style.top = pageY + 14 + "px";
+  showReadout(pageX, pageY);
   setCursor(facts.x[i]);
 }
 
@@ -95,3 +100,11 @@ document.getElementById("theme").addEventListener("click", () => {
     : window.matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = dark ? "light" : "dark";
 });
+
+const island = document.getElementById("data");
+if (island) {
+  const data = JSON.parse(island.textContent);
+  for (const figure of document.querySelectorAll("figure[data-figure]")) {
+    addChart(figure, data.figures[figure.dataset.figure]);
+  }
+}

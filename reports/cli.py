@@ -59,7 +59,7 @@ def figure(run: Path, name: str | None, output: Path | None) -> None:
     from reports.export import export_figure
     connection = warehouse.open(run)
     if name is None:
-        click.echo("\n".join(figure.name for figure in FIGURES))
+        click.echo("\n".join(FIGURES))
         return
     path = output or Path(f"{name}.svg")
     export_figure(connection, name, path)

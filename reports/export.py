@@ -19,13 +19,12 @@ def export_figure(connection: Connection, name: str, output: Path) -> None:
     """Write the figure `name` to `output`, an .svg file."""
     if output.suffix != ".svg":
         raise StageError(f"Figures are written as SVG, not '{output.suffix}'. Name a file that ends in .svg.")
-    figures = {figure.name: figure for figure in FIGURES}
-    if name not in figures:
-        raise StageError(f"There is no figure '{name}'. Known: {', '.join(figures)}.")
-    chart = draw_figure(connection, figures[name], rows_of(connection, EVENTS_SQL))
+    if name not in FIGURES:
+        raise StageError(f"There is no figure '{name}'. Known: {', '.join(FIGURES)}.")
+    chart = draw_figure(connection, FIGURES[name], rows_of(connection, EVENTS_SQL))
     if chart is None:
-        raise StageError(f"The figure '{name}' has nothing to show. {figures[name].missing}")
-    replace_bytes(output, standalone(figures[name], chart).encode())
+        raise StageError(f"The figure '{name}' has nothing to show. {FIGURES[name].missing}")
+    replace_bytes(output, standalone(FIGURES[name], chart).encode())
 
 
 def standalone(figure: Figure, chart: Chart) -> str:

@@ -14,12 +14,12 @@ SELECT iteration, task_id, c / n AS rate, lost, best_rate
 FROM task_results JOIN worst USING (task_id)
 WHERE purpose = 'train' AND n > 0
 ORDER BY lost DESC, best_rate DESC, task_id, iteration"""
-GROUPS_SQL = """\
-SELECT iteration, avg((zero_variance AND all_correct)::INTEGER) AS all_right,
-       avg((NOT zero_variance)::INTEGER) AS signal,
-       avg((zero_variance AND none_correct)::INTEGER) AS all_wrong,
-       avg((zero_variance AND NOT all_correct AND NOT none_correct)::INTEGER) AS equal
-FROM groups WHERE purpose = 'train' AND n > 0 GROUP BY iteration ORDER BY iteration"""
+GROUP_KINDS = {"all right": "zero_variance AND all_correct", "with signal": "NOT zero_variance",
+               "all wrong": "zero_variance AND none_correct",
+               "equal otherwise": "zero_variance AND NOT all_correct AND NOT none_correct"}
+GROUPS_SQL = ("SELECT iteration, "
+              + ",\n       ".join(f'avg(({held})::INTEGER) AS "{kind}"' for kind, held in GROUP_KINDS.items())
+              + "\nFROM groups WHERE purpose = 'train' AND n > 0 GROUP BY iteration ORDER BY iteration")
 FORGET_SQL = """\
 WITH visits AS (
     SELECT iteration, task_id, c > 0 AS solved,
@@ -57,8 +57,7 @@ LEARNING = (
            stats_sql("reward_mean, reward_finished, reward_truncated"),
            lines(reward_mean="all completions", reward_finished="finished", reward_truncated="truncated")),
     Figure("groups", "Groups with signal and without", "Only groups of different rewards give a gradient.",
-           GROUPS_SQL, bars(whole=True, tones=(3, 1, 2, 4), all_right="all right", signal="with signal",
-                            all_wrong="all wrong", equal="equal otherwise")),
+           GROUPS_SQL, bars(whole=True, tones=(3, 1, 2, 4), **{kind: kind for kind in GROUP_KINDS})),
     Figure("forgetting", "Tasks solved and forgotten", "Of the tasks that the iteration sampled.",
            FORGET_SQL, lines(solved="solved now", forgotten="solved before, not now")),
     Figure("tasks", "Solve rate by task and iteration",

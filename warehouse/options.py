@@ -2,7 +2,6 @@
 
 import errno
 import functools
-import importlib
 import json
 import math
 import os
@@ -157,12 +156,6 @@ def untrusted(run: Path) -> str:
                         and (said := option.refusal(value, run, name))):
                     return said
     return ""
-
-
-def room_module(name: str, module: str) -> Any:
-    """A module of a stage's room, found in the same way."""
-    [entry] = entry_points(group="rollhouse", name=name)
-    return importlib.import_module(f"{entry.value.partition('.')[0]}.{module}")
 
 
 def _problem(option: click.Option, value: Any) -> str:

@@ -37,9 +37,6 @@ PAGES: dict[str, Callable[[View, Asking, Query], Page]] = {
     "tasks": iterations.tasks_page, "iteration": iterations.iteration_page, "task": iterations.task_page,
     "gaps": tokens.gaps_page, "group": completions.group_page,
     "completion": completions.completion_page, "find": find.find_page}
-ANSWERS: dict[str, Callable[[View, Asking, Query], Any]] = {
-    "rows": find.rows_answer, "figure": overview.figure_answer, "part": overview.part_answer,
-    "now": live.now_answer}
 
 
 def make_app(sessions: Sequence[Session], token: str) -> ASGIApp:
@@ -63,7 +60,7 @@ def make_app(sessions: Sequence[Session], token: str) -> ASGIApp:
 
     def run_page(request: Request) -> Response:
         session, name = known.get(request.path_params["run"]), request.path_params.get("page", "")
-        if session is None or not (name in PAGES or name in ANSWERS or name in SPECIAL):
+        if session is None or not (name in PAGES or name in ANSWERS):
             return problem(request, f"There is no page '{name}' here." if session else
                            f"No run '{request.path_params['run']}' is served. Start `reports serve` with it.",
                            404)
@@ -97,48 +94,49 @@ def answered(session: Session, name: str, query: Query) -> Response:
     """The page, part or file of a run at an address."""
     view = session.view()
     ask = view.asking()
-    if name in SPECIAL:
-        return SPECIAL[name](session, view, ask, query)
     if name in ANSWERS:
-        return JSONResponse(ANSWERS[name](view, ask, query))
+        answer = ANSWERS[name](view, ask, query)
+        return answer if isinstance(answer, Response) else JSONResponse(answer)
     page = PAGES[name](view, ask, query)
     here = links.address(name, **query.all())
-    return HTMLResponse(render.html(page, run=session.name, asked=ask.asked, here=here, name=name,
+    return HTMLResponse(render.html(page, run=view.name, asked=ask.asked, here=here, name=name,
                                     query=query.all()))
 
 
-def go_behind(_session: Session, _view: View, _ask: Asking, query: Query) -> Response:
+def go_behind(_view: View, _ask: Asking, query: Query) -> Response:
     """The target of a click on a figure."""
     return RedirectResponse(links.behind(query.text("figure"), query.number("x"), query.text("row", ""),
                                          query.text("series", "")), 303)
 
 
-def export(session: Session, view: View, ask: Asking, query: Query) -> Response:
+def export(view: View, ask: Asking, query: Query) -> Response:
     """A page as a file."""
     name = query.text("page")
     page = PAGES[name](view, ask, query) if name in PAGES else None
     if page is None or not page.can_stand_alone:
         raise StageError("A completion, a group or a task can be exported as a file. Open one of them.")
-    text = render.html_alone(page, run=session.name, asked=ask.asked, here="", name=name, query={})
+    text = render.html_alone(page, run=view.name, asked=ask.asked, here="", name=name, query={})
     file = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in page.title)[:80]
     return HTMLResponse(text, headers={"content-disposition": f'attachment; filename="{quote(file)}.html"'})
 
 
-def whole_text(_session: Session, _view: View, ask: Asking, query: Query) -> Response:
+def whole_text(_view: View, ask: Asking, query: Query) -> Response:
     """A completion's plain text, which the browser must not interpret."""
     row = completions.row_of(ask, query.text("name"))
     return PlainTextResponse(row["completion"] or "", headers={
         "content-disposition": "attachment; filename=\"completion.txt\""})
 
 
-def search(_session: Session, view: View, ask: Asking, query: Query) -> Response:
+def search(view: View, ask: Asking, query: Query) -> Response:
     """Completions that contain a text, a line of JSON each, as found; ends when the client disconnects."""
     lines: Iterator[str] = find.search_lines(view, ask, query.text("text"), query.text("where", ""))
     return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
-SPECIAL: dict[str, Callable[[Session, View, Asking, Query], Response]] = {
-    "behind": go_behind, "export": export, "text": whole_text, "search": search}
+# What is no page: a response, or data for a script.
+ANSWERS: dict[str, Callable[[View, Asking, Query], Any]] = {
+    "rows": find.rows_answer, "figure": overview.figure_answer, "story": overview.story_answer,
+    "now": live.now_answer, "behind": go_behind, "export": export, "text": whole_text, "search": search}
 
 
 def problem(request: Request, sentence: str, status: int) -> Response:

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -13,7 +14,6 @@ from reports.viewer.render import MOST_SHOWN, Page
 from reports.viewer.session import Asking, View
 from reports.viewer.tokens import WINDOW, Key, farthest, stretch_of
 from warehouse.inspect.show import find_completion, grid_pairs, parse_name
-from warehouse.options import room_module
 from warehouse.store.errors import StageError, printable
 from warehouse.store.names import completion_name
 
@@ -153,7 +153,7 @@ def units(kind: str, payload: dict[str, Any], outputs: dict[str, Any]) -> str:
     """What `score explain` says of a task without grids; "" for grids, and without outputs."""
     if kind in ("", "grid") or "test" not in outputs:
         return ""
-    return "\n".join(room_module("score", "inspect.units").unit_lines(kind, payload, outputs["test"]))
+    return "\n".join(import_module("score.inspect.units").unit_lines(kind, payload, outputs["test"]))
 
 
 def drawn(sheet: GridSheet, payload: Any, outputs: Any, *, longest: int) -> list[dict[str, Any]]:

@@ -13,10 +13,10 @@ MOST_KINDS = 12          # distinct values with a bar each
 
 VALUES_SQL = """\
 SELECT value, count(*) AS num, count(*) FILTER (correct) AS num_right
-FROM (SELECT {value} AS value, correct FROM {rows})
+FROM (SELECT {value} AS value, correct FROM chosen)
 WHERE value IS NOT NULL GROUP BY value ORDER BY value LIMIT {most}"""
 BINS_SQL = """\
-WITH held AS (SELECT {value}::DOUBLE AS value, correct FROM {rows}),
+WITH held AS (SELECT {value}::DOUBLE AS value, correct FROM chosen),
      edges AS (SELECT min(value) AS low, max(value) AS high FROM held)
 SELECT least(floor((value - low) / nullif(high - low, 0) * {bins}), {bins} - 1)::INTEGER AS bin,
        any_value(low) AS low, any_value(high) AS high, count(*) AS num, count(*) FILTER (correct) AS num_right
@@ -32,14 +32,13 @@ class Bar(NamedTuple):
     where: str
 
 
-def bars_of(ask: Asking, value: str, rows: str) -> list[Bar]:
-    """Bars of a column of a table: one per value if there are few, else equally wide ones."""
-    asked = {"value": value, "rows": rows}
-    kinds = ask.rows(VALUES_SQL.format(**asked, most=MOST_KINDS + 1))
+def bars_of(ask: Asking, value: str) -> list[Bar]:
+    """Bars of a column of the chosen completions: one per value if there are few, else equally wide ones."""
+    kinds = ask.rows(VALUES_SQL.format(value=value, most=MOST_KINDS + 1))
     if len(kinds) <= MOST_KINDS:
         return [Bar(number(row["value"]), row["num"], row["num_right"], f"{value} = {row['value']!r}")
                 for row in kinds]
-    bins, bars = ask.rows(BINS_SQL.format(**asked, bins=BINS)), []
+    bins, bars = ask.rows(BINS_SQL.format(value=value, bins=BINS)), []
     for row in bins:
         width = (row["high"] - row["low"]) / BINS
         low, high = row["low"] + row["bin"] * width, row["low"] + (row["bin"] + 1) * width
@@ -73,9 +72,9 @@ def histogram(bars: Sequence[Bar], link: Callable[[str], str]) -> str:
     return svg_of(marks, HEIGHT).replace('role="img"', 'role="group"', 1)
 
 
-def error_bars(ask: Asking, rows: str) -> list[dict[str, Any]]:
-    """The frequency of each kind of failure among the rows of a table, with one message."""
-    return ask.rows(f"""\
+def error_bars(ask: Asking) -> list[dict[str, Any]]:
+    """The frequency of each kind of failure among the chosen completions, with one message."""
+    return ask.rows("""\
 SELECT coalesce(error_class, 'none') AS kind, error_class, error_name, count(*) AS num,
        count(*) / sum(count(*)) OVER () AS share, min(error_message) AS example
-FROM {rows} GROUP BY ALL ORDER BY num DESC, kind, error_name LIMIT 30""")
+FROM chosen GROUP BY ALL ORDER BY num DESC, kind, error_name LIMIT 30""")

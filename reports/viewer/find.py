@@ -46,7 +46,7 @@ def count_of(ask: Asking, where: str) -> int:
     """The number of completions that satisfy a condition."""
     if not where:
         return int(ask.rows("SELECT coalesce(sum(num_completions), 0) AS num FROM iteration_stats")[0]["num"])
-    return int(ask.checked(f"SELECT count(*) AS num FROM samples WHERE ({where or 'true'}\n)")[0]["num"])
+    return int(ask.checked(f"SELECT count(*) AS num FROM samples WHERE ({where}\n)")[0]["num"])
 
 
 def listed(row: dict[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from reports.build import HELDOUT_SQL
-from reports.drawing import Series, line_chart
-from reports.figure import thin_columns
+from reports.figures_learning import draw_passes
 from reports.grids import GridSheet
 from reports.viewer import links
 from reports.viewer.distributions import bars_of, error_bars, histogram
@@ -81,7 +80,7 @@ def iteration_page(view: View, ask: Asking, query: Query) -> Page:
     held = f"iteration = {number} AND purpose = {quoted(purpose)}"
     chosen = f"{held} AND ({where}\n)" if where else held
     with_signals(view, ask)
-    ask.hold("chosen", CHOSEN_SQL.format(chosen=chosen, number=number, purpose=quoted(purpose)))
+    ask.hold_chosen(CHOSEN_SQL.format(chosen=chosen, number=number, purpose=quoted(purpose)))
     around = ask.rows(AROUND_SQL, [number, purpose])[0]
     purposes = ask.rows("SELECT purpose FROM iteration_stats WHERE iteration = $1 ORDER BY 1", [number])
     return Page("iteration.html", f"Iteration {number}" + ("" if purpose == "train" else f", {purpose}"), {
@@ -95,7 +94,7 @@ def iteration_page(view: View, ask: Asking, query: Query) -> Page:
         "errors_moved": ask.rows(ERRORS_MOVED_SQL, [number, purpose, before["iteration"]]) if before else [],
         "tasks": ask.rows(MOVED_SQL, [number, purpose]),
         "spreads": spreads(ask, number, purpose, where),
-        "errors": error_bars(ask, "chosen"), "found": listing(ask, chosen, order)})
+        "errors": error_bars(ask), "found": listing(ask, chosen, order)})
 
 
 def spreads(ask: Asking, number: int, purpose: str, where: str) -> list[dict[str, Any]]:
@@ -109,7 +108,7 @@ def spreads(ask: Asking, number: int, purpose: str, where: str) -> list[dict[str
     made = []
     for title, value in (("Reward", "reward"), ("Length, tokens", "num_completion_tokens"),
                          ("Advantage", "advantage")):
-        if bars := bars_of(ask, value, "chosen"):
+        if bars := bars_of(ask, value):
             if value == "advantage":
                 bars = [bar._replace(where=f"(task_id, sample_index) IN {keys}{bar.where})") for bar in bars]
             made.append({"title": title, "svg": Markup(histogram(bars, link))})
@@ -146,15 +145,6 @@ def task_page(view: View, ask: Asking, query: Query) -> Page:
 
 def curve(visits: list[dict[str, Any]]) -> Markup:
     """The share of right completions at every visit, training as a line, evaluations as rings."""
-    known = [row for row in visits if row["n"]]
-    xs = sorted({row["iteration"] for row in known})
-    if not xs:
-        return Markup("")
-    series = {}
-    for purpose in sorted({row["purpose"] for row in known}, key=lambda name: (name != "train", name))[:6]:
-        at = {row["iteration"]: row["c"] / row["n"] for row in known if row["purpose"] == purpose}
-        series[purpose] = [at.get(x) for x in xs]
-    places, columns = thin_columns(xs, series, 400)
-    chart = line_chart(places, [Series(purpose, values, dots=purpose != "train")
-                                for purpose, values in columns.items()], share=True)
-    return Markup(chart.svg)
+    rows = [{**row, "k": 1, "pass_at_k": row["c"] / row["n"], "low": None, "high": None}
+            for row in visits if row["n"]]
+    return Markup(draw_passes(rows).svg if rows else "")

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+from reports.figures_learning import GROUP_KINDS
 from warehouse.inspect.alarms import BY_MISMATCH, BY_REWARD, MISMATCH_SIGNALS, SHOWN_BY
 from warehouse.sql.catalog import quoted
 from warehouse.store.errors import StageError
@@ -19,9 +20,6 @@ HOLDS = {
     ("length-split", "right"): "correct", ("length-split", "wrong"): "NOT correct",
     ("reward", "truncated"): "truncated", ("reward", "finished"): "NOT truncated",
 }
-GROUPS = {"all right": "zero_variance AND all_correct", "with signal": "NOT zero_variance",
-          "all wrong": "zero_variance AND none_correct",
-          "equal otherwise": "zero_variance AND NOT all_correct AND NOT none_correct"}
 FIRST_BY = {"lengths": "num_completion_tokens DESC", "entropy": "nll_sampled DESC",
             "repetition": "ngram4_unique_ratio", "reward": "reward DESC",
             "length-split": "num_completion_tokens DESC"}
@@ -88,9 +86,9 @@ def behind(figure: str, x: int, row: str = "", series: str = "") -> str:
     where = HOLDS.get((figure, series), "")
     if figure == "errors" and series and series != "others":
         where = f"error_class = {quoted(series)}"
-    if figure == "groups" and series in GROUPS:
-        where = (f"group_id IN (SELECT group_id FROM groups WHERE {GROUPS[series]} AND iteration = {int(x)} "
-                 "AND purpose = 'train')")
+    if figure == "groups" and series in GROUP_KINDS:
+        where = (f"group_id IN (SELECT group_id FROM groups WHERE {GROUP_KINDS[series]} "
+                 f"AND iteration = {int(x)} AND purpose = 'train')")
     return iteration(x, purpose or "train", where=where, order=FIRST_BY.get(figure, ""))
 
 

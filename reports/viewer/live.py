@@ -26,7 +26,7 @@ def now_answer(view: View, _ask: Asking, _query: Query) -> dict[str, str]:
     """The version of the complete data, and current activity as HTML."""
     disk = shutil.disk_usage(view.warehouse.root)
     html = render.fragment("now.html", stages=[progress(view.warehouse, stage) for stage in unfinished(view)],
-                           due=view.warehouse.state.next_stage(), gpus=gpus(int(time.time() / GPU_SECONDS)),
+                           due=view.warehouse.state.due().stage, gpus=gpus(int(time.time() / GPU_SECONDS)),
                            disk=f"{number(disk.free)}B free of {number(disk.total)}B")
     return {"version": view.version, "html": html}
 

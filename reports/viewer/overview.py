@@ -80,8 +80,9 @@ def line_of(view: View) -> Line:
         passes = ", ".join(f"{change(each, 'pass_at_1')} {'training' if purpose == 'train' else purpose}"
                            for purpose, each in rows.items())
         counts = alarm_count_lines(view.warehouse, alarms)
-        training, *evaluations = story_lines(view.warehouse, ask.connection, alarms)
-        return Line(" ".join([*evaluations, training]), spark([row["pass_at_1"] for row in stats]),
+        training, *evaluations = story_lines(ask.connection, alarms)
+        return Line(" ".join([*evaluations, training]),
+                    spark([row["pass_at_1"] for row in stats]),
                     counts[0].partition(": ")[0] if counts else "", passes, len(stats), settings)
     return view.once("line", make)
 
@@ -97,7 +98,7 @@ def spark(shares: Sequence[float | None]) -> str:
 
 def runs_page(sessions: Sequence[Session]) -> Page:
     """Every run in a line; runs that are still being opened are named."""
-    views = {session.name: session.peek() for session in sessions}
+    views = {session.name: session.seen for session in sessions}
     lines = {name: line_of(view) for name, view in views.items() if view and "line" in view.made}
     known = [line.settings for line in lines.values()]
     names = sorted({name for settings in known for name in settings})
@@ -118,7 +119,7 @@ def short(value: Any) -> str:
 
 
 def run_page(view: View, _ask: Asking, _query: Query) -> Page:
-    """A run: its parts and figures are requested one by one, and again when there is new data."""
+    """A run: its story and figures are requested one by one, and again when there is new data."""
     sections = [(title, [(figure.name, figure.title) for figure in group]) for title, group in SECTIONS]
     saved = read_config(view.warehouse.root / "config.toml").get("links", {})
     return Page("run.html", view.warehouse.root.name, {
@@ -127,11 +128,8 @@ def run_page(view: View, _ask: Asking, _query: Query) -> Page:
         "sections": sections, "saved": saved, "questions": find.QUESTIONS, "version": view.version})
 
 
-def part_answer(view: View, _ask: Asking, query: Query) -> dict[str, str]:
-    """A slow part of the run's page."""
-    name = query.text("part")
-    if name != "story":
-        raise StageError(f"There is no part '{name}' of a run's page. Load the page again.")
+def story_answer(view: View, _ask: Asking, _query: Query) -> dict[str, str]:
+    """The story of the run's page, which is slow."""
     return {"html": story_of(view), "version": view.version}
 
 
@@ -145,12 +143,12 @@ def _story(view: View, ask: Asking) -> str:
     alarms, stats = alarms_of(view), ask.rows(STATS_SQL)
     if not stats:
         return render.fragment("story.html", parts=[], lost=[],
-                               lines=story_lines(view.warehouse, ask.connection, alarms))
+                               lines=story_lines(ask.connection, alarms))
     notice = alarm_notice(alarms, advise(view.warehouse, ask.connection, alarms).lines,
                           judged_lines(ask.connection, last_rollback(view.warehouse)),
                           link=lambda alarm, task, index: links.completion(
                               alarm.first_iteration, alarm.purpose, task, index))
-    return render.fragment("story.html", lines=story_lines(view.warehouse, ask.connection, alarms),
+    return render.fragment("story.html", lines=story_lines(ask.connection, alarms),
                            lost=ask.rows(FORGOTTEN_SQL),
                            parts=[Markup(tiles(headline(ask.connection, stats))), Markup(notice)],
                            numbers=Markup(stats_table(stats)))
@@ -159,8 +157,7 @@ def _story(view: View, ask: Asking) -> str:
 def figure_answer(view: View, ask: Asking, query: Query) -> dict[str, Any]:
     """A figure of the report, with its readout."""
     name = query.text("figure")
-    figure = next((figure for figure in FIGURES if figure.name == name), None)
-    if figure is None:
+    if not (figure := FIGURES.get(name)):
         raise StageError(f"There is no figure '{name}'. Load the page again.")
 
     def make() -> Chart | None:

@@ -48,8 +48,6 @@ def named_sessions(runs: Sequence[str]) -> list[Session]:
         taken = {session.name for session in sessions} | {"static", "compare"}
         names = [name, *(f"{name or 'run'}-{number}" for number in range(2, len(runs) + 3))]
         sessions.append(Session(run, next(each for each in names if each and each not in taken)))
-    for session in sessions:
-        session.check()
     return sessions
 
 

@@ -26,8 +26,9 @@ Made = TypeVar("Made")
 
 
 class View(NamedTuple):
-    """The complete data at one moment: a connection to it, and cached results."""
+    """The complete data of a run, by its `name` in addresses, at one moment; and cached results."""
 
+    name: str
     warehouse: Warehouse
     inventory: Inventory
     connection: Connection
@@ -35,9 +36,9 @@ class View(NamedTuple):
     made: dict[str, Any]
     locks: defaultdict[str, threading.Lock]
 
-    def asking(self, seconds: float = MOST_SECONDS) -> Asking:
+    def asking(self) -> Asking:
         """A connection of its own, for one page."""
-        return Asking(self.connection.cursor(), seconds)
+        return Asking(self.connection.cursor())
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
         """The result of `make`, computed once for this view."""
@@ -50,14 +51,13 @@ class View(NamedTuple):
 class Asking:
     """A connection that records its queries and cancels slow ones."""
 
-    def __init__(self, cursor: Connection, seconds: float) -> None:
-        self._cursor, self._seconds = cursor, seconds
-        self.asked: list[str] = []
+    def __init__(self, cursor: Connection) -> None:
+        self._cursor, self.asked = cursor, list[str]()
 
     def execute(self, query: str, parameters: Any = None) -> Connection:
         """Run a query as DuckDB's connection does."""
         self.asked.append(with_values(query, parameters))
-        with within(self._cursor, self._seconds):
+        with within(self._cursor, MOST_SECONDS):
             return self._cursor.execute(query, parameters or [])
 
     @property
@@ -74,14 +74,10 @@ class Asking:
         check_asks(self._cursor, query)
         return self.rows(query)
 
-    def hold(self, name: str, query: str) -> None:
-        """Store the rows of a query, which contains a user's input, as a table of this page."""
+    def hold_chosen(self, query: str) -> None:
+        """Store the rows of a query, which contains a user's input, as the table `chosen` of this page."""
         check_asks(self._cursor, query)
-        self.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
-
-    def cancel(self) -> None:
-        """Cancel the current query."""
-        self._cursor.interrupt()
+        self.execute(f"CREATE OR REPLACE TEMP TABLE chosen AS {query}")
 
 
 def with_values(query: str, parameters: Any) -> str:
@@ -95,31 +91,24 @@ def with_values(query: str, parameters: Any) -> str:
 
 
 class Session:
-    """A served run, by its name in addresses."""
+    """A served run, by its name in addresses; StageError if this is not a run that can be opened."""
 
     def __init__(self, path: str | Path, name: str) -> None:
         self.path, self.name = path, name
         self.root = sync_copy(path).absolute()
+        open_warehouse(self.root)
         self._lock = threading.Lock()
-        self._view: View | None = None
+        self.seen: View | None = None       # the data at the last look; None while the run is being opened
         self.problem = ""       # why it could not be opened
         self.is_address, self._look_at = is_address(path), 0.0
         self._sync_at = time.monotonic() + SYNC_AGAIN
-
-    def check(self) -> None:
-        """StageError if this is not a run that can be opened."""
-        open_warehouse(self.root)
-
-    def peek(self) -> View | None:
-        """The data at the last look; None while the run is being opened."""
-        return self._view
 
     def view(self) -> View:
         """The complete data now; StageError if the run is gone or cannot be read.
 
         While another thread looks for new data, the data at the last look.
         """
-        view = self._view
+        view = self.seen
         if not self._lock.acquire(blocking=view is None):
             assert view is not None
             return view
@@ -135,29 +124,29 @@ class Session:
 
     def _newest(self) -> View:
         started = time.monotonic()
-        if self._view and started < self._look_at:
-            return self._view
+        if self.seen and started < self._look_at:
+            return self.seen
         if self.is_address and started > self._sync_at:
             sync_copy(self.path)
             self._sync_at = time.monotonic() + SYNC_AGAIN
         if not self.root.exists():
-            self._view = None
+            self.seen = None
             raise StageError(f"{self.path} is gone: it was moved or removed. Put it back, or serve the "
                              "folder that it is in now.")
-        warehouse = self._view.warehouse if self._view else open_warehouse(self.root)
+        warehouse = self.seen.warehouse if self.seen else open_warehouse(self.root)
         config = warehouse.root / "config.toml"
         version = f"{warehouse.state.head}-{config.stat().st_mtime_ns if config.exists() else 0}"
-        if self._view is None or self._view.version != version:
-            self._view = open_view(self.root, version)
+        if self.seen is None or self.seen.version != version:
+            self.seen = open_view(self.root, self.name, version)
         took = time.monotonic() - started
         self._look_at = time.monotonic() + LOOK_AGAIN * max(1.0, 2 * took)
-        return self._view
+        return self.seen
 
 
-def open_view(root: Path, version: str) -> View:
+def open_view(root: Path, name: str, version: str) -> View:
     """Connect to the complete data, and lock the connection to the run."""
     warehouse = open_warehouse(root)
     inventory = keep_rolled_up(warehouse)
     connection = connect(warehouse, inventory=inventory)
     lock(connection, warehouse.root, memory_mib=MEMORY_MIB)
-    return View(warehouse, inventory, connection, version, {}, defaultdict(threading.Lock))
+    return View(name, warehouse, inventory, connection, version, {}, defaultdict(threading.Lock))

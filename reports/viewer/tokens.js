@@ -21,11 +21,7 @@ if (tokens) {
     tell(i);
     readout.replaceChildren(row("token", String(stretch.first + i)), row("id", String(stretch.ids[i])),
       ...stretch.quantities.map((each) => row(each.name, each.values[i])));
-    readout.hidden = false;
-    const left = Math.min(event.pageX + 14,
-      window.scrollX + document.documentElement.clientWidth - readout.offsetWidth - 8);
-    readout.style.left = Math.max(8, left) + "px";
-    readout.style.top = event.pageY + 18 + "px";
+    showReadout(event.pageX, event.pageY);
   });
   tokens.addEventListener("pointerleave", () => { readout.hidden = true; });
   tokens.addEventListener("keydown", (event) => {

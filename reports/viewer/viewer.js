@@ -1,12 +1,4 @@
-// Figures that follow the run, rows that are fetched as they are scrolled to, a search that streams.
-const island = document.getElementById("data");
-if (island) {
-  const data = JSON.parse(island.textContent);
-  for (const figure of document.querySelectorAll("figure[data-figure]")) {
-    addChart(figure, data.figures[figure.dataset.figure]);
-  }
-}
-
+// Pages that follow the run, rows that are fetched as they are scrolled to, a search that streams.
 async function ask(address) {
   const answer = await fetch(address + (address.includes("?") ? "&" : "?") + "json=1");
   const reply = await answer.json().catch(() => ({ error: "The viewer has ended. Start `reports serve` again." }));
@@ -42,11 +34,12 @@ async function draw(slot) {
   } catch (error) { say(slot, error); }
 }
 
-async function tellStory(part) {
+async function tellStory() {
+  const story = document.getElementById("story");
   try {
-    part.innerHTML = (await ask("part?part=" + part.dataset.part)).html;
-  } catch (error) { say(part, error); }
-  part.removeAttribute("aria-busy");
+    story.innerHTML = (await ask("story")).html;
+  } catch (error) { say(story, error); }
+  story.removeAttribute("aria-busy");
 }
 
 const now = document.getElementById("now");
@@ -61,7 +54,7 @@ async function look() {
     if (now.innerHTML !== reply.html) now.innerHTML = reply.html;
     if (version && version !== reply.version) {
       for (const slot of slots) if (seen.has(slot)) queue(() => draw(slot));
-      for (const part of document.querySelectorAll("[data-part]")) queue(() => tellStory(part));
+      queue(tellStory);
     }
     version = reply.version;
   } catch (error) { say(now, error); }
@@ -69,7 +62,7 @@ async function look() {
 }
 
 if (now) {
-  for (const part of document.querySelectorAll("[data-part]")) queue(() => tellStory(part));
+  queue(tellStory);
   const watcher = new IntersectionObserver((entries) => {
     for (const entry of entries) {
       if (entry.isIntersecting && !seen.has(entry.target)) {

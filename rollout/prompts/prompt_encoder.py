@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from rollout.prompts.formats import Messages
-from warehouse.stages.base_model import TOKENIZER_FILES
+from warehouse.stages.base_model import download
 from warehouse.store.errors import StageError
 from warehouse.tasks.answers import MARK
 
@@ -122,11 +122,7 @@ class PromptEncoder:
 
 def load_encoder(model: str, revision: str | None) -> PromptEncoder:
     """The encoder of a model folder, or of a hub model at its commit."""
-    folder = Path(model)
-    if not folder.is_dir():
-        from huggingface_hub import snapshot_download
-        patterns = ["config.json", *TOKENIZER_FILES]
-        folder = Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
+    folder = Path(model) if Path(model).is_dir() else download(model, revision)
     if (folder / "tokenizer.json").exists():
         from transformers import PreTrainedTokenizerFast as Tokenizer
     else:

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.building.row_checks import row_problems
 from warehouse.maintain import check
 from warehouse.store.errors import StageError
-from warehouse.store.run_folder import STEMS, Warehouse
+from warehouse.store.run_folder import STEMS, TABLES_OF, Warehouse
 
 
 def check_run(warehouse: Warehouse, iteration: int | None = None, *, quick: bool = False) -> check.Report:
@@ -13,7 +13,8 @@ def check_run(warehouse: Warehouse, iteration: int | None = None, *, quick: bool
     report = check.check_run(warehouse, iteration, quick=quick)
     found: list[str] = []
     for stage in [] if quick else warehouse.stages(iteration):
-        for table, folder in check._tables(stage):
+        for table in TABLES_OF[stage.name]:
+            folder = warehouse.folder(table, **stage.identity)
             keys = stage.identity if stage.name != "train" else {
                 "iteration" if table == "train_steps" else "trained_iteration": stage.identity["iteration"]}
             for part in sorted(folder.glob(f"{STEMS.get(table, 'part')}-*.parquet")):

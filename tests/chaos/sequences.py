@@ -177,7 +177,7 @@ class Sequence:
             if state.newest >= wanted:
                 return
             try:
-                self._go_on(state.next_stage())
+                self._go_on(state.due().stage)
             except StageError as error:
                 said = str(error)
                 if isinstance(error, Refusal) and error.code == "gone_on_with":     # as it says

@@ -178,7 +178,7 @@ def test_damage_of_a_training_nobody_sampled_from_is_trained_again(whole: Wareho
     stopped = to_the_end(STAGES[3], run)
     assert stopped.code == 1 and "were changed or damaged" in stopped.output      # nothing is sampled from it
     fix_all(run)
-    assert run.state.versions == [0] and run.state.next_stage() == "train"
+    assert run.state.versions == [0] and run.state.due().stage == "train"
     for step in STAGES[2:4]:
         assert to_the_end(step, run).code == 0
     assert contents(run) == contents(whole)

@@ -22,7 +22,7 @@ from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import connect, empty_connection, rows_of
 from warehouse.store.run_folder import Warehouse
 
-FIGURES = [figure.name for figure in build.FIGURES]
+FIGURES = [*build.FIGURES]
 
 
 class Page(html.parser.HTMLParser):

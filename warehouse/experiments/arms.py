@@ -12,7 +12,8 @@ from warehouse.experiments.branch import make_branch
 from warehouse.experiments.comparison import behind, evaluated
 from warehouse.experiments.plan import FACTS, Plan
 from warehouse.ledger.state import LATEST, TRAIN, RunState
-from warehouse.loop.driver import LOOK_SECONDS, Running
+from warehouse.loop.driver import LOOK_SECONDS
+from warehouse.loop.jobs import Job
 from warehouse.sql.database import connect
 from warehouse.store.commit import commit_json, replace_bytes
 from warehouse.store.config_file import read_config
@@ -82,13 +83,13 @@ class Arms:
     number of ended arms and the current work; `more` is added to every rollout command.
     """
 
-    def __init__(self, plan: Plan, start: Callable[[list[str]], Running], tell: Callable[[str, str], None],
+    def __init__(self, plan: Plan, start: Callable[[list[str]], Job], tell: Callable[[str, str], None],
                  show: Callable[[int, str], None], more: Sequence[str] = ()) -> None:
         self.plan, self.start, self.tell, self.show, self.more = plan, start, tell, show, more
         self.failed: dict[str, str] = {}        # last line of the failed command
         self.stopped: dict[str, str] = {}       # why the arm was stopped
         self.num_complete = 0
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, Job] = {}
         self._runs: dict[str, Warehouse] = {}
         self._began: dict[str, float] = {}
         self._last: dict[str, list[str]] = {}

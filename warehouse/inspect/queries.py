@@ -6,14 +6,8 @@ from typing import Any
 
 from warehouse.inspect.render import WRITERS
 from warehouse.sql.catalog import quoted_name
-from warehouse.sql.database import (
-    Connection,
-    changes,
-    explain_errors,
-    interruptible,
-    split_statements,
-    unwritable,
-)
+from warehouse.sql.database import Connection, changes, explain_errors, interruptible, split_statements
+from warehouse.store.commit import replace_bytes, replace_file
 from warehouse.store.errors import StageError, UnusableFile, counted, printable
 
 SHOWN_ROWS = 200
@@ -58,9 +52,9 @@ def write_answer(connection: Connection, statement: str, *, style: str | None = 
         relation = _without_time_zones(relation)
         if style == "parquet":
             assert output is not None
-            wanted, file = relation if not limit else relation.limit(limit), output
-            with unwritable(output):
-                interruptible(connection, lambda: wanted.to_parquet(str(file), compression="zstd"))
+            wanted = relation if not limit else relation.limit(limit)
+            replace_file(output, lambda file: interruptible(
+                connection, lambda: wanted.to_parquet(str(file), compression="zstd")))
             return ""
         names = relation.columns
         shortened = style in ("table", "markdown") and output is None
@@ -69,8 +63,7 @@ def write_answer(connection: Connection, statement: str, *, style: str | None = 
     shown = rows[:most] if most else rows
     text = WRITERS[style](names, shown, full=full, width=width)
     if output:
-        with unwritable(output):
-            output.write_text(text + "\n" if text else "", encoding="utf-8")
+        replace_bytes(output, f"{text}\n".encode() if text else b"")
         return ""
     if len(rows) > len(shown) and style in ("table", "markdown"):
         # A line right below a Markdown table would be one more row of it.

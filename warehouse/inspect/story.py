@@ -3,7 +3,7 @@
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from warehouse.inspect.alarms import MISMATCH_SIGNALS, STEP_SIGNALS, Alarm, last_rollback, raised_alarms
+from warehouse.inspect.alarms import MISMATCH_SIGNALS, STEP_SIGNALS, Alarm
 from warehouse.inspect.render import short_share
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.config_file import price_per_hour
@@ -59,10 +59,8 @@ class Change(NamedTuple):
                 f"(plain means of different tasks: {plain})")
 
 
-def story_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm] | None = None) -> list[str]:
+def story_lines(connection: Connection, alarms: list[Alarm]) -> list[str]:
     """A sentence about training and about every evaluation; gains are at equal task difficulty."""
-    if alarms is None:
-        alarms = raised_alarms(connection, since=last_rollback(warehouse))
     lines = []
     for purpose, rows in _by_purpose(connection).items():
         firing = [alarm for alarm in alarms if alarm.fired and alarm.purpose == purpose]

@@ -45,7 +45,7 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     evaluations = [row for row in rows if row["purpose"] != "train"]
     alarms = raised_alarms(connection, since=last_rollback(warehouse), examples=False)
     lines = [_title(warehouse, connection, inventory), *went_back(warehouse.state),
-             *story_lines(warehouse, connection, alarms), *advise(warehouse, connection, alarms).lines]
+             *story_lines(connection, alarms), *advise(warehouse, connection, alarms).lines]
     if train:
         lines += ["", *_trends(train, rows_of(connection, REACH)), ""] if len(train) > 1 else [""]
         lines += _table(train[-last:], "iteration")
@@ -55,7 +55,7 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
         lines += ["", *_table(evaluations[-last:], "evaluation")]
     spent = cost_lines(warehouse, connection)
     lines += [*(["", *spent] if spent else []), *_remarks(rows, inventory)]
-    due = f"Next: {warehouse.state.next_stage()} {shell_quote(warehouse.root)}"
+    due = f"Next: {warehouse.state.due().stage} {shell_quote(warehouse.root)}"
     lines += ["", due if rows else f"Nothing is scored yet. {due}"]
     return [*lines, *alarm_count_lines(warehouse, alarms)]
 
@@ -140,14 +140,13 @@ def _title(warehouse: Warehouse, connection: Connection, inventory: Inventory) -
                if facts or part.exists())
     return (f"{warehouse.root}  base {warehouse.base_name}  {counted(row['num_tasks'], 'task', ',')}  "
             f"{counted(num_completions, 'completion', ',')}  {size / 1e6:,.1f} MB  "
-            f"policies 0..{warehouse.state.newest}{_rollbacks(connection)}")
+            f"policies 0..{warehouse.state.newest}{_rollbacks(warehouse.state)}")
 
 
-def _rollbacks(connection: Connection) -> str:
+def _rollbacks(state: RunState) -> str:
     """Which policies repeat earlier ones, as ` (11 is 7 again)`; '' if the run never went back."""
-    rows = rows_of(connection, "SELECT policy_version, rolled_back_to FROM policies "
-                               "WHERE rolled_back_to IS NOT NULL ORDER BY ALL")
-    again = [f"{row['policy_version']} is {row['rolled_back_to']} again" for row in rows]
+    again = [f"{version} is {to} again" for version in state.versions
+             if (to := state.policies[version].rolled_back_to) is not None]
     return f" ({', '.join(again)})" if again else ""
 
 

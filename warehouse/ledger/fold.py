@@ -160,9 +160,5 @@ def check(state: RunState, what: entries.Transition) -> None:
         case entries.TasksChanged():
             if state.tasks_sha256 != what.former:
                 raise Refusal("tasks_changed", run=state.run)
-        case entries.WeightsDropped():
-            state.check_drop(what.versions)
         case entries.Branched():
             state.check_branch(what.policy, what.rows)
-        case entries.Made() | entries.OldPolicy():
-            raise Refusal("made", run=state.run)

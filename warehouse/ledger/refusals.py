@@ -14,11 +14,9 @@ SENTENCES = {
     "complete": "{title} was completed by another command meanwhile. There is nothing left to do.",
     "begun_meanwhile": "{title} was begun by another command meanwhile. Run the same command again to join "
                        "it.",
-    "made": "{run} has its log already.",
     "weights_gone": "Policy {to} has no weights any more. Restore it from a copy, or name another policy.",
     "to_finish": "{title} is to be made again after a repair, and policy {policy} stands on it. Run it "
                  "first, then branch.",
-    "weights_needed": "The weights of policy {version} are still needed. Nothing was removed.",
     "no_policy": "There is no policy {to}; there are {first} to {newest}. Name one of those with "
                  "{option}.",
     "is_newest": "Policy {to} is the newest one already: there is nothing to go back from.",

@@ -211,10 +211,6 @@ class RunState:
         return (Due("train", trained, TRAIN) if self.scorers(trained, TRAIN)
                 else Due("rollout", self.rollout_due(), TRAIN))
 
-    def next_stage(self) -> str:
-        """The next stage of a loop: 'rollout', 'score' or 'train'."""
-        return self.due().stage
-
     def check_begun(self, iteration: int | None) -> None:
         """Refusal if nothing of a named iteration has begun."""
         if iteration is not None and all(iteration not in self.iterations(stage)
@@ -408,7 +404,6 @@ class RunState:
         doomed = [life for life in (rollout, training if feeds else None) if life]
         if not doomed:
             self.check_discarded("rollout" if purpose else "train", iteration, purpose)
-        self.check_end(life.begun for life in doomed)
         return doomed
 
     def check_discarded(self, stage: str, iteration: int, purpose: str | None, scorer: str = "") -> None:
@@ -566,17 +561,6 @@ class RunState:
                 raise Refusal("rewritten", title=life.title)
         if what.why == "pruned":
             self.check_prune(max(life.iteration for life in lives) + 1)
-
-    def check_drop(self, versions: Collection[int]) -> None:
-        """Refusal if weights of policies are still needed."""
-        for version in versions:
-            if version not in self.policies:
-                raise Refusal("no_policy", to=version, first=min(self.policies), newest=self.newest,
-                              option="--to")
-        gone = {self.policies[version].folder for version in versions}
-        for version, policy in self.policies.items():
-            if policy.folder in gone and (version not in versions or version in (0, self.newest)):
-                raise Refusal("weights_needed", version=version)
 
     def check_rows(self, reads: Iterable[int], rows: str | None) -> None:
         """Refusal if the parts that a score processes were merged or repaired since it listed them."""

@@ -75,8 +75,8 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
         raise StageError(said)
     sampling = read_config(warehouse.root / "config.toml").get("rollout", {})
     span = sampling.get("tensor-parallel-size", sampling.get("tensor_parallel_size", 1))
-    crew = Crew(chosen_devices(gpus, devices), span=span, split=split and settings.depth > 0,
-                awake=settings.depth > 0, sharing=sharing_of(accelerate_config))
+    crew = Crew(chosen_devices(gpus, devices), span=span, split=split, awake=settings.depth > 0,
+                sharing=sharing_of(accelerate_config))
     with (tempfile.TemporaryDirectory(prefix="rollhouse-loop-", dir=warm.folder()) as folder,
           (warehouse.root / LOG).open("a") as log,
           tqdm(total=settings.iterations, desc="policy", leave=False, disable=None,

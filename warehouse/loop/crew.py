@@ -2,29 +2,15 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from warehouse.loop.devices import Crew, Worker
+from warehouse.loop.jobs import Job
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import STOPPED_EXIT_CODE
 
 SECONDS_TO_NOTICE = 5.0         # for training processes to end after one of them ended
-
-
-class Running(Protocol):
-    """A running command, like `warehouse.loop.jobs.Job`."""
-
-    words: list[str]
-
-    def poll(self) -> int | None: ...
-    def said(self) -> str: ...
-    def stop(self) -> None: ...
-    def kill(self) -> None: ...
-    def end(self) -> object: ...
-
-
-Start = Callable[[list[str], Mapping[str, str]], Running]
-Lost = Callable[[Worker, Running, str], None]           # the failed worker, its command, what happens next
+Start = Callable[[list[str], Mapping[str, str]], Job]
+Lost = Callable[[Worker, Job, str], None]       # the failed worker, its command, what happens next
 
 
 class Sampling:
@@ -35,8 +21,8 @@ class Sampling:
         workers = crew.engines()
         self.free = list(workers)
         self.shares = [Shard(index, len(workers)) for index in range(len(workers))]
-        self.running: list[tuple[Worker, Shard, Running]] = []
-        self.failed: Running | None = None      # the last failed engine
+        self.running: list[tuple[Worker, Shard, Job]] = []
+        self.failed: Job | None = None          # the last failed engine
         self.code: int | None = None
         self._begin()
 
@@ -81,11 +67,6 @@ class Sampling:
         for _, _, job in self.running:
             job.stop()
 
-    def kill(self) -> None:
-        """End all at once."""
-        for _, _, job in self.running:
-            job.kill()
-
     def end(self) -> None:
         """Wait until all have ended after a request to stop."""
         for _, _, job in self.running:
@@ -101,7 +82,7 @@ class Training:
 
     def _begin(self) -> None:
         self.running = [(worker, self.start(self.words, worker.place)) for worker in self.crew.trainers()]
-        self.failed: list[tuple[Worker, Running]] = []
+        self.failed: list[tuple[Worker, Job]] = []
         self.since: float | None = None         # when the first one was seen to have failed
 
     def poll(self) -> int | None:

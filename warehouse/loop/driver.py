@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 from warehouse.inspect.advice import Advice, advise, alarm_lines
 from warehouse.inspect.alarms import ALARM_EXIT_CODE, last_rollback, raised_alarms
 from warehouse.inspect.summary import iteration_rows, line_of
-from warehouse.loop.crew import Running, Sampling, Start, Training
+from warehouse.loop.crew import Sampling, Start, Training
 from warehouse.loop.devices import Crew, Worker
+from warehouse.loop.jobs import Job
 from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import compute_once, connect
 from warehouse.sql.rollup import keep_rolled_up
@@ -82,7 +83,7 @@ class Loop:
         self.run = str(warehouse.root)
         self.rescues = RESCUES if options.rescue else 0
         self.sampling: dict[int, Sampling] = {}
-        self.scoring: dict[int, Running] = {}
+        self.scoring: dict[int, Job] = {}
         self.training: Training | None = None
         self.watching: dict[int, Future[Watched]] = {}          # by iteration; not acted on yet
         self.since: int | None = None
@@ -168,7 +169,7 @@ class Loop:
             self._begin(last + 1, "--policy", str(max(0, last + 1 - self.options.depth)))
 
     def _sample(self, iteration: int, purpose: str, words: list[str]) -> Sampling:
-        def lost(worker: Worker, job: Running, then: str) -> None:
+        def lost(worker: Worker, job: Job, then: str) -> None:
             self._tell_lost(worker, job, f"iteration {iteration} was sampled; {then}")
         share = []
         if self.options.depth and not self.crew.is_split and "gpu-memory-utilization" not in self._config():
@@ -177,7 +178,7 @@ class Loop:
                                      *self._part_size(iteration, purpose)], self.crew, lost)
 
     def _train(self, iteration: int) -> Training:
-        def lost(worker: Worker, job: Running, then: str) -> None:
+        def lost(worker: Worker, job: Job, then: str) -> None:
             self._tell_lost(worker, job, f"iteration {iteration} was trained; {then}")
         rate = ["--lr-after-rollback", str(FACTOR)] if self.options.rescue else []
         track = ["--track", self.options.track] if self.options.track else []
@@ -224,14 +225,14 @@ class Loop:
                       f"{seconds[1]:.1f} s: from now on {counted(len(self.crew.engines()), 'engine')} and "
                       f"{counted(len(self.crew.trainers()), 'trainer')}")
 
-    def _tell_lost(self, worker: Worker, job: Running, then: str) -> None:
+    def _tell_lost(self, worker: Worker, job: Job, then: str) -> None:
         code, left_out = job.poll(), self.crew.is_left_out(worker)
         self.tell("lost", {"device": worker.name, "command": job.words, "exit_code": code,
                            "left_out": left_out},
                   f"{worker.name}: `{job.words[0]}` ended with exit code {code} while {then}"
                   + ("; from now on it is left out" if left_out else ""))
 
-    def _wait(self, job: Running | Sampling | Training, doing: str, allowed: int = 0,
+    def _wait(self, job: Job | Sampling | Training, doing: str, allowed: int = 0,
               at: int | None = None) -> int:
         """The exit code of a command once it has ended; Failed if it is neither 0 nor `allowed`.
 
@@ -265,8 +266,8 @@ class Loop:
 
     def stop(self) -> None:
         """Stop all running commands; finished work is kept."""
-        running = [*self.sampling.values(), *self.scoring.values(),
-                   *([self.training] if self.training else [])]
+        running: list[Job | Sampling | Training] = [*self.sampling.values(), *self.scoring.values()]
+        running += [self.training] if self.training else []
         for job in running:
             job.stop()
         for job in running:

@@ -11,8 +11,7 @@ from warehouse.sql.inventory import UNFINISHED, is_built_upon
 from warehouse.sql.verified import forget_verified
 from warehouse.store.commit import file_names, twin_of
 from warehouse.store.errors import StageError
-from warehouse.store.run_folder import TRAIN_TABLES, Warehouse
-from warehouse.store.stage import TABLES as TABLE_OF
+from warehouse.store.run_folder import TABLES_OF, Warehouse
 from warehouse.store.stage import Stage
 
 
@@ -129,7 +128,8 @@ def _stage(warehouse: Warehouse, stage: Stage, seen: Seen, *, quick: bool) -> It
         gone = is_built_upon(warehouse, stage)
         words = UNFINISHED if gone else "is not complete; run it again to finish it."
         yield Finding(stage.folder, f"{stage.title} {words}", "unfinished" if gone else "note")
-    for table, folder in _tables(stage):
+    for table in TABLES_OF[stage.name]:
+        folder = warehouse.folder(table, **stage.identity)
         yield from find_damaged_parts(warehouse, stage, table, folder, manifest, seen, quick=quick)
     if manifest and "prompts" not in manifest and stage.prompts and not any(stage.prompts.glob("part-*")):
         yield Finding.of(stage.prompts, f"holds no prompts, though {stage.title} is complete. Restore them, "
@@ -146,11 +146,3 @@ def _gone(warehouse: Warehouse, stage: Stage) -> Finding:
     read = stage.name == "train" or warehouse.state.readers(stage.life.begun)
     way_out = "; no stage can make the same rows again" if read else f", or {stage.way_to_discard()}"
     return Finding.of(stage.folder, f"{what}{way_out}.", "restore")
-
-
-def _tables(stage: Stage) -> list[tuple[str, Path]]:
-    """Tables that a stage writes, with their folders."""
-    if stage.prompts is None:
-        return [(table, stage.folder) for table in (
-            TRAIN_TABLES if stage.name == "train" else [TABLE_OF[stage.name]])]
-    return [("completions", stage.folder), ("carried", stage.folder), ("prompts", stage.prompts)]

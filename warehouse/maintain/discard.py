@@ -1,7 +1,6 @@
 """Discard what one iteration wrote, so that it can be made again: one entry, no file moves."""
 
 from warehouse.ledger.entries import Discarded
-from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import Life, RunState, is_named
 from warehouse.store.names import check_name
 from warehouse.store.run_folder import Warehouse
@@ -30,12 +29,8 @@ def discard(warehouse: Warehouse, iteration: int, purpose: str | None,
 
 
 def _scores(state: RunState, iteration: int, purpose: str, scorer: str) -> list[Life]:
-    """The scores of a rollout by a scorer, none if they were discarded; Refusal if a training used them."""
+    """The scores of a rollout by a scorer, none if they were discarded already."""
     lives = [life for life in state.derived(iteration, purpose) if is_named(str(life.scorer), scorer)]
     if not lives:
         state.check_discarded("score", iteration, purpose, scorer)
-    for life in lives:
-        for reader in state.readers(life.begun):
-            if reader.is_complete:
-                raise Refusal("trained", run=state.run, iteration=iteration, policy=reader.iteration + 1)
     return lives

@@ -12,7 +12,7 @@ from warehouse.maintain.rewrite import NewGeneration, point_to
 from warehouse.store.commit import ensure_local, file_names, remove_file, remove_folder
 from warehouse.store.errors import counted
 from warehouse.store.parts import part_metadata, read_parts, stored_bytes, write_part
-from warehouse.store.run_folder import Warehouse
+from warehouse.store.run_folder import TABLES_OF, Warehouse
 from warehouse.store.stage import Stage
 
 UNDER_WAY_SECONDS = 3600        # a command may be writing a generation that the log does not name yet
@@ -20,8 +20,6 @@ DROPPED = {"completions": ("completion_ids", "behaviour_logprobs", "support_ids"
            "carried": ("completion_ids", "behaviour_logprobs", "support_ids"),
            "policy_logprobs": ("logprobs", "entropies"),
            "train_samples": ("old_logprobs",), "train_tokens": ("log_drift", "clipped")}
-TABLES_OF = {"rollout": ("completions", "carried", "prompts"), "logprobs": ("policy_logprobs",),
-             "train": ("train_samples", "train_tokens")}
 
 
 class Pruned(NamedTuple):
@@ -45,7 +43,7 @@ def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> Pruned:
     num_parts = size = after = 0
     for number in tqdm(iterations, desc="prune", unit="iteration", leave=False, disable=None):
         work = [(stage, table, part) for stage in warehouse.stages(number)
-                if stage.name in TABLES_OF and stage.life and stage.life.is_complete and not stage.life.pruned
+                if stage.life and stage.life.is_complete and not stage.life.pruned
                 for table, part in _parts(warehouse, stage)]
         num_parts += len(work)
         size += stored_bytes(part for _, _, part in work)
@@ -55,7 +53,7 @@ def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> Pruned:
 
 
 def _parts(warehouse: Warehouse, stage: Stage) -> Iterator[tuple[str, Path]]:
-    for table in TABLES_OF[stage.name]:
+    for table in [table for table in TABLES_OF[stage.name] if table in DROPPED]:
         parts = warehouse.parts(table, **stage.identity)
         ensure_local(parts)
         yield from ((table, part) for part in parts)

@@ -20,7 +20,6 @@ def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
         said[:] = [f"policy {newest} has the weights of policy {to} already; nothing is changed"]
         if state.is_rolled_back(to):
             return None
-        state.check_rollback(to)
         version, how = newest, f"the former policy {newest} stays in {state.policies[newest].folder}"
         if state.is_sampled(newest):
             version, how = newest + 1, f"iteration {newest} stays as it is and is not trained on"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from warehouse.sql.catalog import quoted, stored_rows
 from warehouse.sql.inventory import Inventory, take_inventory
 from warehouse.sql.script import SETTINGS, definitions, keep_script, script_of
-from warehouse.store.commit import by_address, readable
+from warehouse.store.commit import TEMPORARY_MARK, by_address, readable
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -113,27 +113,12 @@ def explain_errors() -> Iterator[None]:
     except (duckdb.IOException, duckdb.InvalidInputException) as error:
         if refused := REFUSED.search(str(error)):
             number = next(number for number in errno.errorcode if os.strerror(number) == refused["why"])
-            raise readable(OSError(number, str(error)), Path(refused["path"])) from error
+            path = Path(refused["path"].partition(TEMPORARY_MARK)[0])
+            raise readable(OSError(number, str(error)), path) from error
         way_out = ("\nRun `warehouse check RUN` to see what is damaged." if ".parquet" in str(error) else "")
         raise StageError(f"{str(error).strip()}{way_out}") from error
     except duckdb.Error as error:
         raise StageError(f"{str(error).strip()}\nThe tables and views: `warehouse schema`.") from error
-
-
-@contextmanager
-def unwritable(path: Path) -> Iterator[None]:
-    """Make the folder of an output file; StageError if it cannot be written, not for an unreadable part."""
-    import duckdb
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        raise StageError(f"Cannot write {path}: {error.strerror or error}. Name another file with "
-                         "--output.") from error
-    except duckdb.IOException as error:
-        if str(path) not in str(error):
-            raise
-        raise StageError(f"Cannot write {path} ({error}). Name another file with --output.") from error
 
 
 def split_statements(script: str) -> list[str]:

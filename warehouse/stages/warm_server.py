@@ -44,9 +44,6 @@ SOCKET = f"{zlib.crc32(os.uname().nodename.encode()):08x}"      # one per machin
 LONGEST_PLACE = 70                   # of a socket's folder; the whole path has at most 107 bytes
 GPU_DEVICES = "/dev/nvidia"
 PORT = "MASTER_PORT"
-# torch counts GPUs through the driver's library, not through the driver, which would not survive a fork.
-SETTINGS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-
 
 Residents = dict[tuple[str, tuple[tuple[str, str], ...]], "Resident"]       # by command and place
 
@@ -64,7 +61,8 @@ def run_warm(command: Sequence[str]) -> int:
     """Run COMMAND, and its commands in processes that have imported already; return its exit code."""
     if sys.platform != "linux":                        # this needs Linux's forks, signals and sockets
         return subprocess.call(command)
-    os.environ.update({name: value for name, value in SETTINGS.items() if name not in os.environ})
+    # torch counts GPUs through the driver's library, not through the driver, which would not survive a fork.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     rooms = load_rooms()
     os.environ.pop(warm.VARIABLE, None)                # from an outer server: jobs stay in this one
     place = tempfile.gettempdir() if len(tempfile.gettempdir()) < LONGEST_PLACE else "/tmp"

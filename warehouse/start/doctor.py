@@ -6,13 +6,13 @@ Each stage has a module `doctor` with `examine() -> Finding` and, if it depends 
 
 import contextlib
 import json
-import sys
 import tempfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from warehouse.options import room_command, room_module
+from warehouse.stages.base_model import download
 from warehouse.start.finding import Finding
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
@@ -61,12 +61,8 @@ def check_new_model(model: str, revision: str | None = None, config: Path | None
 
 
 def _config(model: str, revision: str | None) -> dict[str, Any]:
-    if revision is None:
-        path = Path(model) / "config.json"
-    else:
-        from huggingface_hub import hf_hub_download
-        path = Path(hf_hub_download(model, "config.json", revision=revision))
-    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    folder = Path(model) if revision is None else download(model, revision)
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     return config
 
 
@@ -77,8 +73,7 @@ def _is_known(config: dict[str, Any]) -> bool:
 
 
 def _doctor(stage: str) -> Any:
-    """A stage's `doctor` module, found through the stage's command: this room imports no stage."""
-    module = getattr(room_command(stage).callback, "__module__", stage)
+    """A stage's `doctor` module, imported by its name: this room imports no stage."""
     with contextlib.suppress(StageError):       # without an engine
-        getattr(sys.modules[module], "prepare_to_load", bool)()
-    return room_module(stage, "doctor")
+        getattr(import_module(f"{stage}.cli"), "prepare_to_load", bool)()
+    return import_module(f"{stage}.doctor")

@@ -12,7 +12,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import json_bytes
@@ -121,7 +121,7 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
             return
         path = path.resolve()       # of a link to a file that does not exist yet
         _sweep(path)
-    with beside(path) as temporary, temporary.open("xb") as held:
+    with beside(path) as temporary, _opened(path, temporary) as held:
         with contextlib.suppress(OSError):      # of a filesystem without locks; there nothing is swept
             fcntl.flock(held, fcntl.LOCK_EX)
         reached("before write", path)
@@ -130,6 +130,13 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
         reached("before replace", path)
         os.replace(temporary, path)
         reached("after replace", path)
+
+
+def _opened(path: Path, temporary: Path) -> IO[bytes]:
+    try:
+        return temporary.open("xb")
+    except FileNotFoundError as error:          # as in /proc, where the folder exists
+        raise StageError(f"Cannot write {path}: its folder takes no files. Choose another.") from error
 
 
 def _sweep(path: Path) -> None:
@@ -248,6 +255,7 @@ def readable(error: OSError, path: Path) -> Exception:
                errno.EFBIG: "files may not be as large as that: raise `ulimit -f`",
                errno.ENAMETOOLONG: "the name is too long: choose a shorter one",
                errno.ENOTDIR: "a part of the path is not a folder: choose another",
+               errno.EEXIST: "a part of the path is not a folder: choose another",
                errno.EISDIR: "that is a folder: choose another name"}
     if error.errno not in reasons:
         return error

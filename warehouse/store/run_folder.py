@@ -31,8 +31,9 @@ POLICY_TYPES = {"kind": str, "parent": int, "rolled_back_to": int, "global_step"
                 "settings": dict}
 TRAIN_TABLES = {"train_samples": "samples", "train_tokens": "tokens", "train_steps": "steps"}
 STEMS = {**TRAIN_TABLES, "carried": "carried"}  # prefix of a table's part names; others have `part`
-STAGE_OF = {"prompts": "rollout", "completions": "rollout", "carried": "rollout", "samples": "score",
-            "policy_logprobs": "logprobs", **dict.fromkeys(TRAIN_TABLES, "train")}
+TABLES_OF = {"rollout": ("completions", "carried", "prompts"), "score": ("samples",),
+             "logprobs": ("policy_logprobs",), "train": tuple(TRAIN_TABLES)}
+STAGE_OF = {table: stage for stage, tables in TABLES_OF.items() for table in tables}
 WRITTEN_BY = 4                  # the schema version that brought the log
 
 

@@ -26,8 +26,8 @@ class SyntheticTask(NamedTuple):
 
     @property
     def program(self) -> str:
-        """Python source of `transform(grid)`."""
-        return program_source(self.steps)
+        """Python source of `transform(grid)`: one line per step."""
+        return PROGRAM_HEAD + "".join(f"    g = {step}\n" for step in self.steps) + "    return g"
 
 
 def synthetic_tasks(num_tasks: int, seed: int) -> Iterator[SyntheticTask]:
@@ -86,8 +86,3 @@ def apply_steps(steps: tuple[str, ...], grid: Grid) -> Grid | None:
 def compiled_step(step: str) -> CodeType:
     """Code object of one numpy expression."""
     return compile(step, "<step>", "eval")
-
-
-def program_source(steps: tuple[str, ...]) -> str:
-    """Python source of `transform(grid)`: one line per step."""
-    return PROGRAM_HEAD + "".join(f"    g = {step}\n" for step in steps) + "    return g"

@@ -168,7 +168,7 @@ def test_bars_and_figures_lead_to_what_they_are_made_of(client: TestClient) -> N
 
 
 def test_every_figure_of_the_report_is_drawn(client: TestClient) -> None:
-    for figure in FIGURES:
+    for figure in FIGURES.values():
         told = client.get(f"/blow-up/figure?figure={figure.name}").json()
         assert "<svg" in told["html"] and told["facts"], figure.name
 
@@ -246,7 +246,7 @@ def test_an_older_run_is_shown(tmp_path: Path) -> None:
     fixture = Path(__file__).parents[2] / "fixtures" / "run-0.2.0"
     shutil.copytree(fixture, tmp_path / "old")
     with client_of(tmp_path / "old") as client:
-        for page in ("", "part?part=story", "iteration?iteration=0", "tasks", "gaps", "history", "settings"):
+        for page in ("", "story", "iteration?iteration=0", "tasks", "gaps", "history", "settings"):
             assert client.get(f"/old/{page}").status_code == 200, page
         row = client.get("/old/rows?where=true").json()["rows"][0]
         assert client.get(f"/old/{row['href']}").status_code == 200
@@ -343,7 +343,7 @@ def test_a_run_that_is_pruned_while_it_is_shown_shows_what_is_left(tmp_path: Pat
         prune_run(open_warehouse(tmp_path / "run"), 1, dry_run=False)
         time.sleep(2 * LOOK_AGAIN)
         assert "were pruned" in client.get(f"/run/{href}").text
-        for page in ("", "part?part=story", "iteration?iteration=0", "tasks", "history", "find"):
+        for page in ("", "story", "iteration?iteration=0", "tasks", "history", "find"):
             assert client.get(f"/run/{page}").status_code == 200, page
 
 
@@ -354,5 +354,5 @@ def test_a_run_in_a_bucket_is_shown(run: Warehouse, tmp_path: Path,
     with object_server():
         mirror_run(str(run.root), "s3://runs/shown")
         with client_of("s3://runs/shown") as client:
-            for page in ("", "part?part=story", "iteration?iteration=3", "completion?name=3/task-003/4"):
+            for page in ("", "story", "iteration?iteration=3", "completion?name=3/task-003/4"):
                 assert client.get(f"/shown/{page}").status_code == 200, page

@@ -43,5 +43,5 @@ def test_an_evaluation_is_not_compared_with_that_of_another_model(tmp_path: Path
         run = runs.new_run(tmp_path / "run")
         write_answers(run, 0, "eval", policy=None)
         write_answers(run, 3, "eval", policy=3, solved=4)
-    [line] = story_lines(run, connect(run))
+    [line] = story_lines(connect(run), [])
     assert line == "On 'eval' policy 3 has pass@1 1.00; nothing to compare it with."

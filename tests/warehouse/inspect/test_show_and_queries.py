@@ -128,6 +128,8 @@ def test_a_file_that_cannot_be_written_is_one_sentence(run: Warehouse, tmp_path:
     assert other.exit_code == 1 and not (tmp_path / "rows.xlsx").exists()
     taken = warehouse("sql", run.root, "SELECT 1", "-o", "/proc/x.parquet")
     assert taken.exit_code == 1 and "Cannot write /proc/x.parquet" in taken.stderr
+    exported = warehouse("export", run.root, "/proc/x.jsonl")
+    assert exported.exit_code == 1 and "Cannot write /proc/x.jsonl" in exported.stderr
     assert "warehouse check" not in taken.stderr
 
 

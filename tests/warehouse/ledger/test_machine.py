@@ -74,13 +74,13 @@ class Machine(RuleBasedStateMachine):
             under_way = [life for life in self.lives() if not life.is_complete]
             if under_way:
                 self.complete(0, carried, waiting, late=False)
-            elif self.state.next_stage() == "score":
+            elif self.state.due().stage == "score":
                 rollouts = [life for life in self.state.of_stage("rollout")
                             if life.is_complete and not life.pruned]
                 unscored = [number for number, life in enumerate(rollouts)
                             if not self.state.scorers(life.iteration, str(life.purpose))]
                 self.begin_score(unscored[0], "a-1", late=False)
-            elif self.state.next_stage() == "train":
+            elif self.state.due().stage == "train":
                 self.begin_training(late=False)
             else:
                 self.begin_rollout(ahead=False, size=3, late=False)

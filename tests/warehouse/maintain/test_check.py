@@ -122,7 +122,7 @@ def test_missing_scores_are_named_and_can_be_made_again(run: Warehouse) -> None:
     assert problem.startswith(f"{run.root}/samples/iteration=1/purpose=train/scorer={SCORER}/generation=9 is")
     assert problem.endswith("or let `warehouse check --fix` open the stage again.")
     fix(run, check_run(run).changes)
-    assert "not complete" in only_problem(run) and run.state.next_stage() == "score"
+    assert "not complete" in only_problem(run) and run.state.due().stage == "score"
 
 
 def test_missing_completions_of_a_scored_iteration_stay_missing(run: Warehouse) -> None:
@@ -316,4 +316,4 @@ def test_the_command_lists_problems_and_fails(run: Warehouse) -> None:
     assert bad.exit_code == 1 and bad.stdout.splitlines()[-1].endswith(", 1 problem")
     fixed = CliRunner().invoke(cli, ["check", str(run.root), "--fix"])
     assert fixed.exit_code == 0 and fixed.stdout.splitlines()[-1].endswith(", 1 problem, 0 left")
-    assert "score of iteration 1" in fixed.stdout and run.state.next_stage() == "score"
+    assert "score of iteration 1" in fixed.stdout and run.state.due().stage == "score"

@@ -83,7 +83,7 @@ def test_the_worst_tokens_come_first_in_their_text(run: Warehouse) -> None:
     worst = max(abs(old - mu) for row in run.read("completions", iteration=7, purpose="train").to_pylist()
                 for old, mu in zip(trained[row["task_id"], row["sample_index"]], row["behaviour_logprobs"],
                                    strict=True))
-    first, second = worst_gaps(Asking(connect(run), 60), 7, 2)
+    first, second = worst_gaps(Asking(connect(run)), 7, 2)
     assert abs(first["gap"]) == pytest.approx(worst, abs=1e-4) and abs(second["gap"]) <= abs(first["gap"])
     [row] = rows_of(connect(run), "FROM token_gaps(7) ORDER BY abs(gap) DESC LIMIT 1")
     assert row["gap"] == first["gap"] and first["token"]

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from warehouse.tasks.synthetic import SyntheticTask, apply_steps, is_trivial, program_source, synthetic_tasks
+from warehouse.tasks.synthetic import SyntheticTask, apply_steps, is_trivial, synthetic_tasks
 from warehouse.tasks.synthetic_families import FAMILIES
 
 NUM_TASKS = 1500
@@ -59,7 +59,7 @@ def test_a_second_step_without_effect_is_trivial():
 
 
 def test_a_program_is_one_line_per_step():
-    assert program_source(("g.T", "np.fliplr(g)")) == (
+    assert SyntheticTask("task", {}, "family", ("g.T", "np.fliplr(g)")).program == (
         "import numpy as np\n\ndef transform(grid):\n    g = np.array(grid)\n    g = g.T\n"
         "    g = np.fliplr(g)\n    return g")
 

@@ -55,19 +55,7 @@ SELECT * EXCLUDE (fired) FROM raised_signals WHERE fired;
 -- thirty of its purpose, and the median of the first three. The very first one is the floor, because it shows the base
 -- policy. Causes come before their consequences; `warehouse watch` and the report keep this order.
 CREATE OR REPLACE MACRO judged_signals(rows) AS TABLE
-WITH RECURSIVE restarts AS (
-    SELECT policy_version, rolled_back_to, row_number() OVER (ORDER BY policy_version) AS epoch
-    FROM policies WHERE rolled_back_to IS NOT NULL
-    UNION ALL SELECT 0, NULL, 0),
--- The history of a policy after each rollback, from `begun` to `ended`, and before that of the policy it went back to.
-lives AS (
-    SELECT epoch, policy_version AS begun, 2147483647 AS ended, rolled_back_to FROM restarts
-    UNION ALL
-    SELECT lives.epoch, former.policy_version, lives.rolled_back_to, former.rolled_back_to
-    FROM lives JOIN restarts AS former ON former.policy_version <= lives.rolled_back_to AND former.policy_version < lives.begun
-    WHERE NOT EXISTS (FROM restarts AS later WHERE later.policy_version > former.policy_version
-                                               AND later.policy_version <= lives.rolled_back_to)),
-steps AS (
+WITH steps AS (
     SELECT iteration, 'train' AS purpose, max(ratio_max) AS ratio_max, max(policy_kl) AS policy_kl,
            max(grad_norm) AS grad_norm, median(ess) AS ess, avg(clip_fraction) AS clip_fraction, sum(num_completions) AS num_updated
     FROM train_steps GROUP BY iteration),
@@ -77,7 +65,7 @@ losses AS (SELECT iteration, 'train' AS purpose, max(settings ->> '$.loss') AS l
 known AS (
     SELECT stats.* EXCLUDE (reward_error), tokens_quantiles[3] AS tokens_median, valid_code_share * num_completions AS num_programs, fitted.* EXCLUDE (iteration, purpose, num_tasks),
            steps.* EXCLUDE (iteration, purpose), loss, is_rounded,
-           (SELECT max(epoch) FROM restarts WHERE policy_version <= stats.iteration) AS num_rollbacks
+           (SELECT max(epoch) FROM ancestry() WHERE begun <= stats.iteration AND ended = 2147483647) AS num_rollbacks
     FROM (SELECT * REPLACE (coalesce(num_groups, 1) AS num_groups), is_cut_short(iteration, purpose) AS alone
           FROM query_table(rows) WHERE policy_version IS NOT NULL) AS stats  -- without rows of other models
     LEFT JOIN adjusted AS fitted ON fitted.iteration = stats.iteration AND fitted.purpose = stats.purpose
@@ -85,7 +73,7 @@ known AS (
     LEFT JOIN losses ON losses.iteration = stats.iteration AND losses.purpose = stats.purpose),
 lived AS (
     SELECT *, row_number() OVER (PARTITION BY purpose, alone, epoch ORDER BY iteration) AS place
-    FROM known JOIN lives ON iteration BETWEEN begun AND ended),
+    FROM known JOIN ancestry() ON iteration BETWEEN begun AND ended),
 smooth AS (
     SELECT *, avg(truncated_share) OVER last_3 AS truncated_3, avg(loop_share) OVER last_3 AS loop_3,
            avg(valid_code_share) OVER last_3 AS valid_code_3, avg(failed_share) OVER last_3 AS failed_3,

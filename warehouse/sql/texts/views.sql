@@ -63,17 +63,24 @@ CREATE OR REPLACE MACRO k_of(of_purpose) AS
 (SELECT top_k(quantile_disc(n, -0.9)) FROM (SELECT n, purpose AS visited FROM task_results WHERE n > 0)
  WHERE visited = of_purpose);
 
-CREATE OR REPLACE VIEW task_history AS
--- Rows of a policy that a rollback gave up do not concern the one that continues: `line` are the rollbacks in this
--- one's ancestry, each of which left the iterations between its two policies behind.
-WITH RECURSIVE backs AS (SELECT policy_version, rolled_back_to FROM policies WHERE rolled_back_to IS NOT NULL),
-line AS (
-    FROM backs WHERE policy_version = (SELECT max(policy_version) FROM backs)
+-- The iterations in the ancestry of the policy that each rollback made (`epoch`, from 1), and of the first one (0), from
+-- `begun` to `ended`: each rollback in it left the iterations between its two policies behind.
+CREATE OR REPLACE MACRO ancestry() AS TABLE
+WITH RECURSIVE restarts AS (
+    SELECT policy_version, rolled_back_to, row_number() OVER (ORDER BY policy_version) AS epoch
+    FROM policies WHERE rolled_back_to IS NOT NULL
+    UNION ALL SELECT 0, NULL, 0),
+lives AS (
+    SELECT epoch, policy_version AS begun, 2147483647 AS ended, rolled_back_to FROM restarts
     UNION ALL
-    SELECT former.policy_version, former.rolled_back_to
-    FROM line JOIN backs AS former ON former.policy_version <= line.rolled_back_to
-    WHERE NOT EXISTS (FROM backs AS later WHERE later.policy_version > former.policy_version
-                                            AND later.policy_version <= line.rolled_back_to))
+    SELECT lives.epoch, former.policy_version, lives.rolled_back_to, former.rolled_back_to
+    FROM lives JOIN restarts AS former ON former.policy_version <= lives.rolled_back_to AND former.policy_version < lives.begun
+    WHERE NOT EXISTS (FROM restarts AS later WHERE later.policy_version > former.policy_version
+                                               AND later.policy_version <= lives.rolled_back_to))
+SELECT epoch, begun, ended FROM lives;
+
+-- Rows of a policy that a rollback gave up do not concern the one that continues.
+CREATE OR REPLACE VIEW task_history AS
 SELECT task_id,
        any_value(split) AS split,
        count(*)::INTEGER AS visits,
@@ -87,7 +94,8 @@ SELECT task_id,
        max(c) > 0 AND arg_max(c, iteration) = 0 AS forgotten
 FROM task_results
 WHERE purpose = 'train' AND n > 0
-      AND NOT EXISTS (FROM line WHERE iteration > rolled_back_to AND iteration < policy_version)
+      AND EXISTS (FROM ancestry() WHERE iteration BETWEEN begun AND ended
+                                        AND epoch = (SELECT max(epoch) FROM ancestry()))
 GROUP BY task_id;
 
 CREATE OR REPLACE VIEW answers AS
