@@ -109,6 +109,19 @@ SELECT iteration, purpose, task_id, sample_index, scorer, part,
        (document ->> ('$."' || part || '"'))::DOUBLE AS value, reward
 FROM parts;
 
+CREATE OR REPLACE VIEW part_means AS
+-- Many completions have equal documents, and reading JSON is slow.
+WITH documents AS (
+    SELECT iteration, purpose, scorer, reward_parts AS document, count(*) AS num
+    FROM samples
+    WHERE reward IS NOT NULL AND reward_parts IS NOT NULL
+    GROUP BY iteration, purpose, scorer, reward_parts),
+parts AS (SELECT *, unnest(json_keys(document)) AS part FROM documents)
+SELECT iteration, purpose, scorer, part,
+       sum(num * (document ->> ('$."' || part || '"'))::DOUBLE) / any_value(num_completions - num_missing) AS mean
+FROM parts JOIN iteration_stats USING (iteration, purpose, scorer)
+GROUP BY iteration, purpose, scorer, part;
+
 CREATE OR REPLACE VIEW errors AS
 WITH kinds AS (
     SELECT iteration, purpose, error_class, error_name, count(*) AS num,
