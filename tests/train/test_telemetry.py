@@ -4,8 +4,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import train.steps.steps
-from tests.building.sampled import OPTIONS, rewrite
 from tests.building.runs import finish, write_rows
+from tests.building.sampled import OPTIONS, rewrite
 from train.cli import track
 from train.cli import train as train_command
 from train.inputs.telemetry import stage_numbers
@@ -58,11 +58,12 @@ def test_what_no_training_has_sent_is_sent_by_itself(run: Warehouse) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     assert invoke(run, "--track", "tensorboard", "--updates-per-batch", "2").exit_code == 0
     evaluation = {"iteration": 1, "purpose": "eval"}
-    for name in ("prompts", "completions", "samples"):
-        rows = [{**row, "purpose": "eval", "iteration": 1} for row in run.read(name, iteration=0).to_pylist()]
-        write_rows(run, name, [rows], **evaluation, **({"scorer": rows[0]["scorer"]} if name == "samples" else {}))
+    [identity] = run.state.scorers(0, "train")
+    for name, scorer in (("prompts", {}), ("completions", {}), ("samples", {"scorer": identity})):
+        rows = run.read(name, iteration=0, purpose="train", **scorer).to_pylist()
+        write_rows(run, name, [[{**row, **evaluation} for row in rows]], **scorer)
     finish(run, "rollout", **evaluation)
-    finish(run, "score", **evaluation, scorer=rows[0]["scorer"])
+    finish(run, "score", **evaluation, **scorer)
     result = CliRunner().invoke(track, [str(run.root), "tensorboard"])
     assert result.output == "policy 1: its evaluations were sent to tensorboard\n"
     [stats] = rows_of(connect(run), "SELECT reward_mean FROM iteration_stats WHERE purpose = 'eval'")
