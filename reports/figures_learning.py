@@ -1,7 +1,18 @@
 """Figures of what the policy learns: pass@k, reward, tasks solved."""
 
 from reports.drawing import Chart, Series, line_chart
-from reports.figure import MOST_POINTS, Figure, Rows, bars, cells, column, lines, stats_sql, thin_columns
+from reports.figure import (
+    MOST_POINTS,
+    Figure,
+    Rows,
+    bars,
+    cells,
+    column,
+    lines,
+    pivot,
+    stats_sql,
+    thin_columns,
+)
 
 PASS_SQL = """\
 SELECT iteration, purpose, k, pass_at_k, low, high FROM pass_bands()
@@ -14,6 +25,7 @@ SELECT iteration, task_id, c / n AS rate, lost, best_rate
 FROM task_results JOIN worst USING (task_id)
 WHERE purpose = 'train' AND n > 0
 ORDER BY lost DESC, best_rate DESC, task_id, iteration"""
+PARTS_SQL = "SELECT iteration, part, mean FROM part_means WHERE purpose = 'train' ORDER BY ALL"
 GROUP_KINDS = {"all right": "zero_variance AND all_correct", "with signal": "NOT zero_variance",
                "all wrong": "zero_variance AND none_correct",
                "equal otherwise": "zero_variance AND NOT all_correct AND NOT none_correct"}
@@ -44,6 +56,13 @@ def draw_passes(rows: Rows) -> Chart:
     return line_chart(places, series, share=True)
 
 
+def draw_parts(rows: Rows) -> Chart:
+    """A line per part."""
+    xs, table = pivot(rows, "part", "mean")
+    places, values = thin_columns(xs, {str(name): found for name, found in table.items()}, MOST_POINTS)
+    return line_chart(places, [Series(name, found) for name, found in values.items()])
+
+
 LEARNING = (
     Figure("passes", "pass@1: right at the first try",
            "Mean over the tasks of the iteration, with 95% bootstrap intervals over tasks. A ring is an "
@@ -56,6 +75,8 @@ LEARNING = (
            "When a run collapses, this curve moves last. Truncated completions are also shown apart.",
            stats_sql("reward_mean, reward_finished, reward_truncated"),
            lines(reward_mean="all completions", reward_finished="finished", reward_truncated="truncated")),
+    Figure("parts", "Parts of the reward", "Means over the completions; they add up to the reward.",
+           PARTS_SQL, draw_parts, "No reward has parts."),
     Figure("groups", "Groups with signal and without", "Only groups of different rewards give a gradient.",
            GROUPS_SQL, bars(whole=True, tones=(3, 1, 2, 4), **{kind: kind for kind in GROUP_KINDS})),
     Figure("forgetting", "Tasks solved and forgotten", "Of the tasks that the iteration sampled.",

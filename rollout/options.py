@@ -79,7 +79,7 @@ class RolloutOptions:
     allow_truncated_sampling: bool = option(
         False, "Allow truncation and penalties in a training rollout.", stored=False)
 
-    dtype: str = option("auto", "Weights and activations.",
+    dtype: str = option("auto", "Weights and activations. auto: float32 on a CPU, else vLLM's choice.",
                         choices=("auto", "float32", "bfloat16", "float16"), group="Engine")
     max_num_seqs: int = option(128, "Completions sampled at a time.", least=1, stored=False)
     gpu_memory_utilization: float = option(0.9, "Share of the GPU's memory for the engine.", least=0,

@@ -163,6 +163,15 @@ def serving(options: RolloutOptions, policy: dict[str, Any]) -> str | None:
     return "merged" if (on_cpu() or options.dtype == "float32") and not options.quantization else "adapter"
 
 
+def engine_dtype(options: RolloutOptions) -> str:
+    """The dtype that the engine is asked for.
+
+    vLLM's "auto" makes bfloat16 of a float32 model, which rounds; its kernels for bfloat16 on a CPU crash on
+    machines that announce AMX and do not allow it.
+    """
+    return "float32" if options.dtype == "auto" and on_cpu() and not options.endpoint else options.dtype
+
+
 def rank_of_adapters(warehouse: Warehouse, options: RolloutOptions) -> int:
     """The rank of the run's adapters, future ones included; 0 if they are merged or weights are whole."""
     trained = read_config(warehouse.root / "config.toml").get("train", {})

@@ -17,7 +17,7 @@ from rollout.engines.merged import base_folder, kept_by_rounding, merged_weights
 from rollout.job import Job
 from rollout.options import RolloutOptions
 from rollout.prompts.plan import Plan
-from rollout.settings import prompt_limit, rank_of_adapters
+from rollout.settings import engine_dtype, prompt_limit, rank_of_adapters
 from warehouse.stages import warm
 from warehouse.stages.space import check_space, rollout_bytes
 from warehouse.stages.stop import StageStopped, StopRequest
@@ -148,7 +148,7 @@ def served_weights(job: Job) -> Iterator[tuple[str, Path | None]]:
     elif job.adapter is None or job.serve == "adapter":
         yield job.model, job.adapter
     else:
-        with merged_weights(job.model, revision, job.adapter, options.dtype) as folder:
+        with merged_weights(job.model, revision, job.adapter, engine_dtype(options)) as folder:
             yield folder, None
 
 
@@ -174,7 +174,7 @@ def engine_settings(job: Job, model: str, adapter: Path | None, longest: int) ->
     return EngineSettings(
         model=model, adapter=str(adapter) if adapter else None, adapter_rank=rank,
         max_model_len=longest + options.sampling.max_tokens,
-        dtype=options.dtype, max_num_seqs=options.max_num_seqs,
+        dtype=engine_dtype(options), max_num_seqs=options.max_num_seqs,
         gpu_memory_utilization=options.gpu_memory_utilization,
         tensor_parallel_size=options.tensor_parallel_size, quantization=options.quantization,
         probe=job.probe, merge=job.adapter if stays and job.serve == "merged" else None,

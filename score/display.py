@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 
@@ -64,6 +65,12 @@ def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], n
               ("truncated", samples, "truncated"))}
     lines.append("  " + "  ".join(f"{name} {value:.3f}" for name, value in means.items()
                                   if value is not None))
+    parts: Counter[str] = Counter()
+    for text in filter(None, measured.column("reward_parts").to_pylist()):
+        parts.update(json.loads(text))
+    if len(parts) > 1:
+        lines.append("  reward = " + " + ".join(f"{name} {total / measured.num_rows:.3f}"
+                                                for name, total in parts.items()))
     errors = Counter(name for name in samples.column("error_class").to_pylist() if name)
     if errors:
         lines.append("  errors: " + ", ".join(f"{name} {count}" for name, count in errors.most_common()))

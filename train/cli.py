@@ -1,5 +1,6 @@
 """The `train` command: scored groups become the next policy."""
 
+import json
 import os
 import re
 from pathlib import Path
@@ -113,10 +114,28 @@ def logprobs(run: str, policy: tuple[str, ...], model: tuple[str, ...], iteratio
     processes.close()
 
 
+@click.command()
+@click.argument("run", type=RunFolder())
+@click.argument("name")
+@shows_errors
+def track(run: str, name: str) -> None:
+    """Send the evaluations of the latest policy to the tracker NAME: tensorboard, wandb, trackio or mlflow.
+
+    `train --track` sends those of the policies before. `warehouse loop --track` does both.
+    """
+    from train.steps.accelerator import Tracker
+    warehouse = open_run(run)
+    version = warehouse.state.newest
+    policy = json.loads((warehouse.policy_dir(version) / "policy.json").read_text(encoding="utf-8"))
+    with Tracker(name, warehouse, version, policy.get("global_step", 0) + 1):
+        click.echo(f"policy {version}: its evaluations were sent to {name}")
+
+
 @with_version
-@click.command(cls=TitledCommand, beside=(export, logprobs), context_settings={"show_default": True},
+@click.command(cls=TitledCommand, beside=(export, logprobs, track), context_settings={"show_default": True},
                epilog="`train export RUN --output FOLDER` writes the policy as one plain model, `train "
-                      "logprobs RUN` stores logprobs under any policy; `warehouse doctor "
+                      "logprobs RUN` stores logprobs under any policy, `train track RUN NAME` sends the last "
+                      "evaluations to a tracker; `warehouse doctor "
                       "--model MODEL` says how it can be trained.")
 @run_argument
 @options_of(TrainOptions)

@@ -74,7 +74,9 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
                 "without a verdict or a reward"]
     notes = [*notes, *filter(None, [untrusted(warehouse.root)])]
     listing = ", ".join(f"{count} {split}" for split, count in counts.items())
-    return [*notes, f"{run}: {counted(num_tasks, 'task')} ({listing}), base model {base.stored_path}",
+    kinds = ", ".join(sorted(set(table["kind"].to_pylist())))
+    return [*notes, f"{run}: {counted(num_tasks, 'task')} ({listing}) of kind {kinds}, "
+            f"base model {base.stored_path}",
             f"next: rollout {shell_quote(run)}"]
 
 

@@ -55,6 +55,16 @@ class TitledCommand(click.Command):
             return self.commands[words[0]].main(words[1:], f"{self.name} {words[0]}", **options)
         return super().main(words, prog_name, **options)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Click takes the last of a repeated option; of two reward functions that would drop one unseen."""
+        named = self.make_parser(ctx).parse_args(list(args))[2]
+        for parameter in {parameter for parameter in named if named.count(parameter) > 1}:
+            if isinstance(parameter, GuardedOption) and not (parameter.multiple or parameter.is_flag):
+                both = "FILE.py" in str(parameter.metavar)
+                raise click.UsageError(f"{parameter.opts[0]} stands twice, and takes one value. "
+                                       + ("Write a function that does both." if both else "Leave one out."))
+        return super().parse_args(ctx, args)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the groups in the order in which the options were declared."""
         title, groups = "Options", dict[str, list[tuple[str, str]]]()

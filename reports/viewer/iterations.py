@@ -27,6 +27,10 @@ MEASURES = (("pass_at_1", "pass@1"), ("pass_at_max_k", "pass@k"), ("reward_mean"
             ("zero_variance_share", "groups of equal rewards"), ("mismatch_kl", "mismatch"))
 TWO_SQL = """\
 SELECT * FROM iteration_stats WHERE purpose = $2 AND iteration <= $1 ORDER BY iteration DESC LIMIT 2"""
+PARTS_SQL = """\
+SELECT 'reward: ' || part AS name, max(mean) FILTER (iteration = $1) AS now,
+       max(mean) FILTER (iteration = $3) AS former
+FROM part_means WHERE purpose = $2 AND iteration IN ($1, $3) GROUP BY part ORDER BY part"""
 AROUND_SQL = """\
 SELECT max(iteration) FILTER (iteration < $1) AS former, min(iteration) FILTER (iteration > $1) AS next
 FROM iteration_stats WHERE purpose = $2"""
@@ -86,7 +90,9 @@ def iteration_page(view: View, ask: Asking, query: Query) -> Page:
     return Page("iteration.html", f"Iteration {number}" + ("" if purpose == "train" else f", {purpose}"), {
         "number": number, "purpose": purpose, "where": where, "order": order, "stats": stats[0],
         "around": around, "purposes": [row["purpose"] for row in purposes],
-        "measures": [(name, stats[0][key], before[key] if before else None) for key, name in MEASURES],
+        "measures": [*[(name, stats[0][key], before[key] if before else None) for key, name in MEASURES],
+                     *[(row["name"], row["now"], row["former"]) for row in
+                       ask.rows(PARTS_SQL, [number, purpose, before["iteration"] if before else None])]],
         "before": before["iteration"] if before else None,
         "raised": ask.rows(RAISED_SQL, [number, purpose]),
         "changes": ask.rows(f"SELECT * FROM ({SETTING_CHANGES}) WHERE iteration = $1 ORDER BY stage, name",

@@ -136,8 +136,8 @@ def completion_row(prompt: dict[str, Any], sample_index: int, ids: list[int], lo
 def sample_row(completion: dict[str, Any], scorer: str, reward: float, **columns: Any) -> dict[str, Any]:
     """The score of a completion."""
     return {**{name: completion[name] for name in (*SHARED, *SAID)}, "scorer": scorer, "split": "train",
-            "truncated": completion["finish_reason"] in CUT_OFF, "reward": reward, "reward_parts": "{}",
-            **columns}
+            "truncated": completion["finish_reason"] in CUT_OFF, "reward": reward,
+            "reward_parts": json.dumps({} if reward is None else {"exact": reward}), **columns}
 
 
 def table(name: str, rows: list[dict[str, Any]]) -> pa.Table:

@@ -88,6 +88,8 @@ class World:
             if part in line and codes:
                 return codes.pop()
         warehouse, words = open_warehouse(self.warehouse.root), job.words
+        if words[:2] == ["train", "track"]:
+            return 0
         iteration = int(words[words.index("--iteration") + 1])
         sampled = warehouse.state.is_complete("rollout", iteration, "train")
         if words[0] == "score" and "--purpose" not in words and not sampled:
@@ -282,6 +284,12 @@ def test_the_first_every_kth_and_the_last_policy_are_evaluated_once(world: World
     ahead = [call for call in world.calls("rollout") if "--policy" in call]
     assert len(ahead) == 1 and " --iteration 1 " in ahead[0]    # one engine samples at a time
     assert world.loop(3, eval_every=2) == 0 and len(world.told("evaluation")) == 3
+
+
+def test_the_last_evaluation_is_tracked_although_no_training_follows_it(world: World) -> None:
+    assert world.loop(2, eval_every=1, track="wandb") == 0
+    assert [job.words for job in world.jobs if job.words[:2] == ["train", "track"]] == [
+        ["train", "track", str(world.warehouse.root), "wandb"]]
 
 
 def test_what_cannot_be_evaluated_is_one_sentence(tmp_path: Path) -> None:

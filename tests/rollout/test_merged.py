@@ -166,6 +166,19 @@ def test_the_engine_gets_what_was_asked_for_and_the_rows_say_it(tmp_path: Path, 
     assert {row["engine"] for row in rows(warehouse, 1)} == {f"scripted 1 ({serve})"}
 
 
+@pytest.mark.parametrize(("on_cpu", "asked", "got"), [
+    (True, "auto", "float32"), (False, "auto", "auto"), (True, "bfloat16", "bfloat16")])
+def test_on_a_cpu_auto_is_float32_for_the_engine_and_for_merged_weights(
+        tmp_path: Path, monkeypatch, on_cpu: bool, asked: str, got: str) -> None:
+    """vLLM would round a model in float32 to bfloat16."""
+    monkeypatch.setattr("rollout.settings.on_cpu", lambda: on_cpu)
+    merged = []
+    monkeypatch.setattr("rollout.start.merged_weights",
+                        lambda *words: merged.append(words[-1]) or merged_weights(*words))
+    engine = sample(run_with_adapter(tmp_path), iteration=1, serve="merged", dtype=asked)
+    assert [settings.dtype for settings in engine.started] == merged == [got]
+
+
 def test_an_adapter_in_float32_is_refused_on_a_gpu_before_an_engine_is_started(tmp_path: Path,
                                                                                monkeypatch) -> None:
     monkeypatch.setattr("rollout.settings.on_cpu", lambda: False)

@@ -34,5 +34,28 @@ def test_the_share_of_right_ones_is_of_those_that_have_a_reward(tmp_path: Path) 
         write_rows(run, "samples", [samples], scorer=SCORER)
         finish(run, "rollout", iteration=0, purpose="train")
         finish(run, "score", iteration=0, purpose="train", scorer=SCORER)
+    assert rows_of(connect(run), "SELECT part, mean FROM part_means") == [{"part": "exact", "mean": 0.25}]
     assert rows_of(connect(run), "SELECT reward_mean, correct_share, pass_at_1 FROM iteration_stats") == [
         {"reward_mean": 0.25, "correct_share": 0.25, "pass_at_1": 0.25}]
+
+
+def test_the_parts_of_a_reward_add_up_to_it(tmp_path: Path) -> None:
+    prompt = prompt_row("turn", 3)
+    rows = [completion_row(prompt, index, [1, 2], [-1.0, -1.0]) for index in range(3)]
+    parts = ['{"passed": 1.0, "a \\"short\\" one": 0.5}', '{"a \\"short\\" one": 0.25}', None]
+    samples = [sample_row(row, SCORER, reward, reward_parts=text)
+               for row, reward, text in zip(rows, (1.5, 0.25, None), parts, strict=True)]
+    lines = summary_lines(table("samples", samples), "iteration 0 train", {}, 0)
+    assert lines[1].startswith("  reward 0.875 ")
+    assert lines[2] == '  reward = passed 0.500 + a "short" one 0.375'
+    assert not any("reward =" in line for line in
+                   summary_lines(table("samples", samples[1:]), "iteration 0 train", {}, 0))
+    with without_waiting():
+        run = new_run(tmp_path / "run")
+        for name, part in (("prompts", [prompt]), ("completions", rows)):
+            write_rows(run, name, [part])
+        write_rows(run, "samples", [samples], scorer=SCORER)
+        finish(run, "rollout", iteration=0, purpose="train")
+        finish(run, "score", iteration=0, purpose="train", scorer=SCORER)
+    assert rows_of(connect(run), "SELECT part, mean FROM part_means ORDER BY mean") == [
+        {"part": 'a "short" one', "mean": 0.375}, {"part": "passed", "mean": 0.5}]

@@ -4,7 +4,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import train.steps.steps
+from tests.building.runs import finish, write_rows
 from tests.building.sampled import OPTIONS, rewrite
+from train.cli import track
 from train.cli import train as train_command
 from train.inputs.telemetry import stage_numbers
 from warehouse.sql.database import connect, rows_of
@@ -51,6 +53,23 @@ def test_a_killed_stage_goes_on_in_the_same_run_with_each_step_once(run: Warehou
     assert points["train/mismatch_kl"] == [(5, pytest.approx(stats["mismatch_kl"]))]
 
 
+def test_what_no_training_has_sent_is_sent_by_itself(run: Warehouse) -> None:
+    """A last evaluation, at the step that the next training would begin with."""
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    assert invoke(run, "--track", "tensorboard", "--updates-per-batch", "2").exit_code == 0
+    evaluation = {"iteration": 1, "purpose": "eval"}
+    [identity] = run.state.scorers(0, "train")
+    for name, scorer in (("prompts", {}), ("completions", {}), ("samples", {"scorer": identity})):
+        rows = run.read(name, iteration=0, purpose="train", **scorer).to_pylist()
+        write_rows(run, name, [[{**row, **evaluation} for row in rows]], **scorer)
+    finish(run, "rollout", **evaluation)
+    finish(run, "score", **evaluation, **scorer)
+    result = CliRunner().invoke(track, [str(run.root), "tensorboard"])
+    assert result.output == "policy 1: its evaluations were sent to tensorboard\n"
+    [stats] = rows_of(connect(run), "SELECT reward_mean FROM iteration_stats WHERE purpose = 'eval'")
+    assert sent(run)["eval/reward_mean"] == [(3, pytest.approx(stats["reward_mean"]))]
+
+
 def test_nothing_is_sent_unless_asked(run: Warehouse) -> None:
     assert invoke(run, "--dry-run", "--track", "tensorboard").exit_code == 0
     assert invoke(run).exit_code == 0
@@ -70,4 +89,4 @@ def test_the_parts_of_a_reward_are_sent_by_name(run: Warehouse) -> None:
         rewrite(run, 0, "samples", lambda row, sixth=sixth, parts=parts: {
             **row, "reward_parts": parts if row["sample_index"] % 2 == sixth else row["reward_parts"]})
     numbers = stage_numbers(run, 0)
-    assert numbers["score/reward_parts/valid"] == 0.5 and numbers["score/reward_parts/pixel score"] == 0.5
+    assert numbers["score/reward_parts/valid"] == 0.5 and numbers["score/reward_parts/pixel score"] == 0.25

@@ -6,9 +6,7 @@ from warehouse.store.run_folder import Warehouse
 # Columns of `iteration_stats` about sampling; the others are about rewards.
 OF_ROLLOUT = ("tokens_", "truncated_", "unique_", "ngram", "loop_", "nll_", "empty_")
 STATS = "SELECT * EXCLUDE (iteration, policy_version, max_k) FROM iteration_stats WHERE iteration = $1"
-PARTS = """SELECT purpose, part, avg(TRY_CAST(reward_parts ->> part AS DOUBLE)) AS mean
-           FROM (SELECT purpose, reward_parts, unnest(json_keys(reward_parts)) AS part FROM samples
-                 WHERE iteration = $1 AND reward_parts IS NOT NULL) GROUP BY ALL"""
+PARTS = "SELECT purpose, part, mean FROM part_means WHERE iteration = $1"
 COSTS = """SELECT stage, purpose, seconds, tokens_per_second, completions_per_second FROM costs
            WHERE iteration = $1 AND stage IN ('rollout', 'score')"""
 

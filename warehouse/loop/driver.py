@@ -263,6 +263,8 @@ class Loop:
                     self._wait(self.start(["score", *words, "--purpose", purpose], {}), doing)
             for row in self.watcher.submit(self._rows, version, "eval").result():
                 self.tell("evaluation", row, line_of(row))
+            if self.options.track and version == self.options.iterations:  # no training comes after it
+                self._wait(self.start(["train", "track", self.run, self.options.track], {}), doing)
 
     def stop(self) -> None:
         """Stop all running commands; finished work is kept."""

@@ -23,6 +23,7 @@ from warehouse.tasks.payloads import defines_tests
 from warehouse.tasks.task_files import Task, generic_task
 
 COLUMNS = ("prompt", "answer", "tests", "entry_point", "setup", "payload", "id", "solution")
+KINDS = {"answer": ("answer", "math"), "tests": ("function",)}        # that a column can make
 VALUES = ("kind", "match", "label", "tolerance")
 
 
@@ -37,6 +38,14 @@ def read_columns(text: str) -> Iterator[Task]:
     if "prompt" not in chosen or len(contents) != 1:
         raise StageError(f"hf:{text} must name the column of the prompt and one of answer, tests, payload, "
                          f"as in hf:{place}?prompt=question&answer=answer.")
+    of_content = KINDS.get(contents[0], ())
+    if of_content and chosen.get("kind", of_content[0]) not in of_content:
+        raise StageError(f"hf:{text}: tasks with the column '{contents[0]}' are of kind "
+                         f"{' or '.join(of_content)}, not {chosen['kind']}. Leave kind= out, or "
+                         "name the column as tests= (functions) or payload= (any kind).")
+    if contents == ["tests"] and "entry_point" not in chosen:
+        raise StageError(f"hf:{text} does not say which function the tests call. Add a column with its name: "
+                         "..&entry_point=COLUMN.")
     path = Path(place)
     for number, (where, row) in enumerate(read_rows(path)):
         yield _task_of(row, number, where, path, chosen, contents[0])

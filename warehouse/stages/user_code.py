@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from warehouse.store.errors import StageError, check_file, first_line
+from warehouse.store.errors import StageError, check_file, counted, first_line
 
 
 class UserFunction(NamedTuple):
@@ -23,6 +23,13 @@ class UserFunction(NamedTuple):
 
     def call(self, where: str, after: str, /, *arguments: Any, **named: Any) -> Any:
         """The function's result, awaited if it is async; StageError with the line of an exception."""
+        try:
+            inspect.signature(self.function).bind(*arguments, **named)
+        except TypeError as error:
+            gets = ", ".join(named) or counted(len(arguments), "argument")
+            raise StageError(f"{where} cannot be called: {error}. It gets {gets}"
+                             + (", and needs **columns for those that it does not name" if named else "")
+                             + f". {after}") from error
         try:
             given = self.function(*arguments, **named)
             return asyncio.run(given) if inspect.iscoroutine(given) else given

@@ -24,6 +24,7 @@ PLACE = {"CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORL
 # Variables that a shell changes between commands; a running process can follow no other change.
 CHANGING = {"PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "PS1", "PS2", "PS4", VARIABLE} | PLACE
 COLD = 0                             # answer: the command must run by itself
+CRASHES = (signal.SIGILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGABRT)
 AGAIN = 256                          # exit code: run it again, in a fresh process
 
 began_with = dict(os.environ)        # before this process changes anything
@@ -118,5 +119,19 @@ def follow(line: socket.socket, process: int) -> int:
     if passed:                       # it ended by the signal; end this process likewise
         signal.signal(passed[-1], signal.SIG_DFL)
         os.kill(os.getpid(), passed[-1])
+    number = end_of(process)
+    if number in CRASHES:
+        raise StageError(f"The process that ran this command crashed: {signal.strsignal(number)}. Its "
+                         "written output is kept: run the same command again. If it crashes again, try "
+                         "another --dtype.")
     raise StageError("The process that ran this command was killed. Its written output is kept: run the "
                      "same command again.")
+
+
+def end_of(process: int) -> int:
+    """The signal that ended a process which its parent has not asked about yet; 0 if none or unknown."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[-1]) & 0x7F      # its last field is the exit status

@@ -15,15 +15,16 @@ SELECT completions.iteration, completions.purpose, completions.task_id, completi
        completions.temperature, completions.top_p, completions.top_k, completions.min_p,
        completions.repetition_penalty, completions.presence_penalty, completions.frequency_penalty,
        completions.max_tokens, completions.logprobs_mode, completions.engine, completions.dtype,
-       samples.scorer, samples.reward, samples.correct, samples.error_class,
+       samples.scorer, samples.reward, samples.reward_parts, samples.correct, samples.error_class,
        trained.advantage, trained.old_logprobs
 FROM (SELECT * FROM completions WHERE {where}) AS completions
 JOIN (SELECT iteration, purpose, group_id, prompt, prompt_ids, prompt_format, format_options, prefill, flip,
              rotations, color_map, pair_order, shown_test
       FROM prompts WHERE {where}) AS prompts
     USING (iteration, purpose, group_id)
-LEFT JOIN (SELECT iteration, purpose, task_id, sample_index, scorer, reward, correct, error_class FROM samples
-           WHERE {where}) AS samples USING (iteration, purpose, task_id, sample_index)
+LEFT JOIN (SELECT iteration, purpose, task_id, sample_index, scorer, reward, reward_parts, correct,
+                  error_class
+           FROM samples WHERE {where}) AS samples USING (iteration, purpose, task_id, sample_index)
 LEFT JOIN (SELECT iteration, purpose, task_id, sample_index, advantage, old_logprobs FROM train_samples
            WHERE iteration = trained_iteration AND {where}) AS trained
     USING (iteration, purpose, task_id, sample_index)

@@ -75,6 +75,12 @@ def parts(completions, correct, **columns):
 
 def odd_part(completions, **columns):
     return [{"right": 1, "length": float("inf")}] * len(completions)
+
+def of_a_column(completions, solution, **columns):
+    return [0.0] * len(completions)
+
+def of_few(completions):
+    return [0.0] * len(completions)
 """
 
 
@@ -132,12 +138,21 @@ def test_the_parts_of_a_users_reward_are_added_up_and_kept(warehouse, user_file)
     ("odd_part", "{'right': 1, 'length': inf} for completion 0"),
     ("raises", "raised ZeroDivisionError: division by zero (line 14)"),
     ("leaves", "raised SystemExit: 0 (line 26)"), ("tells_much", "raised ValueError: a page (line 29)"),
+    ("of_a_column", "cannot be called: missing a required argument: 'solution'. It gets prompts, "),
+    ("of_few", "unexpected keyword argument 'prompts'. It gets prompts, completions, completion_ids, train"),
     ("short", "returned 1 rewards for 4 completions"), ("nan", "returned nan for completion 0 of the part"),
     ("words", "returned '1.0' for completion 0"), ("single", "returned float, not a list with one number"),
     ("missing", "defines no function 'missing'")])
 def test_a_user_reward_that_fails_writes_nothing(warehouse, user_file, name, message):
     result = invoke(warehouse.root, "--reward-file", f"{user_file}:{name}")
     assert result.exit_code == 1 and message in result.output and "Traceback" not in result.output
+    assert not (warehouse.root / "samples").exists()
+
+
+def test_a_second_reward_file_is_not_dropped_unseen(warehouse, user_file):
+    twice = [word for name in ("lenient", "short") for word in ("--reward-file", f"{user_file}:{name}")]
+    result = invoke(warehouse.root, *twice)
+    assert result.exit_code == 2 and "--reward-file stands twice, and takes one value." in result.output
     assert not (warehouse.root / "samples").exists()
 
 

@@ -292,7 +292,9 @@ def test_columns_become_what_json_can_say(tmp_path: Path, query: str, payload: d
     ("prompt=q&answer=a&tests=t", "one of answer, tests, payload"),
     ("prompt=q&answer=a&colour=red", "names 'colour'. Known: prompt, answer"),
     ("prompt=q&answer=nothing", r"x.jsonl, line 1 has no column 'nothing'. It has q, a"),
-    ("prompt=q&tests=a", "payload field 'entry_point' is missing"),
+    ("prompt=q&tests=a", "does not say which function the tests call. Add a column with its name"),
+    ("prompt=q&answer=a&kind=function", "column 'answer' are of kind answer or math, not function. Leave"),
+    ("prompt=q&tests=a&entry_point=q&kind=math", "column 'tests' are of kind function, not math"),
     ("prompt=q&answer=a&match=nearly", "payload field 'match' is 'nearly'"),
 ])
 def test_a_mapping_that_does_not_fit_is_one_sentence(tmp_path: Path, query: str, sentence: str) -> None:

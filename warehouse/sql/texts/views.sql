@@ -109,13 +109,25 @@ FROM (SELECT *, regexp_matches(completion, '{END}') AS found,
 
 CREATE OR REPLACE VIEW reward_parts AS
 WITH parts AS (
-    SELECT iteration, purpose, task_id, sample_index, scorer, reward, reward_parts AS document,
-           unnest(json_keys(reward_parts)) AS part
+    SELECT iteration, purpose, task_id, sample_index, scorer, reward,
+           unnest(map_entries(reward_parts::JSON::MAP(VARCHAR, DOUBLE))) AS entry
     FROM all_samples
     WHERE reward_parts IS NOT NULL)
-SELECT iteration, purpose, task_id, sample_index, scorer, part,
-       (document ->> ('$."' || part || '"'))::DOUBLE AS value, reward
+SELECT iteration, purpose, task_id, sample_index, scorer, entry.key AS part, entry.value AS value, reward
 FROM parts;
+
+CREATE OR REPLACE VIEW part_means AS
+-- Many completions have equal documents, and reading JSON is slow.
+WITH documents AS (
+    SELECT iteration, purpose, scorer, reward_parts AS document, count(*) AS num
+    FROM samples
+    WHERE reward IS NOT NULL AND reward_parts IS NOT NULL
+    GROUP BY iteration, purpose, scorer, reward_parts),
+parts AS (SELECT *, unnest(map_entries(document::JSON::MAP(VARCHAR, DOUBLE))) AS entry FROM documents)
+SELECT iteration, purpose, scorer, entry.key AS part,
+       sum(num * entry.value) / any_value(num_completions - num_missing) AS mean
+FROM parts JOIN iteration_stats USING (iteration, purpose, scorer)
+GROUP BY iteration, purpose, scorer, entry.key;
 
 CREATE OR REPLACE VIEW errors AS
 WITH kinds AS (
