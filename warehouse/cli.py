@@ -24,6 +24,7 @@ from warehouse.options import (
     strict_option,
     with_version,
 )
+from warehouse.stages.stop import stopping
 from warehouse.start.commands import demo, doctor
 from warehouse.store.commit import by_address
 from warehouse.store.errors import StageError
@@ -149,6 +150,7 @@ def schema(name: str | None) -> None:
 @cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @shows_errors
+@stopping()
 def warm(command: tuple[str, ...]) -> None:
     """Run COMMAND with imports and engine kept loaded.
 

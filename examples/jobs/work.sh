@@ -7,9 +7,11 @@
 #   work.sh worker  RUN ITERATIONS K/N    sample and score this share of every iteration as it comes due
 #   work.sh loop    RUN ITERATIONS        `warehouse loop` on all GPUs of this machine; an alarm ends it with 3
 #   work.sh trainer RUN ITERATIONS        `learn` each iteration once its rollout is complete
+# TRAIN="accelerate launch --multi_gpu --num_processes 8 $(which train)" in the environment trains on eight GPUs.
 set -euo pipefail
 usage="usage: work.sh rollout|score|learn|loop|worker|trainer RUN ITERATION [K/N]"
 role=${1:?$usage} run=${2:?$usage} number=${3:?$usage} share=${4:-0/1}
+read -ra train <<<"${TRAIN:-train}"
 
 child= stopped=
 tell() { if [[ $child ]]; then kill -TERM "$child" 2>/dev/null || true; child=; fi; }
@@ -25,8 +27,7 @@ stage() {
   if [[ $stopped ]]; then   # the signal ended the wait, not the command: wait for the command
     wait "$started" 2>/dev/null || ended=$?
     ((ended == 127)) || code=$ended   # 127: the wait was over before the signal came
-    ((0 <= code && code <= 128)) || exit 75   # it was still starting, or has just ended: bash says -1
-    ((code == 0)) || exit "$code"
+    ((code == 0)) || exit 75          # whatever it says: torchrun says 1; what failed by itself fails again
   fi
   child=
   return "$code"
@@ -41,7 +42,7 @@ score_share() {
 learn() {
   stage rollout "$run" --iteration "$1"
   stage score "$run" --iteration "$1"
-  stage train "$run" --iteration "$1"
+  stage "${train[@]}" "$run" --iteration "$1"
   stage warehouse summary "$run" --iteration "$1" --line
 }
 

@@ -121,6 +121,24 @@ def test_a_real_iteration_on_two_machines_is_that_of_one(
             == [(row["task_id"], row["sample_index"], row["optimizer_step"]) for row in alone["train 0"]])
 
 
+@pytest.mark.engine
+@pytest.mark.slow("the real engine, warm, and a training")
+def test_a_loop_trains_a_run_in_a_store_and_another_machine_goes_on(
+        server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = ADDRESS.format("loop")
+    (tmp_path / "config.toml").write_text(REAL_CONFIG)
+    monkeypatch.setenv("ROLLHOUSE_CACHE", str(tmp_path / "first"))
+    init_run(Path(address), str(STARTER), ("synthetic:12:3",), config=tmp_path / "config.toml")
+    for iterations, machine in enumerate(("first", "second"), start=1):
+        loop = subprocess.run(
+            [Path(sys.executable).with_name("warehouse"), "loop", address, str(iterations)], cwd=ROOT,
+            text=True, capture_output=True, timeout=400,
+            env=os.environ | {"ROLLHOUSE_CACHE": str(tmp_path / machine)})
+        assert (loop.returncode, loop.stdout.count("\n")) == (0, 1), loop.stderr
+    warehouse = opened(address, tmp_path / "reader", monkeypatch)
+    assert warehouse.state.iterations("train") == [0, 1] and problems(warehouse) == []
+
+
 @pytest.mark.slow("two stages, once for every instant of their commits")
 def test_a_kill_at_every_instant_of_a_commit_leaves_the_rows_of_an_undisturbed_run(
         server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

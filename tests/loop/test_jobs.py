@@ -99,6 +99,21 @@ def test_a_job_that_is_told_to_stop_as_a_command_ends_asks_to_be_started_again(t
         assert (code, (tmp_path / "scored").exists()) == (75, False), output
 
 
+def test_a_training_under_a_launcher_that_hides_its_exit_code_is_started_again(tmp_path: Path) -> None:
+    for name, does in (("rollout", "exit 0"), ("score", "exit 0"), ("warehouse", "exit 0"),
+                       ("launch", "trap 'kill $!; exit 1' TERM; \"$@\" & wait $!"),
+                       ("train", f"echo $* >> {tmp_path}/trained; [ -e {tmp_path}/again ] || sleep 60")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TRAIN": "launch train --full"}
+    learn = ["bash", "examples/jobs/work.sh", "learn", "run", "0"]
+    code, output = run_until(learn, environment, preempt_after=2)
+    assert code == 75, output
+    (tmp_path / "again").touch()
+    code, output = run_until(learn, environment, preempt_after=None)
+    assert code == 0 and set((tmp_path / "trained").open()) == {"--full run --iteration 0\n"}, output
+
+
 def test_a_nodes_loop_is_a_job_whose_alarm_is_final(tmp_path: Path) -> None:
     (tmp_path / "warehouse").write_text('#!/bin/sh\necho "$*"\nexit 3\n')
     (tmp_path / "warehouse").chmod(0o755)

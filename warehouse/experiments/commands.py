@@ -90,9 +90,8 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
     warehouse = open_run(run)
     place = folder or warehouse.root.with_name(f"{warehouse.root.name}-arms")
     if not os.environ.get(warm.VARIABLE):
-        from warehouse.stages.warm_server import run_warm
         trust_as(warehouse.root, place.resolve())
-        sys.exit(run_warm([sys.executable, "-P", *sys.argv]))
+        warm.start_server()
     from tqdm import tqdm
 
     from warehouse.experiments.arms import Arms

@@ -57,8 +57,7 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
     stages print is in RUN/loop.log.
     """
     if not os.environ.get(warm.VARIABLE):
-        from warehouse.stages.warm_server import run_warm
-        sys.exit(run_warm([sys.executable, "-P", *sys.argv]))
+        warm.start_server()
     from tqdm import tqdm
 
     from warehouse.inspect.alarms import check_signals

@@ -37,8 +37,9 @@ REASONS = (  # a pattern in a store's error, its cause, and the way out
      "Set it (`timedatectl`)"),
     ("PermanentRedirect|without LOCATION|AuthorizationHeaderMalformed|IllegalLocationConstraint",
      "the bucket lies in another region", "Name that one in AWS_REGION"),
-    ("169.254.169.254|MissingAccount|token request|MissingCredentials|InvalidAccessKeyId|"
-     "Invalid Access Key|SignatureDoesNotMatch|AuthenticationFailed|ExpiredToken|InvalidClientTokenId",
+    ("169.254.169.254|Missing (AccessKeyId|SecretAccessKey)|MissingAccount|token request|"
+     "MissingCredentials|InvalidAccessKeyId|Invalid Access Key|SignatureDoesNotMatch|"
+     "AuthenticationFailed|ExpiredToken|InvalidClientTokenId",
      "credentials are missing or wrong", "To give some, {credentials}"),
     ("AccessDenied|403 Forbidden|PermissionDenied|not have .*access", "the store does not permit it",
      "Ask for the rights to list, read, write and delete below it"),

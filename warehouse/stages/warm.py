@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from warehouse.store.errors import StageError
 
@@ -65,6 +65,16 @@ def read_number(line: socket.socket) -> int | None:
     """The received number; None if the other side has ended."""
     sent = line.recv(8, socket.MSG_WAITALL)
     return int.from_bytes(sent, "big") if len(sent) == 8 else None
+
+
+def start_server() -> NoReturn:
+    """Become a server of this command, in a process that has opened no object store yet.
+
+    A store's client has threads, which no fork inherits: commands forked from here would wait for them.
+    """
+    sys.stdout.flush()
+    own = [sys.executable, "-P"]
+    os.execv(sys.executable, [*own, sys.argv[0], "warm", *own, *sys.argv])
 
 
 def hand_over() -> int | None:

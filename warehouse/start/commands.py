@@ -22,8 +22,7 @@ def demo(run: Path, iterations: int) -> None:
     Model, tasks and options come with Rollhouse. Run it again after any end: it continues where it stopped.
     """
     if not os.environ.get(warm.VARIABLE):
-        from warehouse.stages.warm_server import run_warm
-        sys.exit(run_warm([sys.executable, "-P", *sys.argv]))
+        warm.start_server()
     from warehouse.start.demo import run_demo
     run_demo(run, iterations, click.echo)
 

@@ -275,7 +275,7 @@ class Warehouse:
         try:
             folder.mkdir()
         except OSError as error:
-            raise readable(error, folder) from error
+            raise readable(error, self.root) from error
         return folder
 
 

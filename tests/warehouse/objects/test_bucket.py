@@ -88,6 +88,8 @@ def test_objects_are_deleted_in_one_request_and_one_that_is_gone_keeps_no_other(
     ("s3://runs/run", {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None,
                        "AWS_METADATA_ENDPOINT": "http://127.0.0.1:9/169.254.169.254"},
      "credentials are missing or wrong. To give some, set AWS_ACCESS_KEY_ID"),
+    *(("s3://runs/run", {name: None}, "credentials are missing or wrong")
+      for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")),
     ("az://container/run", {"AZURE_STORAGE_ACCOUNT_NAME": None, "AZURE_STORAGE_USE_EMULATOR": None},
      "To give some, set AZURE_STORAGE_ACCOUNT_NAME"),
     ("s3://runs", {}, "is not an address of a run. Known are s3://BUCKET/RUN"),
