@@ -32,21 +32,27 @@ SCOPES = (*FUNCTIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.G
 def calls_of_tests(source: str) -> list[str]:
     """Statements that run each test function and each method of a class, inherited ones too.
 
-    None where there is `check`, and none of a source that cannot be read, which running it then says.
+    None where there is a `check` that no test calls, and none of a source that cannot be read, which running
+    it then says.
     """
     try:
         tree = ast.parse(source)
     except NO_PYTHON:
         return []
     functions = [node for node in tree.body if isinstance(node, FUNCTIONS)]
-    if any(node.name == "check" for node in functions):
-        return []
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    tests = [*filter(is_test, functions), *classes.values()]
+    called = {each.id for test in tests for each in ast.walk(test) if isinstance(each, ast.Name)}
+    if "check" not in called and any(node.name == "check" for node in functions):
+        return []
     bases = {base.id for node in classes.values() for base in node.bases if isinstance(base, ast.Name)}
+
+    def is_run(node: ast.ClassDef) -> bool:
+        is_mixin = node.name in bases and not node.bases and not node.name.startswith("Test")
+        return not (is_skipped(node) or is_abstract(node) or is_mixin)
     return [f"__run__({path!r})" for path in (
         *dict.fromkeys(node.name for node in functions if is_test(node)),
-        *(f"{name}.{test}" for name, node in classes.items() if not is_skipped(node) and not (
-            name in bases and not node.bases and not name.startswith("Test"))
+        *(f"{name}.{test}" for name, node in classes.items() if is_run(node)
           for test in tests_of(node, classes)))]
 
 
@@ -64,8 +70,15 @@ def is_test(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def is_skipped(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
-    """True for `@unittest.skip('reason')` and the like."""
-    return any(ast.unparse(each).partition("(")[0].endswith("skip") for each in node.decorator_list)
+    """True for `@unittest.skip('reason')` and the like, and for what is expected to fail."""
+    return any(ast.unparse(each).partition("(")[0].endswith(("skip", "expectedFailure"))
+               for each in node.decorator_list)
+
+
+def is_abstract(node: ast.ClassDef) -> bool:
+    """True for a class that is there to derive tests from."""
+    return any("abstractmethod" in ast.unparse(each) for method in node.body if isinstance(method, FUNCTIONS)
+               for each in method.decorator_list)
 
 
 class WithoutLiterals(ast.NodeTransformer):
