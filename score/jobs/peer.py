@@ -244,7 +244,7 @@ class Peer:
         base: type = next(each for each in type(error).__mro__
                           if getattr(builtins, each.__name__, None) is each)
         before = [None if each is None or depth == LONGEST_CAUSE else self.error_written(each, depth + 1)
-                  for each in (error.__cause__, error.__context__)]
+                  for each in (error.__cause__, None if self.strict else error.__context__)]
         notes = [str(each) for each in vars(error).get("__notes__", ())]
         return ["error", number, kind, base.__name__, [self.crossing._write(each, 1) for each in error.args],
                 message_of(error), [*before, error.__suppress_context__, notes]]

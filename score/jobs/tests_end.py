@@ -279,7 +279,8 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
                         for source, name in zip(order["sources"], end.meant, strict=True)]
         names.update(order.get("names", {}))
         evaluation.patch(peer, names, [code, *units])
-        end.parts = parts_of_modules() if "unittest.mock" in sys.modules else None
+        may_patch = "unittest.mock" in sys.modules or not set(PATCHED).isdisjoint(order.get("sets", ()))
+        end.parts = parts_of_modules() if may_patch else None
         sys.modules["tests"] = types.ModuleType("tests")
         is_given = names.fetch(order.get("in_classes", ()))
         exec(code, names)

@@ -146,19 +146,21 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
     """What the process of the tests has to know of their text.
 
     `classes` are names of the program from which they make objects, `in_classes` names that bodies of classes
-    read and the tests do not set, `lacks` what they want of pytest in vain, `meant` the lines of each source
-    that raise on purpose, and `in_place` says of each unit whether it looks at an argument that the program
-    may have altered. Any other unit never sees such a change: `assert f(a) == sorted(a)` is then no easier
-    for a program that empties `a`.
+    read and the tests do not set, `lacks` what they want of pytest in vain, `sets` what they set attributes
+    of, `meant` the lines of each source that raise on purpose, and `in_place` says of each unit whether it
+    looks at an argument that the program may have altered. Any other unit never sees such a change: `assert
+    f(a) == sorted(a)` is then no easier for a program that empties `a`.
     """
     try:
         trees = [parsed(source) for source in (setup, *units)]
     except NO_PYTHON:
-        return {"classes": [], "in_classes": [], "lacks": [], "meant": [[]] * (1 + len(units)),
+        return {"classes": [], "in_classes": [], "lacks": [], "sets": [], "meant": [[]] * (1 + len(units)),
                 "in_place": [True] * len(units)}
     whole = ast.Module([node for tree in trees for node in tree.body], [])
     meant, classes = list(map(raised_on_purpose, trees)), classes_in(whole)
     in_classes = read_in_classes(whole)
+    sets = {ast.unparse(node.value) for node in ast.walk(whole)
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
     tests = {each: node.name for node in ast.walk(whole) if isinstance(node, FUNCTIONS)
              and node.name.startswith("test") for each in ast.walk(node)}
     separate_scopes(whole)
@@ -167,7 +169,8 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
     where = {tests.get(node, "") for node in in_place_in(whole)}
     lacks = {ast.unparse(node) for node in ast.walk(whole) if isinstance(node, ast.Attribute)
              and isinstance(node.value, ast.Name) and node.value.id == "pytest" and node.attr not in PYTEST}
-    return {"classes": classes, "in_classes": in_classes, "lacks": sorted(lacks), "meant": meant,
+    return {"classes": classes, "in_classes": in_classes, "lacks": sorted(lacks), "sets": sorted(sets),
+            "meant": meant,
             "in_place": [any(name in unit for name in where) for unit in units]}
 
 

@@ -833,6 +833,13 @@ def test_context_and_notes_of_an_error_are_seen(executor):
     assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
 
 
+def test_a_module_is_patched_by_plain_assignment_too(executor):
+    tests = ("import time\ndef test_f():\n    slept, sleep = [], time.sleep\n    time.sleep = slept.append\n"
+             "    try:\n        f(3)\n    finally:\n        time.sleep = sleep\n    assert slept == [3]\n")
+    rows = judged(executor, tests, {"right": "import time\ndef f(x): time.sleep(x)\n", "no": "f = int\n"})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
 def test_words_of_a_program_do_not_pass_for_those_of_threads(executor):
     tests = ["try:\n    f(1)\nexcept Exception as error:\n    raise RuntimeError(*error.args)"]
     code = "def f(x): raise RuntimeError(\"can't start new thread\")\n"
