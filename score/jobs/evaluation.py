@@ -10,7 +10,8 @@ from score.jobs.peer import Peer
 from score.jobs.stand_ins import ProgramClass, as_dataclass, is_stand_in
 
 ABSENT = object()
-FOR_OTHERS = ("typing", "inspect", "timeit")           # these evaluate text for their callers
+# Modules that evaluate text for their callers.
+FOR_OTHERS = ("typing", "inspect", "timeit", "numpy.testing._private.utils")
 CALLERS = ("score.", "unittest.case")
 EVALUATING = {"eval", "exec", "compile", *FOR_OTHERS}
 
@@ -88,12 +89,20 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
         plain_dataclass = dataclasses.dataclass
         dataclasses.dataclass = dataclass        # type: ignore[attr-defined]
     if pickle := sys.modules.get("pickle"):
-        plain_dumps = pickle.dumps
+        plain_dumps, plain_loads = pickle.dumps, pickle.loads
+        written: list[Any] = []              # by the tests, of plain data
 
         def dumps(value: Any, *more: Any, **options: Any) -> Any:
-            return peer.ask("dumps", value) if is_stand_in(value) else plain_dumps(value, *more, **options)
+            if is_stand_in(value):
+                return peer.ask("dumps", value)
+            written.append(plain_dumps(value, *more, **options))
+            return written[-1]
+
+        def loads(data: Any, **options: Any) -> Any:
+            is_the_tests = is_own(data) or any(data is each for each in written)
+            return plain_loads(data, **options) if is_the_tests else peer.ask("loads", bytes(data))
         pickle.dumps = dumps                     # type: ignore[attr-defined]
-        pickle.loads = lambda data, **_options: peer.ask("loads", bytes(data))  # type: ignore[attr-defined]
+        pickle.loads = loads                     # type: ignore[attr-defined]
         pickle.load = lambda file, **_options: pickle.loads(file.read())  # type: ignore[attr-defined]
         pickle.Unpickler = lambda file, **_options: SimpleNamespace(  # type: ignore[attr-defined]
             load=lambda: pickle.load(file))

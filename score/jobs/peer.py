@@ -236,16 +236,18 @@ class Peer:
                 "__await__" in dir(kind), module]
 
     def error_written(self, error: BaseException, depth: int) -> Any:
-        """Write an error: class, builtin base, arguments, text and cause."""
+        """Write an error: class, builtin base, arguments, text, cause and context, and notes."""
         kind: Any = None
         number = 0
         if getattr(builtins, type(error).__name__, None) is not type(error):
             kind, number = self.class_written(type(error)), self.lend(error)
         base: type = next(each for each in type(error).__mro__
                           if getattr(builtins, each.__name__, None) is each)
-        cause = error.__cause__ if depth < LONGEST_CAUSE else None
+        before = [None if each is None or depth == LONGEST_CAUSE else self.error_written(each, depth + 1)
+                  for each in (error.__cause__, None if self.strict else error.__context__)]
+        notes = [str(each) for each in vars(error).get("__notes__", ())]
         return ["error", number, kind, base.__name__, [self.crossing._write(each, 1) for each in error.args],
-                message_of(error), None if cause is None else self.error_written(cause, depth + 1)]
+                message_of(error), [*before, error.__suppress_context__, notes]]
 
     def taken(self, written: list[Any]) -> Any:
         """Read an object; the tests do not trust a class that came as an answer."""
@@ -274,8 +276,8 @@ class Peer:
                     taken.__dict__["_rh_number"] = number
                     self.borrowed[number] = taken
                 return self.borrowed[number]
-            case ["error", int(number), kind, str(base), list(arguments), str(text), cause]:
-                return self.error_taken(number, kind, base, self.crossing._read_all(arguments), text, cause)
+            case ["error", int(number), kind, str(base), list(arguments), str(text), [*more]]:
+                return self.error_taken(number, kind, base, self.crossing._read_all(arguments), text, *more)
             case ["module", str(name)] if name in sys.modules and not name.startswith(("score", "tests")):
                 return sys.modules[name]
             case ["mark", str(name)] if name in MARKS and "dataclasses" in sys.modules:
@@ -334,7 +336,7 @@ class Peer:
         return value
 
     def error_taken(self, number: int, kind: Any, base: str, arguments: list[Any], text: str,
-                    cause: Any) -> Any:
+                    cause: Any, context: Any, suppresses: Any, notes: Any) -> Any:
         """An error of the other process, as an error of this one."""
         known = getattr(builtins, base, None)
         if not (isinstance(known, type) and issubclass(known, BaseException)):
@@ -357,8 +359,12 @@ class Peer:
             self.borrowed[number] = error
         with contextlib.suppress(AttributeError):
             error.raised_by_program = True
-        if cause is not None:
-            error.__cause__ = self.take(cause)
+        for name, value in (("__cause__", cause), ("__context__", context)):
+            if value is not None and getattr(error, name) is None:
+                setattr(error, name, self.take(value))
+        error.__suppress_context__ = bool(suppresses)
+        if notes:
+            error.__notes__ = [str(each) for each in notes]
         return error
 
 
@@ -367,7 +373,7 @@ def heard(events: list[Any]) -> None:
     for event in events if type(events) is list else ():
         kind, *parts = event if type(event) is list and len(event) > 1 else (None,)
         if kind in ("stdout", "stderr"):
-            getattr(sys, kind).write(str(parts[0]))
+            getattr(sys, kind).write("".join(map(str, parts)))
         elif kind == "warning":
             category = getattr(builtins, str(parts[0]), UserWarning)
             is_warning = isinstance(category, type) and issubclass(category, Warning)

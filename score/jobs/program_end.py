@@ -48,8 +48,10 @@ class Stream(io.TextIOBase):
 
 
 def note(peer: Peer, event: list[Any]) -> None:
-    """Send an event to the tests with the next message."""
-    if len(peer.events) < MOST_EVENTS:
+    """Send an event to the tests with the next message; what is printed goes on with what was."""
+    if event[0] in ("stdout", "stderr") and peer.events and peer.events[-1][0] == event[0]:
+        peer.events[-1].append(event[1])
+    elif len(peer.events) < MOST_EVENTS:
         peer.events.append(event)
 
 
@@ -153,7 +155,8 @@ originals: dict[tuple[str, str], Any] = {}
 def hear_warnings(peer: Peer) -> None:
     """Send warnings and log records to the tests."""
     def warned(message: Any, category: type, *_more: Any, **_options: Any) -> None:
-        note(peer, ["warning", category.__name__, str(message)])
+        known = next(kind.__name__ for kind in category.__mro__ if vars(builtins).get(kind.__name__) is kind)
+        note(peer, ["warning", known, str(message)])
     warnings.simplefilter("always")
     warnings.showwarning = warned
     if logging := sys.modules.get("logging"):

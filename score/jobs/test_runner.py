@@ -1,13 +1,19 @@
 """Runs a test function or method as unittest and pytest do: with all that belongs before and after it."""
 
 import contextlib
+import functools
 import sys
 from collections.abc import Iterator
 from itertools import product
-from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType, MethodType, SimpleNamespace
+from types import CoroutineType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 from score.jobs.stand_ins import Untestable, is_stand_in
+
+# Kinds of functions, in the flags of their code.
+CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR = 0x20, 0x80, 0x200
+UNENDED = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+TESTS = (FunctionType, MethodType, functools.partial)        # what pytest would call
 
 
 def run_test(names: dict[str, Any], path: str) -> None:
@@ -18,10 +24,11 @@ def run_test(names: dict[str, Any], path: str) -> None:
     owner, _, method = path.partition(".")
     kind: Any = names[owner] if method else None
     test = getattr(kind, method) if kind else names[owner]
+    used = [test, *(each.make for each in fixtures_here())]
     try:
         run_all(names, path, kind, test)
     except Untestable as error:
-        raise AssertionError(str(error)) if is_stand_in(test) else error from None
+        raise AssertionError(str(error)) if any(map(is_programs, used)) else error from None
 
 
 def run_all(names: dict[str, Any], path: str, kind: Any, test: Any) -> None:
@@ -30,13 +37,14 @@ def run_all(names: dict[str, Any], path: str, kind: Any, test: Any) -> None:
         surround(stack, names, "setUpModule", "tearDownModule")
         surround(stack, names, "setup_module", "teardown_module", sys.modules["tests"])
         if is_test_case(kind):
+            stack.callback(clean_up, kind)
             surround(stack, kind, "setUpClass", "tearDownClass")
-            if code_of(test).co_flags & 0x2A0 and not hasattr(kind, "asyncSetUp"):
+            if code_of(test).co_flags & UNENDED and not hasattr(kind, "asyncSetUp"):
                 raise Untestable(f"{path} is never awaited: IsolatedAsyncioTestCase would do it")
             kind(path.partition(".")[2]).debug()
             return
         surround(stack, kind, "setup_class", "teardown_class", kind)
-        fixtures = {each.name: each for each in getattr(sys.modules.get("pytest"), "fixtures", {}).values()
+        fixtures = {each.name: each for each in fixtures_here()
                     if each.owner in ("", *(base.__name__ for base in getattr(kind, "__mro__", ())))}
         wanted = [name for name, each in fixtures.items() if each.is_automatic]
         wanted += parameters_of(test)
@@ -77,21 +85,29 @@ def run_row(names: dict[str, Any], kind: Any, test: Any, fixtures: dict[str, Any
             if name in row:
                 return row[name]
             if name not in made:
-                value = call(fixtures[name].make, name)
-                if type(value) is GeneratorType:
+                value, flags = call(fixtures[name].make, name), flags_of(fixtures[name].make)
+                if flags & CO_GENERATOR:
                     stack.callback(next, value, None)
-                made[name] = next(value) if type(value) is GeneratorType else finished(value)
+                    value = next(value)
+                made[name] = finished(value, flags) if flags & UNENDED > CO_GENERATOR else value
             return made[name]
 
         for name, each in fixtures.items():
             if each.is_automatic:
                 make(name)
-        finished(call(test))
+        finished(call(test), code_of(test).co_flags)
 
 
-def finished(value: Any) -> Any:
-    """What a function gave, awaited; nothing goes on with one that yields."""
-    if type(value) in (GeneratorType, AsyncGeneratorType):
+def clean_up(kind: Any) -> None:
+    """Call what `addClassCleanup` was given, and raise the first error."""
+    kind.doClassCleanups()
+    for _kind, error, _trace in kind.tearDown_exceptions:
+        raise error
+
+
+def finished(value: Any, flags: int) -> Any:
+    """What a function of this code gave, awaited; nothing goes on with one that yields."""
+    if flags & (CO_GENERATOR | CO_ASYNC_GENERATOR):
         raise Untestable("a test that yields is not run to its end")
     return sys.modules["asyncio"].run(value) if type(value) is CoroutineType else value
 
@@ -102,6 +118,23 @@ def surround(stack: contextlib.ExitStack, owner: Any, before: str, after: str, *
         function = owner.get(name) if isinstance(owner, dict) else getattr(owner, name, None)
         if function is not None:
             use(function, *given[:code_of(function).co_argcount - isinstance(function, MethodType)])
+
+
+def fixtures_here() -> list[Any]:
+    """The fixtures of the tests."""
+    return list(getattr(sys.modules.get("pytest"), "fixtures", {}).values())
+
+
+def is_programs(function: Any) -> bool:
+    """True of a function that the program made, or decorated before the tests did."""
+    while not is_stand_in(function) and hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return is_stand_in(function)
+
+
+def flags_of(function: Any) -> int:
+    """What kind of function it is itself, whatever it gives."""
+    return getattr(getattr(function, "__code__", None), "co_flags", 0)
 
 
 def code_of(function: Any) -> Any:
@@ -115,7 +148,7 @@ def parameters_of(function: Any) -> list[str]:
     """The parameters of a function that have no default."""
     code, inner = code_of(function), getattr(function, "__wrapped__", function)
     names, defaults = code.co_varnames, inner.__defaults__ or ()
-    return [*names[:code.co_argcount - len(defaults)],
+    return [*names[isinstance(function, MethodType):code.co_argcount - len(defaults)],
             *(name for name in names[code.co_argcount:code.co_argcount + code.co_kwonlyargcount]
               if name not in (inner.__kwdefaults__ or ()))]
 
@@ -129,9 +162,28 @@ def is_test_case(kind: Any) -> bool:
 def tests_in(names: dict[str, Any]) -> Iterator[str]:
     """The tests that unittest or pytest would find in the tests' globals, but for those to be skipped."""
     for name, found in names.items():
-        if type(found) is FunctionType and name.startswith("test"):
-            yield from () if hasattr(found, "__unittest_skip__") else (name,)
-        elif is_test_case(found) or (name.startswith("Test") and type(found) is type):
-            yield from (f"{name}.{each}" for each in dir(found) if each.startswith("test")
-                        and type(test := getattr(found, each)) in (FunctionType, MethodType)
-                        and not (hasattr(test, "__unittest_skip__") or hasattr(found, "__unittest_skip__")))
+        if is_left_out(found):
+            continue
+        if name.startswith("test") and type(found) in TESTS:
+            yield name
+        elif is_collected(name, found):
+            inside = {each: getattr(found, each) for each in dir(found)
+                      if each.startswith(("test", "Test", "runTest"))}
+            tests = [each for each, test in inside.items() if each.startswith("test") and type(test) in TESTS]
+            if is_test_case(found) and not tests and "runTest" in inside:
+                tests = ["runTest"]
+            yield from (f"{name}.{each}" for each in tests if not is_left_out(inside[each]))
+            yield from () if is_test_case(found) else (f"{name}.{each}" for each in tests_in(
+                {each: kind for each, kind in inside.items() if is_collected(each, kind)}))
+
+
+def is_left_out(test: Any) -> bool:
+    """True of a test that is skipped, or expected to fail."""
+    return hasattr(test, "__unittest_skip__") or hasattr(test, "__unittest_expecting_failure__")
+
+
+def is_collected(name: str, found: Any) -> bool:
+    """True of a class in which unittest or pytest would look for tests."""
+    return is_test_case(found) or (
+        name.startswith("Test") and isinstance(found, type) and not is_stand_in(found)
+        and not getattr(found, "__abstractmethods__", ()))

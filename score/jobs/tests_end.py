@@ -60,12 +60,13 @@ class Names(dict[str, Any]):
                 value._rh_makers = self.classes
         return value
 
-    def fetch(self, names: list[str]) -> None:
-        """Set names that would be asked for too late."""
+    def fetch(self, names: list[str]) -> bool:
+        """Set names that would be asked for too late; True if the program was asked for one."""
         for name in names:
             with contextlib.suppress(Exception):
                 self[name] = self[name]
-        self.peer.has_asked = not all(name in self for name in names)       # what it lacks is its fault
+        has_asked, self.peer.has_asked = self.peer.has_asked, False
+        return has_asked
 
 
 def parts_of_modules() -> dict[tuple[str, str], Any]:
@@ -262,7 +263,7 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
     """Run tests against the program behind the link; the report has `room` bytes."""
     order = json.loads(payload)
     end = TestsEnd(order)
-    peer, names, num_units = end.peer, end.names, len(order["sources"]) - 1
+    peer, names, num_units, is_given = end.peer, end.names, len(order["sources"]) - 1, False
     try:
         while (message := peer.link.receive())[:1] == ["?"]:        # the program reads stdin at its top level
             peer.answer(message)
@@ -278,15 +279,19 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
                         for source, name in zip(order["sources"], end.meant, strict=True)]
         names.update(order.get("names", {}))
         evaluation.patch(peer, names, [code, *units])
-        end.parts = parts_of_modules() if "unittest.mock" in sys.modules else None
+        may_patch = "unittest.mock" in sys.modules or not set(PATCHED).isdisjoint(order.get("sets", ()))
+        end.parts = parts_of_modules() if may_patch else None
         sys.modules["tests"] = types.ModuleType("tests")
-        names.fetch(order.get("in_classes", ()))
+        is_given = names.fetch(order.get("in_classes", ()))
+        if order["run"] and "unittest" in sys.modules:        # the tests are run here
+            sys.modules["unittest"].main = lambda *_words, **_options: None  # type: ignore[attr-defined]
         exec(code, names)
         if order["run"]:
             names["__run__"] = functools.partial(run_test, names)
             check_all_run(names, order["run"])
     except BaseException as error:
-        whose = "lost" if peer.is_lost else whose_fault(error, peer) if peer.has_asked else "tests"
+        is_theirs = not (peer.has_asked or is_given)
+        whose = "lost" if peer.is_lost else "tests" if is_theirs else whose_fault(error, peer)
         failed = [type(error).__name__, message_of(error), whose]
         return encode_units([failed] * num_units, room)
     verdicts = [run_unit(*each, end) for each in zip(units, order["in_place"], strict=True)]
@@ -329,8 +334,17 @@ def whose_fault(error: BaseException, peer: Peer) -> str:
     if hasattr(error, "raised_by_program"):
         return "program"
     wants_more = isinstance(error, Untestable) or (isinstance(error, ImportError) and not peer.has_asked) or (
-        isinstance(error, RuntimeError) and error.args == ("can't start new thread",))
+        error.args == ("can't start new thread",) and raised_in(error) == "threading")
     return "tests" if wants_more else "assertion"
+
+
+def raised_in(error: BaseException) -> str:
+    """The name of the module that raised an error."""
+    trace, name = error.__traceback__, ""
+    while trace is not None:
+        name = str(trace.tb_frame.f_globals.get("__name__"))
+        trace = trace.tb_next
+    return name
 
 
 def encode_units(units: list[Any], room: int) -> bytes:

@@ -121,6 +121,8 @@ def have_one_value(line: str, wanted: str) -> bool:
 def is_close(word: str, wanted: str, tolerance: float) -> bool:
     """True if both are numbers, and near each other."""
     try:
-        return math.isclose(float(word), float(wanted), rel_tol=tolerance, abs_tol=tolerance)
+        numbers = float(word), float(wanted)          # infinite where there are too many digits
+        return math.isclose(*numbers, rel_tol=tolerance, abs_tol=tolerance) and (
+            math.isfinite(numbers[0]) or Decimal(word) == Decimal(wanted))
     except ValueError:
         return False

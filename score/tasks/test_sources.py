@@ -32,21 +32,27 @@ SCOPES = (*FUNCTIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.G
 def calls_of_tests(source: str) -> list[str]:
     """Statements that run each test function and each method of a class, inherited ones too.
 
-    None where there is `check`, and none of a source that cannot be read, which running it then says.
+    None where there is a `check` that no test calls, and none of a source that cannot be read, which running
+    it then says.
     """
     try:
         tree = ast.parse(source)
     except NO_PYTHON:
         return []
     functions = [node for node in tree.body if isinstance(node, FUNCTIONS)]
-    if any(node.name == "check" for node in functions):
-        return []
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    tests = [*filter(is_test, functions), *classes.values()]
+    called = {each.id for test in tests for each in ast.walk(test) if isinstance(each, ast.Name)}
+    if "check" not in called and any(node.name == "check" for node in functions):
+        return []
     bases = {base.id for node in classes.values() for base in node.bases if isinstance(base, ast.Name)}
+
+    def is_run(node: ast.ClassDef) -> bool:
+        is_mixin = node.name in bases and not node.bases and not node.name.startswith("Test")
+        return not (is_skipped(node) or is_abstract(node) or is_mixin)
     return [f"__run__({path!r})" for path in (
         *dict.fromkeys(node.name for node in functions if is_test(node)),
-        *(f"{name}.{test}" for name, node in classes.items() if not is_skipped(node) and not (
-            name in bases and not node.bases and not name.startswith("Test"))
+        *(f"{name}.{test}" for name, node in classes.items() if is_run(node)
           for test in tests_of(node, classes)))]
 
 
@@ -64,8 +70,15 @@ def is_test(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def is_skipped(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
-    """True for `@unittest.skip('reason')` and the like."""
-    return any(ast.unparse(each).partition("(")[0].endswith("skip") for each in node.decorator_list)
+    """True for `@unittest.skip('reason')` and the like, and for what is expected to fail."""
+    return any(ast.unparse(each).partition("(")[0].endswith(("skip", "expectedFailure"))
+               for each in node.decorator_list)
+
+
+def is_abstract(node: ast.ClassDef) -> bool:
+    """True for a class that is there to derive tests from."""
+    return any("abstractmethod" in ast.unparse(each) for method in node.body if isinstance(method, FUNCTIONS)
+               for each in method.decorator_list)
 
 
 class WithoutLiterals(ast.NodeTransformer):
@@ -133,19 +146,21 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
     """What the process of the tests has to know of their text.
 
     `classes` are names of the program from which they make objects, `in_classes` names that bodies of classes
-    read and the tests do not set, `lacks` what they want of pytest in vain, `meant` the lines of each source
-    that raise on purpose, and `in_place` says of each unit whether it looks at an argument that the program
-    may have altered. Any other unit never sees such a change: `assert f(a) == sorted(a)` is then no easier
-    for a program that empties `a`.
+    read and the tests do not set, `lacks` what they want of pytest in vain, `sets` what they set attributes
+    of, `meant` the lines of each source that raise on purpose, and `in_place` says of each unit whether it
+    looks at an argument that the program may have altered. Any other unit never sees such a change: `assert
+    f(a) == sorted(a)` is then no easier for a program that empties `a`.
     """
     try:
         trees = [parsed(source) for source in (setup, *units)]
     except NO_PYTHON:
-        return {"classes": [], "in_classes": [], "lacks": [], "meant": [[]] * (1 + len(units)),
+        return {"classes": [], "in_classes": [], "lacks": [], "sets": [], "meant": [[]] * (1 + len(units)),
                 "in_place": [True] * len(units)}
     whole = ast.Module([node for tree in trees for node in tree.body], [])
     meant, classes = list(map(raised_on_purpose, trees)), classes_in(whole)
     in_classes = read_in_classes(whole)
+    sets = {ast.unparse(node.value) for node in ast.walk(whole)
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
     tests = {each: node.name for node in ast.walk(whole) if isinstance(node, FUNCTIONS)
              and node.name.startswith("test") for each in ast.walk(node)}
     separate_scopes(whole)
@@ -154,7 +169,8 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
     where = {tests.get(node, "") for node in in_place_in(whole)}
     lacks = {ast.unparse(node) for node in ast.walk(whole) if isinstance(node, ast.Attribute)
              and isinstance(node.value, ast.Name) and node.value.id == "pytest" and node.attr not in PYTEST}
-    return {"classes": classes, "in_classes": in_classes, "lacks": sorted(lacks), "meant": meant,
+    return {"classes": classes, "in_classes": in_classes, "lacks": sorted(lacks), "sets": sorted(sets),
+            "meant": meant,
             "in_place": [any(name in unit for name in where) for unit in units]}
 
 

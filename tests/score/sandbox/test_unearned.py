@@ -1,5 +1,7 @@
 """Programs that try to pass tests unearned, against tests of many forms: none passes a single one."""
 
+import pickle
+
 import pytest
 
 from score.isolation.lockdown import Layer
@@ -706,6 +708,20 @@ AWAITED = "    async def test_f(self{}):\n        assert f(1, 2) == 3\n"
     FIXTURE.format("", "(request):") + "return request.param\n"
     "@pytest.mark.parametrize('start, want', [(1, 3)], indirect=['start'])\n"
     "def test_f(start, want): assert f(start, 2) == want\n",
+    "def check(a, want):\n    assert f(a, 2) == want\ndef test_f(): check(1, 3)\n",
+    "import abc\nclass TestAll(abc.ABC):\n    @abc.abstractmethod\n    def made(self): ...\n"
+    "    def test_f(self):\n        assert self.made()(1, 2) == 3\n"
+    "class TestF(TestAll):\n    def made(self): return f\n",
+    CLASS + "    want = 3\n    @unittest.expectedFailure\n    def test_g(self): self.fail()\n"
+    "    def test_f(self): " + SUM,
+    "class TestF:\n    @classmethod\n    def test_f(cls):\n        assert f(1, 2) == 3\n",
+    CLASS + "    want = 3\n    def test_f(self): " + SUM + "unittest.main()\n",
+    "import pytest\ndef test_f():\n    assert 'x' != pytest.approx(3) == f(1, 2)\n",
+    FIXTURE.format("", "():") + "return (n for n in [1])\ndef test_f(start): assert f(*start, 2) == 3\n",
+    CLASS + "    @classmethod\n    def setUpClass(cls): cls.addClassCleanup(cls.check)\n    @classmethod\n"
+    "    def check(cls):\n        assert f(1, 2) == 3\n    def test_f(self): pass\n",
+    "import pytest\n@pytest.mark.parametrize(['n'], [(2,)])\n@pytest.mark.parametrize('a,', [1])\n"
+    "def test_f(a, n): assert f(a, n) == 3\n",
     "from unittest.mock import patch\n@patch('builtins.print')\ndef test_f(shown):\n"
     "    print(f(1, 2))\n    shown.assert_called_once_with(3)\n"])
 def test_what_belongs_to_a_test_is_run_with_it(executor, tests):
@@ -722,6 +738,15 @@ def test_what_belongs_to_a_test_is_run_with_it(executor, tests):
      "def test_g(): pass\n", "test_f is defined where"),
     (CLASS + "    def test_g(self): pass\nsetattr(T, 'test_f', lambda self: self.assertEqual(f(1, 2), 3))\n",
      "T.test_f is defined where"),
+    ("class TestF:\n    def test_g(self): pass\n    class TestInner:\n        def test_f(self):\n"
+     "            assert f(1, 2) == 3\n", "TestF.TestInner.test_f is defined where"),
+    (CLASS + "    def runTest(self): self.assertEqual(f(1, 2), 3)\ndef test_g(): pass\n", "T.runTest is"),
+    ("import functools\ndef check_it(want): assert f(1, 2) == want\n"
+     "test_f = functools.partial(check_it, 3)\ndef test_g(): pass\n", "test_f is defined where"),
+    ("class It:\n    def run(self): assert f(1, 2) == 3\ntest_f = It().run\ndef test_g(): pass\n",
+     "test_f is defined where"),
+    ("class Kind(type): pass\nclass TestF(metaclass=Kind): pass\ndef test_g(): pass\n"
+     "TestF.test_f = lambda self: f(1, 2) == 3 or 1 / 0\n", "TestF.test_f is defined where"),
     ("import pytest\ndef test_f():\n    with pytest.deprecated_call(): f(1, 2)\n", "pytest.deprecated_call"),
     ("def test_f(capsys):\n    assert f(1, 2) == 3\n", "no fixture capsys"),
     ("import pytest\ndef test_f():\n    with pytest.warns(UserWarning): f(1, 2)\n", "pytest.warns"),
@@ -754,11 +779,108 @@ def f(*a): return Lies()
 
 @pytest.mark.parametrize("tests", [
     "@f\ndef test_f():\n    assert f(1, 2) == 3\n", CLASS + "    @f\n    def test_f(self): self.fail()\n",
-    "class TestF:\n    @f\n    def test_f(self): assert f(1, 2) == 3\n"])
+    "class TestF:\n    @f\n    def test_f(self): assert f(1, 2) == 3\n",
+    "from unittest.mock import patch\n" + CLASS + "    @patch('builtins.print')\n    @f\n"
+    "    def test_f(self, shown): self.fail()\n",
+    "import pytest\n@pytest.fixture\n@f\ndef start(): return 3\ndef test_f(start): assert start == 3\n"])
 def test_a_decorated_test_does_not_make_itself_untestable(executor, tests):
     for code in (LIES, LIES.replace("    __wrapped__ = None\n", ""), LIES.replace("    rows = [[]]\n", "")):
         row = judged(executor, tests, {"lies": code})["lies"]
         assert not row.measures.correct and not row.outcome.infrastructure
+
+
+@pytest.mark.parametrize("body", [
+    "with pytest.raises(ValueError) as error: f(1)\n    error.match('right')",
+    "with pytest.raises(ValueError, check=lambda error: error.args == ('right',)): f(1)"])
+def test_what_a_test_asks_of_an_error_must_hold(executor, body):
+    tests = f"import pytest\ndef test_f():\n    {body}\n"
+    rows = judged(executor, tests, {
+        "right": "def f(x): raise ValueError('right')\n", "wrong": "def f(x): raise ValueError('no')\n",
+        "once": "def f(x):\n    if x == 1: raise ValueError('no')\n"})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+def test_fail_fails_with_any_options(executor):
+    tests = ("import pytest\ndef test_f():\n    try:\n        f(1)\n"
+             "        pytest.fail('none', pytrace=False)\n"
+             "    except (TypeError, ValueError): pass\n")
+    assert not judged(executor, tests, {"it": "def f(x): return x\n"})["it"].measures.correct
+
+
+def test_a_fixture_is_what_its_function_gives(executor):
+    returns = "import pytest\n@pytest.fixture\ndef it():\n    {}\ndef test_f(it): assert it == 3\n"
+    for body in ("return f(n for n in [3, 1])", "async def given(): return 3\n    return f(given())"):
+        row = judged(executor, returns.format(body), {"it": "def f(x): return x\n"})["it"]
+        assert not row.measures.correct and not row.outcome.infrastructure
+
+
+@pytest.mark.parametrize("line", ["kind = THING(1)", "size = len(THING)", "twice = THING * 2",
+                                  "@THING\n    def get(self): pass", "part = THING.part"])
+@pytest.mark.parametrize("thing", ["None", "Odd()", "os"])
+def test_a_name_that_a_class_of_tests_reads_makes_nobody_untestable(executor, line, thing):
+    code = f"import os\nclass Odd: pass\nTHING = {thing}\ndef f(a): return 0\n"
+    row = judged(executor, f"class TestF:\n    {line}\n    def test_f(self): assert f(1) == 3\n",
+                 {"it": code})["it"]
+    assert not row.measures.correct and not row.outcome.infrastructure
+
+
+def test_context_and_notes_of_an_error_are_seen(executor):
+    tests = ["try:\n    f()\nexcept ValueError as e:\n    assert e.__notes__ == ['note']\n"
+             "    assert e.__suppress_context__ and e.__context__.args == ('key',)\nelse:\n    assert False"]
+    code = ("def f():\n    try:\n        {}['key']\n    except KeyError:\n        error = ValueError()\n"
+            "        error.add_note('note')\n        raise error from None\n")
+    rows = judged(executor, tests, {"right": code, "context": code.replace("['key']", "['k']"),
+                                    "shown": code.replace(" from None", "")})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+def test_a_module_is_patched_by_plain_assignment_too(executor):
+    tests = ("import time\ndef test_f():\n    slept, sleep = [], time.sleep\n    time.sleep = slept.append\n"
+             "    try:\n        f(3)\n    finally:\n        time.sleep = sleep\n    assert slept == [3]\n")
+    rows = judged(executor, tests, {"right": "import time\ndef f(x): time.sleep(x)\n", "no": "f = int\n"})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+def test_words_of_a_program_do_not_pass_for_those_of_threads(executor):
+    tests = ["try:\n    f(1)\nexcept Exception as error:\n    raise RuntimeError(*error.args)"]
+    code = "def f(x): raise RuntimeError(\"can't start new thread\")\n"
+    assert not judged(executor, tests, {"it": code})["it"].outcome.infrastructure
+
+
+def test_a_return_of_a_generator_makes_no_test_untestable(executor):
+    tests = "def test_f():\n    assert f([1]) == [1]\n    return f(n for n in [1])\n"
+    assert judged(executor, tests, {"it": "def f(x): return x\n"})["it"].measures.correct
+
+
+def test_all_that_a_program_prints_is_heard(executor):
+    tests = ["import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as out:\n    f(12000)\n"
+             "assert out.getvalue() == 'x\\n' * 12000"]
+    rows = judged(executor, tests, {name: f"def f(n):\n    for _ in range({times}): print('x')\n"
+                                    for name, times in (("right", "n"), ("more", "2 * n"), ("less", "5000"))})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+def test_a_warning_is_of_the_kind_that_it_derives_from(executor):
+    tests = CLASS + "    def test_f(self):\n        with self.assertWarns(DeprecationWarning): f(1)\n"
+    rows = judged(executor, tests, {
+        base: f"import warnings\nclass Own({base}): pass\ndef f(x): warnings.warn('x', Own)\n"
+        for base in ("DeprecationWarning", "UserWarning")})
+    assert [base for base, row in rows.items() if row.measures.correct] == ["DeprecationWarning"]
+
+
+def test_what_a_test_pickled_is_not_told(executor):
+    code = ("import pickle\ntold = []\nload = pickle.loads\ndef loads(data):\n    told.append(load(data))\n"
+            "    return told[-1]\npickle.loads = loads\ndef f(x): return told and told[-1]\n")
+    for given in (repr(pickle.dumps(77)), "pickle.dumps(77)"):
+        tests = [f"import pickle\nwant = pickle.loads({given})\nassert f(1) == want"]
+        rows = judged(executor, tests, {"spy": code, "right": "def f(x): return 77\n"})
+        assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+def test_text_of_a_program_runs_elsewhere_for_numpy_too(executor):
+    tests = ["import numpy as np\nnames = {}\nnp.testing.runstring(f(1), names)\nassert names['there']"]
+    code = "def f(x): return \"import sys; there = 'program' in sys.modules\"\n"
+    assert judged(executor, tests, {"it": code})["it"].measures.correct
 
 
 def test_a_callback_that_cannot_run_is_not_passed_over(executor):

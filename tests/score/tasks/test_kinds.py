@@ -346,6 +346,13 @@ def test_blanks_between_words_of_an_output_are_harmless_and_other_words_are_not(
     assert not is_expected(written.replace(words[0], "+", 1), " ".join(words), task)
 
 
+@pytest.mark.parametrize(("written", "right"), [
+    ("inf", False), ("1" + "0" * 400, False), ("7" * 400, True), ("nan", False)])
+def test_no_number_is_near_one_that_no_float_holds(written, right):
+    task = KINDS["stdio"].load({"cases": [{"input": "", "output": "7" * 400}], "tolerance": 1e-6})
+    assert is_expected(written, task.cases[0][1], task) == right
+
+
 @pytest.mark.parametrize(("written", "wanted", "right"), [
     ("a \n1.50 2\n", "a\n1.5 2.0", True), ("1 2", "1\n2", False), ("YES", "yes", False), ("", "", True),
     ("a 1.0", "a 1", False), ("50000000000000001", "50000000000000000", False), ("1e1", "10", True),
