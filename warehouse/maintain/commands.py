@@ -94,7 +94,11 @@ def check(run: Path, iteration: int | None, quick: bool, fixes: bool, as_json: b
 @click.option("--why", default="", metavar="TEXT", help="Reason to show in `warehouse log` and the summary.")
 @shows_errors
 def rollback(run: Path, to: int, why: str) -> None:
-    """Continue from an earlier policy; nothing is deleted."""
+    """Continue from an earlier policy; nothing is deleted.
+
+    Its weights become the next policy, and iterations go on counting. To train an iteration again, branch
+    from it (`warehouse branch`).
+    """
     from warehouse.maintain.rollback import roll_back
     for line in roll_back(open_run(run), to, why):
         click.echo(by_address(line))
