@@ -75,6 +75,6 @@ def histogram(bars: Sequence[Bar], link: Callable[[str], str]) -> str:
 def error_bars(ask: Asking) -> list[dict[str, Any]]:
     """The frequency of each kind of failure among the chosen completions, with one message."""
     return ask.rows("""\
-SELECT coalesce(error_class, 'none') AS kind, error_class, error_name, count(*) AS num,
+SELECT coalesce(error_class, 'ran to its end') AS kind, error_class, error_name, count(*) AS num,
        count(*) / sum(count(*)) OVER () AS share, min(error_message) AS example
 FROM chosen GROUP BY ALL ORDER BY num DESC, kind, error_name LIMIT 30""")
