@@ -55,7 +55,7 @@ def load_policy(warehouse: Warehouse, parent: dict[str, Any], settings: TrainOpt
 def sharing(policy: Policy, groups: Sequence[Group]) -> str:
     """How prompts are shared if not in the fastest way, why, and what that costs."""
     if policy.attention == CACHED_PROMPT:
-        return (f"prompts are shared through a cache that each row copies, because: {policy.why_not_shared}")
+        return f"prompts are shared through a cache that each row copies, because: {policy.why_not_shared}"
     completions = sum(len(rollout.completion_ids) for group in groups for rollout in group.rollouts)
     once = completions + sum(len(group.prompt_ids) for group in groups)
     whole = completions + sum(len(group.prompt_ids) * len(group.rollouts) for group in groups)

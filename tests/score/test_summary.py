@@ -1,6 +1,7 @@
 """What `score` prints at the end: the numbers that the warehouse has of the same rows."""
 
 from pathlib import Path
+from typing import Any
 
 from score.display import summary_lines
 from tests.building.runs import (
@@ -14,8 +15,24 @@ from tests.building.runs import (
     write_rows,
 )
 from warehouse.sql.database import connect, rows_of
+from warehouse.store.run_folder import Warehouse
 
 SCORER = "exact-0123456789"
+
+
+Row = dict[str, Any]
+
+
+def scored_run(folder: Path, prompt: Row, completions: list[Row], samples: list[Row]) -> Warehouse:
+    """A run with one rollout of one prompt, and its scores."""
+    with without_waiting():
+        run = new_run(folder)
+        for name, part in (("prompts", [prompt]), ("completions", completions)):
+            write_rows(run, name, [part])
+        write_rows(run, "samples", [samples], scorer=SCORER)
+        finish(run, "rollout", iteration=0, purpose="train")
+        finish(run, "score", iteration=0, purpose="train", scorer=SCORER)
+    return run
 
 
 def test_the_share_of_right_ones_is_of_those_that_have_a_reward(tmp_path: Path) -> None:
@@ -27,13 +44,7 @@ def test_the_share_of_right_ones_is_of_those_that_have_a_reward(tmp_path: Path) 
                                                         (0.0, False)], strict=True)]
     line = summary_lines(table("samples", samples), "iteration 0 train", {}, 0)[1]
     assert line == "  reward 0.250  correct 0.250  valid outputs 1.000  valid code 1.000  truncated 0.000"
-    with without_waiting():
-        run = new_run(tmp_path / "run")
-        for name, part in (("prompts", [prompt]), ("completions", rows)):
-            write_rows(run, name, [part])
-        write_rows(run, "samples", [samples], scorer=SCORER)
-        finish(run, "rollout", iteration=0, purpose="train")
-        finish(run, "score", iteration=0, purpose="train", scorer=SCORER)
+    run = scored_run(tmp_path / "run", prompt, rows, samples)
     assert rows_of(connect(run), "SELECT part, mean FROM part_means") == [{"part": "exact", "mean": 0.25}]
     assert rows_of(connect(run), "SELECT reward_mean, correct_share, pass_at_1 FROM iteration_stats") == [
         {"reward_mean": 0.25, "correct_share": 0.25, "pass_at_1": 0.25}]
@@ -50,12 +61,6 @@ def test_the_parts_of_a_reward_add_up_to_it(tmp_path: Path) -> None:
     assert lines[2] == '  reward = passed 0.500 + a "short" one 0.375'
     assert not any("reward =" in line for line in
                    summary_lines(table("samples", samples[1:]), "iteration 0 train", {}, 0))
-    with without_waiting():
-        run = new_run(tmp_path / "run")
-        for name, part in (("prompts", [prompt]), ("completions", rows)):
-            write_rows(run, name, [part])
-        write_rows(run, "samples", [samples], scorer=SCORER)
-        finish(run, "rollout", iteration=0, purpose="train")
-        finish(run, "score", iteration=0, purpose="train", scorer=SCORER)
+    run = scored_run(tmp_path / "run", prompt, rows, samples)
     assert rows_of(connect(run), "SELECT part, mean FROM part_means ORDER BY mean") == [
         {"part": 'a "short" one', "mean": 0.375}, {"part": "passed", "mean": 0.5}]

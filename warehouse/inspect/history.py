@@ -5,7 +5,7 @@ from typing import Any
 
 from warehouse.ledger import entries
 from warehouse.ledger.state import Life, RunState
-from warehouse.store.errors import counted, shorten
+from warehouse.store.errors import counted, option_name, shorten
 
 
 def history(state: RunState) -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ def _differences(before: Life | None, now: Life) -> list[dict[str, Any]]:
     if before is None:
         return []
     names = sorted(before.settings.keys() | now.settings.keys())
-    return [{"name": name.replace("per_shard", "per_batch"), "before": before.settings.get(name),
+    return [{"name": option_name(name), "before": before.settings.get(name),
              "now": now.settings.get(name)} for name in names
             if not name.endswith(("_sha256", "policy_version"))
             and before.settings.get(name) != now.settings.get(name)

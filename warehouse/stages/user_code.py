@@ -25,6 +25,8 @@ class UserFunction(NamedTuple):
         """The function's result, awaited if it is async; StageError with the line of an exception."""
         try:
             inspect.signature(self.function).bind(*arguments, **named)
+        except ValueError:                            # functions written in C have none
+            pass
         except TypeError as error:
             gets = ", ".join(named) or counted(len(arguments), "argument")
             raise StageError(f"{where} cannot be called: {error}. It gets {gets}"

@@ -44,9 +44,13 @@ class SettingChanged(StageError):
 
     def __init__(self, title: str, name: str, before: Any, now: Any, way_out: str) -> None:
         self.title, self.name, self.before, self.now = title, name, before, now
-        typed = name.replace("per_shard", "per_batch")      # stored under the option's name of 0.2
-        super().__init__(f"{title} was started with {typed} = {shorten(before, 80)}, now it is "
+        super().__init__(f"{title} was started with {option_name(name)} = {shorten(before, 80)}, now it is "
                          f"{shorten(now, 80)}. {way_out}")
+
+
+def option_name(setting: str) -> str:
+    """The present name of a setting that is stored under its option's name of 0.2 (as SQL's `stages` has it)."""
+    return setting.replace("per_shard", "per_batch")
 
 
 def check_file(path: Path, forms: Collection[str] = (), way_out: str = "", named_by: str = "") -> None:

@@ -73,6 +73,8 @@ def lenient(completions, correct, correct_share, valid_outputs, **columns):
 def parts(completions, correct, **columns):
     return [{"right": 1, "length": -0.25 * len(text)} if ok else {} for text, ok in zip(completions, correct)]
 
+largest = max           # it has no signature that Python could read
+
 def odd_part(completions, **columns):
     return [{"right": 1, "length": float("inf")}] * len(completions)
 
@@ -138,6 +140,7 @@ def test_the_parts_of_a_users_reward_are_added_up_and_kept(warehouse, user_file)
     ("odd_part", "{'right': 1, 'length': inf} for completion 0"),
     ("raises", "raised ZeroDivisionError: division by zero (line 14)"),
     ("leaves", "raised SystemExit: 0 (line 26)"), ("tells_much", "raised ValueError: a page (line 29)"),
+    ("largest", "raised TypeError: "),
     ("of_a_column", "cannot be called: missing a required argument: 'solution'. It gets prompts, "),
     ("of_few", "unexpected keyword argument 'prompts'. It gets prompts, completions, completion_ids, train"),
     ("short", "returned 1 rewards for 4 completions"), ("nan", "returned nan for completion 0 of the part"),
