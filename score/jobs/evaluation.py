@@ -3,6 +3,7 @@
 import builtins
 import contextlib
 import sys
+from collections.abc import Callable
 from types import CodeType, SimpleNamespace
 from typing import Any
 
@@ -74,38 +75,52 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
             text = sys.modules["ast"].unparse(text)
         return text if isinstance(code, CodeType) and not is_own(text) else code
 
-    def dataclass(kind: Any = None, /, **options: Any) -> Any:
-        def made(kind: Any) -> Any:
-            return (as_dataclass if isinstance(kind, ProgramClass) else plain_dataclass)(kind, **options)
-        return made if kind is None else made(kind)
-
     evaluating: dict[str, Any] = {"eval": evaluate, "exec": execute, "compile": compiled}
     names.update(evaluating)
     for module in FOR_OTHERS:
         if module in sys.modules:
             vars(sys.modules[module]).update(evaluating)
     vars(builtins).update((name, unless_library(name)) for name in evaluating)
-    if dataclasses := sys.modules.get("dataclasses"):
-        plain_dataclass = dataclasses.dataclass
-        dataclasses.dataclass = dataclass        # type: ignore[attr-defined]
-    if pickle := sys.modules.get("pickle"):
-        plain_dumps, plain_loads = pickle.dumps, pickle.loads
-        written: list[Any] = []              # by the tests, of plain data
+    patch_dataclass()
+    patch_pickle(peer, is_own)
 
-        def dumps(value: Any, *more: Any, **options: Any) -> Any:
-            if is_stand_in(value):
-                return peer.ask("dumps", value)
-            written.append(plain_dumps(value, *more, **options))
-            return written[-1]
 
-        def loads(data: Any, **options: Any) -> Any:
-            is_the_tests = is_own(data) or any(data is each for each in written)
-            return plain_loads(data, **options) if is_the_tests else peer.ask("loads", bytes(data))
-        pickle.dumps = dumps                     # type: ignore[attr-defined]
-        pickle.loads = loads                     # type: ignore[attr-defined]
-        pickle.load = lambda file, **_options: pickle.loads(file.read())  # type: ignore[attr-defined]
-        pickle.Unpickler = lambda file, **_options: SimpleNamespace(  # type: ignore[attr-defined]
-            load=lambda: pickle.load(file))
+def patch_dataclass() -> None:
+    """Have `dataclass` take classes of the program, too."""
+    dataclasses = sys.modules.get("dataclasses")
+    if dataclasses is None:
+        return
+    plain_dataclass = dataclasses.dataclass
+
+    def dataclass(kind: Any = None, /, **options: Any) -> Any:
+        def made(kind: Any) -> Any:
+            return (as_dataclass if isinstance(kind, ProgramClass) else plain_dataclass)(kind, **options)
+        return made if kind is None else made(kind)
+    dataclasses.dataclass = dataclass        # type: ignore[attr-defined]
+
+
+def patch_pickle(peer: Peer, is_own: Callable[[Any], bool]) -> None:
+    """Have `pickle` read in the program's process what the tests neither wrote nor spell out."""
+    pickle = sys.modules.get("pickle")
+    if pickle is None:
+        return
+    plain_dumps, plain_loads = pickle.dumps, pickle.loads
+    written: list[Any] = []              # by the tests, of plain data
+
+    def dumps(value: Any, *more: Any, **options: Any) -> Any:
+        if is_stand_in(value):
+            return peer.ask("dumps", value)
+        written.append(plain_dumps(value, *more, **options))
+        return written[-1]
+
+    def loads(data: Any, **options: Any) -> Any:
+        is_the_tests = is_own(data) or any(data is each for each in written)
+        return plain_loads(data, **options) if is_the_tests else peer.ask("loads", bytes(data))
+    pickle.dumps = dumps                     # type: ignore[attr-defined]
+    pickle.loads = loads                     # type: ignore[attr-defined]
+    pickle.load = lambda file, **_options: pickle.loads(file.read())  # type: ignore[attr-defined]
+    pickle.Unpickler = lambda file, **_options: SimpleNamespace(  # type: ignore[attr-defined]
+        load=lambda: pickle.load(file))
 
 
 def is_library(scope: dict[str, Any]) -> bool:

@@ -49,7 +49,7 @@ class SettingChanged(StageError):
 
 
 def option_name(setting: str) -> str:
-    """The present name of a setting that is stored under its option's name of 0.2 (as SQL's `stages` has it)."""
+    """The present name of a setting that is stored under its option's name of 0.2, as SQL has it."""
     return setting.replace("per_shard", "per_batch")
 
 
