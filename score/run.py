@@ -178,7 +178,7 @@ def finish_rollout(session: Session, stage: Stage, numbers: list[int], clock: Cl
     stage.complete({"completions": samples.num_rows, "unscored": samples.column("reward").null_count,
                     "tier": session.tier.name, "tier_facts": session.tier.facts, "lanes": len(pool.lanes),
                     "lane_restarts": pool.num_restarts, **facts,
-                    **({"reward_source": user.source.decode(errors="replace")} if user else {}),
+                    **({"reward_source": user.text} if user else {}),
                     "seconds": {name: round(value, 3) for name, value in clock.seconds.items()}}, numbers)
     for line in summary_lines(samples, where, clock.seconds, facts["programs_run"]):
         session.say(line)

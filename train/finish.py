@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from train.inputs.inputs import Inputs, complete_stage, finish_committed, stage_settings
+from train.inputs.inputs import Inputs, complete_stage, finish_committed, own_functions, stage_settings
 from train.inputs.settings import correction_of
 from train.inputs.signal import WAITING
 from train.model.saving import Whole, save_policy
@@ -45,7 +45,8 @@ def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[d
              "num_processes": learner.processes.count, "groups": group_counts(batch),
              "waiting": any(row.drop_reason == WAITING for group in batch for row in group.rows),
              "correction": dict(zip(("name", "low", "high"), correction_of(settings), strict=True)),
-             "mismatch": mismatch_table(batch, settings)}
+             "mismatch": mismatch_table(batch, settings),
+             **{f"{name}_source": user.text for name, user in own_functions(settings).items()}}
     with ThreadPoolExecutor(1) as beside:
         saved = beside.submit(save_files, warehouse, learner, iteration, whole, probe)
         for table, rows in (("train_samples", [_sample(group, row, inputs) for group in batch

@@ -149,6 +149,7 @@ def test_a_loss_of_ones_own_is_the_one_that_it_computes(run, tmp_path):
     for name in ("loss", "grad_norm"):
         assert [row[name] for row in steps] == pytest.approx([row[name] for row in same], rel=1e-4, abs=1e-7)
     assert run.stage("train", iteration=1).settings()["loss_sha256"]
+    assert run.stage("train", iteration=1).facts()["loss_source"] == LOSSES
 
 
 @pytest.mark.parametrize(("name", "said"), [

@@ -10,7 +10,7 @@ from train.inputs.own_advantages import OPTION
 from train.objective.loss_table import find_loss
 from warehouse.ledger.state import LATEST
 from warehouse.stages.base_model import check_base
-from warehouse.stages.user_code import load_function
+from warehouse.stages.user_code import UserFunction, load_function
 from warehouse.store.commit import ensure_local, file_names, remove_folder
 from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import StageError, shell_quote
@@ -98,15 +98,18 @@ def begin(inputs: Inputs, settings: TrainOptions) -> None:
 def stage_settings(inputs: Inputs, settings: TrainOptions) -> dict[str, Any]:
     """The settings recorded with the stage: its options, the scorer, and the weights it starts from."""
     names = json.dumps([[group.iteration, group.group_id] for group in inputs.groups])
-    own = {}
-    if settings.advantages:
-        own["advantages_sha256"] = load_function(settings.advantages, OPTION).content_hash
-    if user := find_loss(settings.loss).own:
-        own["loss_sha256"] = user.content_hash
+    own = {f"{name}_sha256": user.content_hash for name, user in own_functions(settings).items()}
     if settings.purpose != "train":
         own["purpose"] = settings.purpose
     return {**settings.results(), **own, "scorer": inputs.scorer, "parent_sha256": inputs.parent["sha256"],
             "groups_sha256": hashlib.sha256(names.encode()).hexdigest()}
+
+
+def own_functions(settings: TrainOptions) -> dict[str, UserFunction]:
+    """The user's functions by what they replace: `advantages`, `loss`."""
+    own = {"advantages": settings.advantages and load_function(settings.advantages, OPTION),
+           "loss": find_loss(settings.loss).own}
+    return {name: user for name, user in own.items() if user}
 
 
 def mismatch_floor(warehouse: Warehouse, iteration: int) -> float | None:

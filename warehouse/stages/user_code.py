@@ -19,7 +19,7 @@ class UserFunction(NamedTuple):
     path: Path
     function: Callable[..., Any]
     content_hash: str
-    source: bytes
+    text: str
 
     def call(self, where: str, after: str, /, *arguments: Any, **named: Any) -> Any:
         """The function's result, awaited if it is async; StageError with the line of an exception."""
@@ -58,7 +58,8 @@ def load_function(text: str, option: str) -> UserFunction:
     if not callable(function):
         raise StageError(f"{path} defines no function '{name}'.")
     source = path.read_bytes()
-    return UserFunction(name, path, function, hashlib.sha256(source).hexdigest()[:16], source)
+    return UserFunction(name, path, function, hashlib.sha256(source).hexdigest()[:16],
+                        source.decode(errors="replace"))
 
 
 def line_in(error: BaseException, path: Path) -> str:
