@@ -20,7 +20,7 @@ from warehouse.inspect.show import grid_pairs
 from warehouse.sql.catalog import quoted
 from warehouse.store.errors import StageError, shell_quote
 
-MEASURES = (("pass_at_1", "pass@1"), ("pass_at_max_k", "pass@k"), ("reward_mean", "mean reward"),
+MEASURES = (("pass_at_1", "pass@1"), ("pass_at_max_k", "pass@{max_k}"), ("reward_mean", "mean reward"),
             ("truncated_share", "truncated"), ("valid_code_share", "with code"),
             ("failed_share", "programs failed"), ("loop_share", "loops"), ("tokens_mean", "tokens"),
             ("nll_sampled", "sampled NLL"), ("distinct_outputs_share", "different outputs"),
@@ -90,7 +90,7 @@ def iteration_page(view: View, ask: Asking, query: Query) -> Page:
     return Page("iteration.html", f"Iteration {number}" + ("" if purpose == "train" else f", {purpose}"), {
         "number": number, "purpose": purpose, "where": where, "order": order, "stats": stats[0],
         "around": around, "purposes": [row["purpose"] for row in purposes],
-        "measures": [*[(name, stats[0][key], before[key] if before else None) for key, name in MEASURES],
+        "measures": [*[(name.format(**stats[0]), stats[0][key], before[key] if before else None) for key, name in MEASURES],
                      *[(row["name"], row["now"], row["former"]) for row in
                        ask.rows(PARTS_SQL, [number, purpose, before["iteration"] if before else None])]],
         "before": before["iteration"] if before else None,
