@@ -90,7 +90,8 @@ def iteration_page(view: View, ask: Asking, query: Query) -> Page:
     return Page("iteration.html", f"Iteration {number}" + ("" if purpose == "train" else f", {purpose}"), {
         "number": number, "purpose": purpose, "where": where, "order": order, "stats": stats[0],
         "around": around, "purposes": [row["purpose"] for row in purposes],
-        "measures": [*[(name.format(**stats[0]), stats[0][key], before[key] if before else None) for key, name in MEASURES],
+        "measures": [*[(name.format(**stats[0]), stats[0][key], before[key] if before else None)
+                       for key, name in MEASURES],
                      *[(row["name"], row["now"], row["former"]) for row in
                        ask.rows(PARTS_SQL, [number, purpose, before["iteration"] if before else None])]],
         "before": before["iteration"] if before else None,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import signal
+import stat
 import sys
 import tempfile
 import threading
@@ -13,8 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from decimal import Decimal
-from functools import cache
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,7 +36,6 @@ READ_OFTEN = ("task_results", "iteration_stats", "adjusted", "signals")     # vi
 REFUSED = re.compile(r'(?s)file \\*"(?P<path>.+?)\\*": (?P<why>{})'.format("|".join(
     os.strerror(number) for number in (errno.EFBIG, errno.ENOSPC, errno.EROFS, errno.EDQUOT))))
 Answer = TypeVar("Answer")
-_numbers = count()          # of connections that this process made
 
 
 def refresh_sql(warehouse: Warehouse) -> Path:
@@ -176,39 +175,39 @@ def within(connection: Connection, seconds: float) -> Iterator[None]:
 def empty_connection() -> Connection:
     """A connection with every table, view and macro and no rows."""
     connection = new_connection()
-    if next(_numbers):
-        define(connection, "memory")
-    else:
-        connection.execute(definitions())
+    define(connection, "memory")
     return connection
 
 
 def define(connection: Connection, database: str) -> None:
-    """Give a database of a connection every table, view and macro."""
-    import duckdb
-    try:
-        defined = _defined()
-    except (OSError, duckdb.IOException):      # there is no room for a temporary file
-        connection.execute(f"USE {database}; {definitions()}; RESET search_path")
-        return
-    connection.execute(f"ATTACH {quoted(defined)} AS defined (READ_ONLY); "
-                       f"COPY FROM DATABASE defined TO {database}; DETACH defined")
+    """Give a database of a connection every table, view and macro.
 
-
-@cache
-def _defined() -> str:
-    """A database of the definitions, in memory for this process and its forks.
-
-    To copy it takes a tenth of the time that DuckDB takes to check them, but more to make it once.
+    To copy them from a file takes a tenth of the time that DuckDB takes to check them.
     """
     import duckdb
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "defined.duckdb")
-        with duckdb.connect(path) as connection:
-            connection.execute(definitions())
-        memory = os.memfd_create("definitions")
-        os.write(memory, path.read_bytes())
-    return f"/proc/self/fd/{memory}"
+    try:
+        connection.execute(f"ATTACH {quoted(str(_defined()))} AS defined (READ_ONLY); "
+                           f"COPY FROM DATABASE defined TO {database}; DETACH defined")
+    except (OSError, duckdb.IOException):      # no room for the file, or somebody removed or damaged it
+        connection.execute(f"USE {database}; {definitions()}; RESET search_path")
+
+
+def _defined() -> Path:
+    """The user's file of the definitions in the temporary directory, made if there is none."""
+    import duckdb
+    folder = Path(tempfile.gettempdir(), f"rollhouse-sql-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077 or not stat.S_ISDIR(found.st_mode):
+        raise PermissionError(folder)          # another user could have put something else there
+    text = definitions()
+    path = folder / hashlib.sha256(f"{duckdb.__version__} {text}".encode()).hexdigest()[:16]
+    if not path.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            with duckdb.connect(Path(scratch, "defined")) as connection:
+                connection.execute(text)
+            Path(scratch, "defined").replace(path)
+    return path
 
 
 def interruptible(connection: Connection, work: Callable[[], Answer]) -> Answer:

@@ -55,15 +55,18 @@ def one(connection: duckdb.DuckDBPyConnection, query: str) -> object:
     return row[0] if len(row) == 1 else row
 
 
-@pytest.mark.parametrize("room", ["a file", "no file", "no folder"])
-def test_a_connection_that_copies_what_is_defined_has_all_of_it(room: str,
+@pytest.mark.parametrize("room", ["a file", "no file", "no folder", "damaged", "a folder of others"])
+def test_a_connection_that_copies_what_is_defined_has_all_of_it(room: str, tmp_path: Path,
                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "no" if room == "no folder" else tmp_path))
     copied, made = new_connection(), new_connection()
-    _defined.cache_clear()
-    if room == "no folder":
-        monkeypatch.setattr("tempfile.tempdir", "/not/there")
+    if room == "damaged":
+        _defined().write_bytes(b"")
+    if room == "a folder of others":
+        _defined().parent.chmod(0o777)
     with files_of(1024) if room == "no file" else contextlib.nullcontext():
         define(copied, "memory")
+    assert bool(list(tmp_path.glob("*/*"))) == (room not in ("no file", "no folder"))
     made.execute(definitions())
     for query in ("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal "
                   "ORDER BY ALL",
