@@ -1,6 +1,7 @@
 """A policy: forward with shared or separate prompts, logits, precision, loss scale and backward."""
 
 import contextlib
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -188,7 +189,9 @@ class Policy:
     def _forward_cached(self, input_ids: Tensor, prompt_kv: PromptKV) -> tuple[Tensor, PromptKV]:
         """Last hidden states [B, T, D] of rows that each copy the prompt's keys, values; and all of these."""
         cache = new_cache(self.config, prompt_kv, len(input_ids))
-        output = self._run(self._trunk, input_ids, past_key_values=cache, use_cache=True)
+        new = "cache" in inspect.signature(self._trunk.forward).parameters     # since transformers 5.24
+        output = self._run(self._trunk, input_ids, **{"cache" if new else "past_key_values": cache},
+                           use_cache=True)
         return output.last_hidden_state, [layer.take() for layer in cache.layers]
 
     def _forward_whole(self, input_ids: Tensor) -> Tensor:

@@ -10,7 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers.cache_utils import DynamicCache, DynamicLayer, LinearAttentionCacheLayerMixin
+from transformers.cache_utils import (
+    CacheLayerMixin,
+    DynamicCache,
+    DynamicLayer,
+    LinearAttentionCacheLayerMixin,
+)
 
 # Keys and values [rows, heads, P, head_dim], if any; then, of each recurrent state, the convolution's and the
 # recurrence's [rows, ..]. Empty if a layer has none.
@@ -108,6 +113,17 @@ class KeysValuesAndStates(States, KeysAndValues):
         return KeysAndValues.take(self) + States.take(self)
 
 
+class Nothing:
+    """State of a layer without attention or recurrence."""
+
+    def start(self, state: LayerState) -> None:
+        """There is nothing to start from."""
+
+    def take(self) -> LayerState:
+        """No tensors."""
+        return ()
+
+
 def new_cache(config: Any, prompt: list[LayerState], num_rows: int) -> DynamicCache:
     """A cache for rows behind a prompt, which share it without a copy; [] for no prompt."""
     cache = DynamicCache()
@@ -127,7 +143,9 @@ def is_recurrent(config: Any) -> bool:
                for layer in DynamicCache(config=config).layers)
 
 
-def _layer_like(layer: Any) -> KeysAndValues | States:
-    if not isinstance(layer, LinearAttentionCacheLayerMixin):
+def _layer_like(layer: Any) -> KeysAndValues | States | Nothing:
+    if isinstance(layer, CacheLayerMixin) and not isinstance(layer, LinearAttentionCacheLayerMixin):
         return KeysAndValues()
+    if not isinstance(layer, LinearAttentionCacheLayerMixin):       # transformers 5.24 has such layers
+        return type("NothingLike", (Nothing, type(layer)), {})()  # type: ignore[no-any-return]
     return (KeysValuesAndStates if isinstance(layer, DynamicLayer) else States)(layer.number_of_states)
