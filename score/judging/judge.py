@@ -126,7 +126,7 @@ def rewards_of(user: UserFunction, prompts: list[str], completions: list[str],
     rewards: list[Terms] = []
     for index, value in enumerate(given):
         try:
-            rewards.append(None if value is None else parts_of(value, user.name))
+            rewards.append(parts_of(value, user.name))
         except (TypeError, ValueError, OverflowError) as error:
             raise StageError(f"{where} returned {value!r} for completion {index} of the part: a reward is a "
                              "finite number, a dict of finite numbers that are added up, or None where it "
@@ -134,10 +134,15 @@ def rewards_of(user: UserFunction, prompts: list[str], completions: list[str],
     return rewards
 
 
-def parts_of(value: Any, name: str) -> dict[str, float]:
-    """The parts of a user's reward, by this name if it is a number; ValueError if one is not finite."""
+def parts_of(value: Any, name: str) -> Terms:
+    """The parts of a user's reward that apply, by this name if it is one number; ValueError if not finite."""
+    given = value if isinstance(value, Mapping) else {name: value}
+    if given and all(number is None for number in given.values()):
+        return None
     parts = {}
-    for part, number in (value if isinstance(value, Mapping) else {name: value}).items():
+    for part, number in given.items():
+        if number is None:
+            continue
         if isinstance(number, str) or not math.isfinite(number):
             raise ValueError
         parts[str(part)] = float(number)

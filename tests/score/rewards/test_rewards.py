@@ -71,7 +71,8 @@ def lenient(completions, correct, correct_share, valid_outputs, **columns):
     return [1.0 if right else 0.1 * share if valid else 0.9 for right, share, valid in rows]
 
 def parts(completions, correct, **columns):
-    return [{"right": 1, "length": -0.25 * len(text)} if ok else {} for text, ok in zip(completions, correct)]
+    return [{"right": 1, "length": -0.25 * len(text), "style": None} if ok
+            else {"right": None} if text == "nothing" else {} for text, ok in zip(completions, correct)]
 
 largest = max           # it has no signature that Python could read
 
@@ -128,12 +129,13 @@ def test_a_reward_of_the_users_own(warehouse, user_file):
 
 
 def test_the_parts_of_a_users_reward_are_added_up_and_kept(warehouse, user_file):
+    """A part that is None does not apply; the reward does not if none does."""
     assert invoke(warehouse.root, "--reward-file", f"{user_file}:parts").exit_code == 0
     found = rows(warehouse, "parts-")
     lengths = [len(fenced(code)) for code in (FLIP, LONG)]
-    assert [row["reward"] for row in found] == [*(1 - length / 4 for length in lengths), 0, 0]
-    assert [json.loads(row["reward_parts"]) for row in found] == [
-        *({"right": 1, "length": -length / 4} for length in lengths), {}, {}]
+    assert [row["reward"] for row in found] == [*(1 - length / 4 for length in lengths), 0, None]
+    assert [json.loads(row["reward_parts"] or "null") for row in found] == [
+        *({"right": 1, "length": -length / 4} for length in lengths), {}, None]
 
 
 @pytest.mark.parametrize(("name", "message"), [
