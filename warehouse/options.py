@@ -23,6 +23,7 @@ from warehouse.store.commit import by_address
 from warehouse.store.config_file import place_in, read_config
 from warehouse.store.errors import StageError, first_line, printable
 
+TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 Command = TypeVar("Command", bound=click.Command)
 click.IntRange.name, click.FloatRange.name = "integer", "float"        # as messages and --help call a value
@@ -41,8 +42,10 @@ class TitledCommand(click.Command):
     `beside` are called after this one's name: `score RUN`, `score diff RUN A B`.
     """
 
-    def __init__(self, *arguments: Any, beside: Sequence[click.Command] = (), **options: Any) -> None:
+    def __init__(self, *arguments: Any, beside: Sequence[click.Command] = (),
+                 check: Callable[[dict[str, Any]], None] = lambda _values: None, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.check = check      # StageError for option values that contradict each other
         self.commands = {str(command.name): command for command in beside}
         for command in beside:
             command.context_settings = {**HELP, **command.context_settings}
@@ -154,6 +157,13 @@ def room_command(name: str) -> click.Command:
     [entry] = entry_points(group="rollhouse", name=name)
     command: click.Command = entry.load()
     return command
+
+
+def check_training(run: Path, *words: str) -> None:
+    """StageError for training options that `train` would refuse, before anything is sampled for it."""
+    train = room_command("train")
+    assert isinstance(train, TitledCommand)
+    train.check(train.make_context("train", [str(run), *words]).params)
 
 
 def untrusted(run: Path) -> str:

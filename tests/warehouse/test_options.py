@@ -234,7 +234,8 @@ def test_a_file_where_a_run_is_expected_is_named_as_what_it_is(tmp_path: Path, n
     file.write_text("mine")
     for each in given.params:
         if isinstance(each, click.Argument) and each.required:
-            path = file if isinstance(each.type, RunFolder | click.Path) else "0/turn/0"
+            other = getattr(each.type, "choices", ["0/turn/0"])[0]
+            path = file if isinstance(each.type, RunFolder | click.Path) else other
             words += [str(path)] * max(1, each.nargs)
         elif each.required:
             words += [each.opts[-1], {"output": str(tmp_path / "o"), "to": "jsonl"}.get(str(each.name), "1")]
