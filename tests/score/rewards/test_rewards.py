@@ -217,12 +217,15 @@ def test_diff_has_the_means_of_completions_that_both_measured(warehouse, user_fi
                                              "of the 2 that both gave one")
 
 
-def test_a_score_beside_the_one_that_was_trained_on_says_which_counts(warehouse):
+def test_a_score_beside_the_one_that_was_trained_on_says_once_which_counts(warehouse):
+    add_rollout(warehouse, [("turn", "nothing")], purpose="eval")
     assert invoke(warehouse.root).exit_code == 0
     trained, = warehouse.state.scorers(0, "train")
     finish(warehouse, "train", {"scorer": trained}, {"scorer": trained}, iteration=0)
     output = invoke(warehouse.root, "--reward", "exact").output
     exact, = {*warehouse.state.scorers(0, "train")} - {trained}
+    assert output.count("SQL, summary") == 1
+    assert "rewards are those of" not in output      # nothing is to be trained
     assert (f"SQL, summary and reports go on with {trained}: its rewards were trained on; "
             f"`score diff {warehouse.root} {trained} {exact}` compares") in output
 
