@@ -116,8 +116,13 @@ def rewards_of(user: UserFunction, prompts: list[str], completions: list[str],
     anything else.
     """
     where = f"The reward {user.name} in {user.path}"
-    given = user.call(where, "Nothing of this part was written; correct it and run `score` again.",
-                      prompts=prompts, completions=completions, completion_ids=completion_ids, **columns)
+    after = "Nothing of this part was written; correct it and run `score` again."
+    try:
+        given = user.call(where, after, prompts=prompts, completions=completions,
+                          completion_ids=completion_ids, **columns)
+    except StageError as error:         # a function for chats, as TRL has them
+        texts = " Completions are texts, not messages." if "string indices must" in str(error) else ""
+        raise StageError(f"{error}{texts}") from error
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise StageError(f"{where} returned {type(given).__name__}, not a list with one number per "
                          "completion.")

@@ -82,6 +82,9 @@ def odd_part(completions, **columns):
 def of_a_column(completions, solution, **columns):
     return [0.0] * len(completions)
 
+def of_chats(completions, **columns):
+    return [len(completion[0]["content"]) for completion in completions]
+
 def of_few(completions):
     return [0.0] * len(completions)
 """
@@ -144,6 +147,7 @@ def test_the_parts_of_a_users_reward_are_added_up_and_kept(warehouse, user_file)
     ("leaves", "raised SystemExit: 0 (line 26)"), ("tells_much", "raised ValueError: a page (line 29)"),
     ("largest", "raised TypeError: "),
     ("of_a_column", "cannot be called: missing a required argument: 'solution'. It gets prompts, "),
+    ("of_chats", "run `score` again. Completions are texts, not messages."),
     ("of_few", "unexpected keyword argument 'prompts'. It gets prompts, completions, completion_ids, train"),
     ("short", "returned 1 rewards for 4 completions"), ("nan", "returned nan for completion 0 of the part"),
     ("words", "returned '1.0' for completion 0"), ("single", "returned float, not a list with one number"),
