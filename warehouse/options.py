@@ -214,7 +214,8 @@ def _problem(option: click.Option, value: Any) -> str:
     if value == "":
         return "it is empty."
     if not isinstance(value, str | int | float) or isinstance(value, bool):
-        return f"it must be one {option.type.name}."
+        choices = getattr(option.type, "choices", ())
+        return f"it must be one {'of ' * bool(choices)}{', '.join(choices) or option.type.name}."
     if isinstance(value, float) and isinstance(option.type, click.types.IntParamType):
         return f"'{value}' is not a valid integer."
     try:

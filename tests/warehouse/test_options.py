@@ -86,6 +86,7 @@ def test_keys_are_the_long_options_and_flags_win(tmp_path: Path) -> None:
     ("[rollout]\ngroup-size = [4]\n", "[rollout] group-size = [4]: it must be one integer."),
     ("[rollout]\naugment = 2026-01-05\n", "[rollout] augment = 2026-01-05: it must be one text"),
     ("[rollout]\nsplit = ['a', {b = 1}]\n", "[rollout] split = {'b': 1}: it must be one text"),
+    ("[rollout]\nfail = false\n", "[rollout] fail = False: it must be one of no, stage, stop, "),
     ("[rollout]\nfail = 'never'\n", "[rollout] fail = never: 'never' is not one of 'no', 'stage', 'stop'"),
     ("[rollout]\nshuffle-pairs = 'yes'\n", "[rollout] shuffle-pairs = yes: it must be true or false"),
     ("[rollout]\naugment = ''\n", "[rollout] augment = '': it is empty. Fix that line."),
