@@ -116,13 +116,10 @@ def rewards_of(user: UserFunction, prompts: list[str], completions: list[str],
     anything else.
     """
     where = f"The reward {user.name} in {user.path}"
-    after = "Nothing of this part was written; correct it and run `score` again."
-    try:
-        given = user.call(where, after, prompts=prompts, completions=completions,
-                          completion_ids=completion_ids, **columns)
-    except StageError as error:         # a function for chats, as TRL has them
-        texts = " Completions are texts, not messages." if "string indices must" in str(error) else ""
-        raise StageError(f"{error}{texts}") from error
+    after = ("Prompts and completions are texts, also of chats. Nothing of this part was written; correct it "
+             "and run `score` again.")
+    given = user.call(where, after, prompts=prompts, completions=completions, completion_ids=completion_ids,
+                      **columns)
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise StageError(f"{where} returned {type(given).__name__}, not a list with one number per "
                          "completion.")
@@ -142,13 +139,7 @@ def rewards_of(user: UserFunction, prompts: list[str], completions: list[str],
 def parts_of(value: Any, name: str) -> Terms:
     """The parts of a user's reward that apply, by this name if it is one number; ValueError if not finite."""
     given = value if isinstance(value, Mapping) else {name: value}
-    if given and all(number is None for number in given.values()):
-        return None
-    parts = {}
-    for part, number in given.items():
-        if number is None:
-            continue
-        if isinstance(number, str) or not math.isfinite(number):
-            raise ValueError
-        parts[str(part)] = float(number)
-    return parts
+    parts = {str(part): number for part, number in given.items() if number is not None}
+    if any(isinstance(number, str) or not math.isfinite(number) for number in parts.values()):
+        raise ValueError
+    return None if given and not parts else {part: float(number) for part, number in parts.items()}

@@ -147,7 +147,7 @@ def test_the_parts_of_a_users_reward_are_added_up_and_kept(warehouse, user_file)
     ("leaves", "raised SystemExit: 0 (line 26)"), ("tells_much", "raised ValueError: a page (line 29)"),
     ("largest", "raised TypeError: "),
     ("of_a_column", "cannot be called: missing a required argument: 'solution'. It gets prompts, "),
-    ("of_chats", "run `score` again. Completions are texts, not messages."),
+    ("of_chats", "). Prompts and completions are texts, also of chats. Nothing of this part was"),
     ("of_few", "unexpected keyword argument 'prompts'. It gets prompts, completions, completion_ids, train"),
     ("short", "returned 1 rewards for 4 completions"), ("nan", "returned nan for completion 0 of the part"),
     ("words", "returned '1.0' for completion 0"), ("single", "returned float, not a list with one number"),
