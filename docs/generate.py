@@ -84,7 +84,8 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "gain_reward": "Difference to the parent's mean reward.",
         "gain_reward_low": "Lower end of its 95% interval.",
         "gain_reward_high": "Upper end of its 95% interval.",
-        "p_value": "Of the gain in pass@1, corrected for the number of arms (Holm).",
+        "p_value": "Of the gain in pass@1, or in the reward if no policy solves anything; corrected for "
+                   "the number of arms (Holm).",
         "num_tasks": "Held-out tasks that were compared.",
         "kl": "KL per token from the arm's policy to the one that all start from, on its evaluation.",
         "staleness": "Policies since the last one shared with the sampler, of the oldest rows.",

@@ -29,7 +29,8 @@ class RolloutOptions:
 
     run: Path
     num_tasks: int | None = option(
-        None, "Tasks per iteration; all when left out. An evaluation samples all unless it is typed.",
+        None, "Tasks per iteration, least sampled first; all when left out. An evaluation samples all "
+        "unless it is typed.",
         least=1, group="Set first")
     group_size: int = option(16, "Completions sampled per prompt.", least=1)
     prompt_format: str = option(

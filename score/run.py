@@ -4,7 +4,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class Session:
     tier: Tier
     stop: StopRequest
     say: Callable[[str], None]
+    told: set[str] = field(default_factory=set)     # what is said once, not of every rollout
 
 
 def run_score(options: ScoreOptions, scorer: Scorer, say: Callable[[str], None],
@@ -182,11 +183,14 @@ def finish_rollout(session: Session, stage: Stage, numbers: list[int], clock: Cl
                     "seconds": {name: round(value, 3) for name, value in clock.seconds.items()}}, numbers)
     for line in summary_lines(samples, where, clock.seconds, facts["programs_run"]):
         session.say(line)
-    if keys["purpose"] == "train" and (
-            said := session.warehouse.state.change_of_scorer(keys["iteration"], keys["scorer"])):
-        session.say(f"  {said}. Options that are typed are not kept: to keep them, put them into config.toml")
+    state = session.warehouse.state
+    if keys["purpose"] == "train" and not state.is_trained(keys["iteration"]) and (
+            said := state.change_of_scorer(keys["iteration"], keys["scorer"])):
+        session.say(f"  {said}: the options, or your file, are others. Typed options are not kept: to keep "
+                    "them, put them into config.toml")
     counts, why = session.warehouse.choose_scorer(keys["iteration"], keys["purpose"])
-    if counts != keys["scorer"]:
+    if counts != keys["scorer"] and counts not in session.told:
+        session.told.add(counts)
         session.say(f"  SQL, summary and reports go on with {counts}: {why}; "
                     f"`score diff {shell_quote(session.warehouse.root)} {shell_quote(counts)} "
                     f"{shell_quote(keys['scorer'])}` compares")

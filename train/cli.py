@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from train.inputs.options import DTYPES, TrainOptions
 from warehouse.fields import options_from, options_of
 from warehouse.options import (
+    TRACKERS,
     FiniteRange,
     RunFolder,
     TitledCommand,
@@ -116,23 +117,31 @@ def logprobs(run: str, policy: tuple[str, ...], model: tuple[str, ...], iteratio
 
 @click.command()
 @click.argument("run", type=RunFolder())
-@click.argument("name")
+@click.argument("name", type=click.Choice(TRACKERS))
 @shows_errors
 def track(run: str, name: str) -> None:
-    """Send the evaluations of the latest policy to the tracker NAME: tensorboard, wandb, trackio or mlflow.
+    """Send the evaluations of the latest policy to the tracker NAME.
 
     `train --track` sends those of the policies before. `warehouse loop --track` does both.
     """
-    from train.steps.accelerator import Tracker
+    from train.inputs.settings import check_tracker
     warehouse = open_run(run)
+    check_tracker(name)
+    from train.steps.accelerator import Tracker
     version = warehouse.state.newest
     policy = json.loads((warehouse.policy_dir(version) / "policy.json").read_text(encoding="utf-8"))
     with Tracker(name, warehouse, version, policy.get("global_step", 0) + 1):
         click.echo(f"policy {version}: its evaluations were sent to {name}")
 
 
+def check_values(values: dict[str, Any]) -> None:
+    from train.inputs.settings import check_settings
+    check_settings(options_from(TrainOptions, values))
+
+
 @with_version
-@click.command(cls=TitledCommand, beside=(export, logprobs, track), context_settings={"show_default": True},
+@click.command(cls=TitledCommand, beside=(export, logprobs, track), check=check_values,
+               context_settings={"show_default": True},
                epilog="`train export RUN --output FOLDER` writes the policy as one plain model, `train "
                       "logprobs RUN` stores logprobs under any policy, `train track RUN NAME` sends the last "
                       "evaluations to a tracker; `warehouse doctor "

@@ -46,7 +46,8 @@ def cli() -> None:
 @click.option("--adapter", type=click.Path(exists=True, file_okay=False, path_type=Path), default=None,
               help="LoRA adapter to start from, which becomes policy 0: a PEFT folder, or RUN/policies/N.")
 @click.option("--tasks", multiple=True, metavar="[NAME=]SOURCE",
-              help="Tasks to train on; may be repeated.")
+              help="Tasks to train on, as mbpp, FILE.jsonl or 'hf:TABLE?prompt=COLUMN&answer=COLUMN'; may be "
+                   "repeated.")
 @click.option("--heldout", multiple=True, metavar="[NAME=]SOURCE",
               help="Tasks that are only evaluated; may be repeated.")
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,

@@ -1,5 +1,6 @@
 """Command-line pieces that all rooms share: the RUN argument, its config file, and the display of errors."""
 
+import difflib
 import errno
 import functools
 import json
@@ -7,7 +8,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,14 @@ from warehouse.store.commit import by_address
 from warehouse.store.config_file import place_in, read_config
 from warehouse.store.errors import StageError, first_line, printable
 
+TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
+# Settings of TRL's GRPOConfig, where ours has a name that is not alike.
+OURS = {"num-generations": "group-size", "max-completion-length": "max-tokens", "beta": "kl-beta",
+        "epsilon": "clip-low", "epsilon-high": "clip-high", "num-iterations": "replay", "loss-type": "loss",
+        "lr-scheduler-type": "schedule", "steps-per-generation": "updates-per-batch",
+        "gradient-accumulation-steps": "updates-per-batch", "reward-funcs": "reward-file",
+        "per-device-train-batch-size": "tokens-per-batch", "save-total-limit": "keep-policies",
+        "report-to": "track", "eval-steps": "eval-every"}
 HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 Command = TypeVar("Command", bound=click.Command)
 click.IntRange.name, click.FloatRange.name = "integer", "float"        # as messages and --help call a value
@@ -41,8 +50,10 @@ class TitledCommand(click.Command):
     `beside` are called after this one's name: `score RUN`, `score diff RUN A B`.
     """
 
-    def __init__(self, *arguments: Any, beside: Sequence[click.Command] = (), **options: Any) -> None:
+    def __init__(self, *arguments: Any, beside: Sequence[click.Command] = (),
+                 check: Callable[[dict[str, Any]], None] = lambda _values: None, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.check = check      # StageError for option values that contradict each other
         self.commands = {str(command.name): command for command in beside}
         for command in beside:
             command.context_settings = {**HELP, **command.context_settings}
@@ -57,7 +68,12 @@ class TitledCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Click takes the last of a repeated option; of two reward functions that would drop one unseen."""
-        named = self.make_parser(ctx).parse_args(list(args))[2]
+        try:
+            named = self.make_parser(ctx).parse_args(list(args))[2]
+        except click.NoSuchOption as error:
+            if said := meant(error.option_name, names_of(self), "--"):
+                raise click.UsageError(f"No such option '{error.option_name}'. {said}", ctx) from error
+            raise
         for parameter in {parameter for parameter in named if named.count(parameter) > 1}:
             if isinstance(parameter, GuardedOption) and not (parameter.multiple or parameter.is_flag):
                 both = "FILE.py" in str(parameter.metavar)
@@ -124,11 +140,27 @@ def config_defaults(command: click.Command, path: Path, section: str | None = No
     return checked_options(command, read_config(path).get(table, {}), path, table, others=bool(section))
 
 
+def names_of(command: click.Command) -> dict[str, click.Parameter]:
+    """The options of a command by their long names without dashes."""
+    return {option.removeprefix("--"): parameter for parameter in command.params for option in parameter.opts
+            if option.startswith("--") and parameter.expose_value}
+
+
+def meant(name: str, known: Iterable[str], dashes: str = "") -> str:
+    """What a name that a command does not know may mean, in a sentence: its option, or another stage's."""
+    name = name.strip("-").replace("_", "-")
+    ours = OURS.get(name, name)
+    for stage in ("rollout", "score", "train"):
+        if ours not in known and ours in names_of(room_command(stage)):
+            return f"`{stage}` has '{dashes}{ours}'."
+    near = [ours] if ours in known else difflib.get_close_matches(name, known, 1)
+    return f"Did you mean '{dashes}{near[0]}'?" if near else ""
+
+
 def checked_options(command: click.Command, settings: Mapping[str, Any], path: Path, table: str, *,
                     others: bool = False) -> dict[str, Any]:
     """The settings of a file's table by parameter name; StageError with the line of an invalid one."""
-    known = {option.removeprefix("--"): parameter for parameter in command.params for option in parameter.opts
-             if option.startswith("--") and parameter.expose_value}
+    known = names_of(command)
     defaults: dict[str, Any] = {}
     for key, setting in settings.items():
         parameter = known.get(key.replace("_", "-"))
@@ -136,7 +168,7 @@ def checked_options(command: click.Command, settings: Mapping[str, Any], path: P
             if others:
                 continue
             raise StageError(f"{place_in(path, table, key)}: [{table}] has no option '{key}'. "
-                             f"Known: {', '.join(sorted(known))}.")
+                             + (meant(key, known) or f"Known: {', '.join(sorted(known))}."))
         if parameter.name in defaults:
             raise StageError(f"{place_in(path, table, key)}: [{table}] {key} is there twice, under two "
                              "spellings. Leave one out.")
@@ -154,6 +186,13 @@ def room_command(name: str) -> click.Command:
     [entry] = entry_points(group="rollhouse", name=name)
     command: click.Command = entry.load()
     return command
+
+
+def check_training(run: Path, *words: str) -> None:
+    """StageError for training options that `train` would refuse, before anything is sampled for it."""
+    train = room_command("train")
+    assert isinstance(train, TitledCommand)
+    train.check(train.make_context("train", [str(run), *words]).params)
 
 
 def untrusted(run: Path) -> str:
@@ -175,7 +214,8 @@ def _problem(option: click.Option, value: Any) -> str:
     if value == "":
         return "it is empty."
     if not isinstance(value, str | int | float) or isinstance(value, bool):
-        return f"it must be one {option.type.name}."
+        choices = getattr(option.type, "choices", ())
+        return f"it must be one {'of ' * bool(choices)}{', '.join(choices) or option.type.name}."
     if isinstance(value, float) and isinstance(option.type, click.types.IntParamType):
         return f"'{value}' is not a valid integer."
     try:

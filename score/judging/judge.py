@@ -116,8 +116,10 @@ def rewards_of(user: UserFunction, prompts: list[str], completions: list[str],
     anything else.
     """
     where = f"The reward {user.name} in {user.path}"
-    given = user.call(where, "Nothing of this part was written; correct it and run `score` again.",
-                      prompts=prompts, completions=completions, completion_ids=completion_ids, **columns)
+    after = ("Prompts and completions are texts, also of chats. Nothing of this part was written; correct it "
+             "and run `score` again.")
+    given = user.call(where, after, prompts=prompts, completions=completions, completion_ids=completion_ids,
+                      **columns)
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise StageError(f"{where} returned {type(given).__name__}, not a list with one number per "
                          "completion.")
@@ -126,7 +128,7 @@ def rewards_of(user: UserFunction, prompts: list[str], completions: list[str],
     rewards: list[Terms] = []
     for index, value in enumerate(given):
         try:
-            rewards.append(None if value is None else parts_of(value, user.name))
+            rewards.append(parts_of(value, user.name))
         except (TypeError, ValueError, OverflowError) as error:
             raise StageError(f"{where} returned {value!r} for completion {index} of the part: a reward is a "
                              "finite number, a dict of finite numbers that are added up, or None where it "
@@ -134,11 +136,10 @@ def rewards_of(user: UserFunction, prompts: list[str], completions: list[str],
     return rewards
 
 
-def parts_of(value: Any, name: str) -> dict[str, float]:
-    """The parts of a user's reward, by this name if it is a number; ValueError if one is not finite."""
-    parts = {}
-    for part, number in (value if isinstance(value, Mapping) else {name: value}).items():
-        if isinstance(number, str) or not math.isfinite(number):
-            raise ValueError
-        parts[str(part)] = float(number)
-    return parts
+def parts_of(value: Any, name: str) -> Terms:
+    """The parts of a user's reward that apply, by this name if it is one number; ValueError if not finite."""
+    given = value if isinstance(value, Mapping) else {name: value}
+    parts = {str(part): number for part, number in given.items() if number is not None}
+    if any(isinstance(number, str) or not math.isfinite(number) for number in parts.values()):
+        raise ValueError
+    return None if given and not parts else {part: float(number) for part, number in parts.items()}

@@ -168,7 +168,7 @@ def begin(warehouse: Warehouse, name: str, settings: dict[str, Any] | None = Non
 def write_rows(warehouse: Warehouse, name: str, parts: Iterable[list[dict[str, Any]]], *,
                scorer: str | None = None, settings: dict[str, Any] | None = None) -> None:
     """Rows of one iteration and purpose as parts of a table; their stage begins with `settings`."""
-    for number, rows in enumerate(parts):
+    for number, rows in enumerate(filter(None, parts)):
         keys = {"iteration": rows[0]["trained_iteration" if name in ("train_samples", "train_tokens")
                                      else "iteration"]}
         if not name.startswith("train"):

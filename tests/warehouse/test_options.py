@@ -16,7 +16,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from warehouse.cli import cli
-from warehouse.options import FiniteRange, RunFolder, _not_ours, check_config, run_argument, shows_errors
+from warehouse.options import (
+    OURS,
+    FiniteRange,
+    RunFolder,
+    _not_ours,
+    check_config,
+    names_of,
+    room_command,
+    run_argument,
+    shows_errors,
+)
 from warehouse.stages.stop import StageStopped
 from warehouse.store.errors import StageError, UnusableFile
 
@@ -64,7 +74,10 @@ def test_keys_are_the_long_options_and_flags_win(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("config", "sentence"), [
     ("[rollout]\ngroup-size = 4\ngroup_size = 5\n",
      "config.toml, line 3: [rollout] group_size is there twice, under two spellings. Leave one out."),
-    ("[rollout]\ngroupsize = 4\n", "[rollout] has no option 'groupsize'. Known: augment, fail, group-size,"),
+    ("[rollout]\ngroupsize = 4\n", "[rollout] has no option 'groupsize'. Did you mean 'group-size'?"),
+    ("[rollout]\nnum_generations = 4\n", "no option 'num_generations'. Did you mean 'group-size'?"),
+    ("[rollout]\nlearning_rate = 4\n", "has no option 'learning_rate'. `train` has 'learning-rate'."),
+    ("[rollout]\nzyx = 4\n", "[rollout] has no option 'zyx'. Known: augment, fail, group-size,"),
     ("[rollouts]\n", "has a table [rollouts]. The tables are named after the commands"),
     ("[rollout\n", "is not valid TOML"),
     ("[rollout]\ngroup-size = 'many'\n", "[rollout] group-size = many: 'many' is not a valid integer."),
@@ -73,6 +86,7 @@ def test_keys_are_the_long_options_and_flags_win(tmp_path: Path) -> None:
     ("[rollout]\ngroup-size = [4]\n", "[rollout] group-size = [4]: it must be one integer."),
     ("[rollout]\naugment = 2026-01-05\n", "[rollout] augment = 2026-01-05: it must be one text"),
     ("[rollout]\nsplit = ['a', {b = 1}]\n", "[rollout] split = {'b': 1}: it must be one text"),
+    ("[rollout]\nfail = false\n", "[rollout] fail = False: it must be one of no, stage, stop, "),
     ("[rollout]\nfail = 'never'\n", "[rollout] fail = never: 'never' is not one of 'no', 'stage', 'stop'"),
     ("[rollout]\nshuffle-pairs = 'yes'\n", "[rollout] shuffle-pairs = yes: it must be true or false"),
     ("[rollout]\naugment = ''\n", "[rollout] augment = '': it is empty. Fix that line."),
@@ -93,6 +107,19 @@ def test_mistakes_in_the_file_are_one_sentence(tmp_path: Path, config: str, sent
     made = CliRunner().invoke(cli, ["init", str(tmp_path / "run"), *words])
     assert made.exit_code == 1 and str(tmp_path / "mine.toml") in made.output
     assert not (tmp_path / "run").exists()
+
+
+def test_the_names_of_trl_lead_to_ours() -> None:
+    """Click alone would take num_iterations for --iteration, which is something else."""
+    table = (ROOT / "docs" / "tutorial.md").read_text().partition("| GRPOTrainer | here |")[2]
+    for theirs, ours in OURS.items():
+        assert f"`{theirs.replace('-', '_')}`" in table and f"`{ours}" in table.replace("--", "`"), theirs
+        asked = [stage for stage in ("rollout", "score", "train", "loop")
+                 if ours in names_of(cli.commands[stage] if stage == "loop" else room_command(stage))]
+        assert asked, ours
+    result = CliRunner().invoke(room_command("train"), ["run", "--num-iterations", "2"])
+    assert result.exit_code == 2 and result.output.endswith(
+        "Error: No such option '--num-iterations'. Did you mean '--replay'?\n")
 
 
 @pytest.mark.parametrize(("config", "line"), [
@@ -234,7 +261,8 @@ def test_a_file_where_a_run_is_expected_is_named_as_what_it_is(tmp_path: Path, n
     file.write_text("mine")
     for each in given.params:
         if isinstance(each, click.Argument) and each.required:
-            path = file if isinstance(each.type, RunFolder | click.Path) else "0/turn/0"
+            other = getattr(each.type, "choices", ["0/turn/0"])[0]
+            path = file if isinstance(each.type, RunFolder | click.Path) else other
             words += [str(path)] * max(1, each.nargs)
         elif each.required:
             words += [each.opts[-1], {"output": str(tmp_path / "o"), "to": "jsonl"}.get(str(each.name), "1")]

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from train.objective.loss_table import CORRECTIONS, DEFAULT_CORRECTION, LOSSES
 from warehouse.fields import iteration_field, option, stored_values
+from warehouse.options import TRACKERS
 from warehouse.store.errors import StageError
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -136,8 +137,8 @@ class TrainOptions:
     keep_policies: int | None = option(
         None, "Keep the weights of only the last N policies.  [default: all are kept]", least=2,
         stored=False)
-    track: str | None = option(None, "Send the metrics of rollout, score and train to tensorboard, wandb, "
-                               "trackio or mlflow.", stored=False)
+    track: str | None = option(None, "Send the metrics of rollout, score and train to this tracker.",
+                               choices=TRACKERS, stored=False)
 
     def results(self) -> dict[str, Any]:
         """The settings recorded with a stage: those that shape its results."""

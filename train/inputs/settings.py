@@ -1,5 +1,7 @@
 """The options of a train stage, checked before anything loads."""
 
+from importlib.util import find_spec
+
 from train.inputs.groups import Group
 from train.inputs.options import DTYPES, TrainOptions
 from train.inputs.own_advantages import OPTION
@@ -44,6 +46,14 @@ def check_settings(settings: TrainOptions) -> None:
             raise StageError(sentence)
     if settings.advantages:
         load_function(settings.advantages, OPTION)
+    if settings.track:
+        check_tracker(settings.track)
+
+
+def check_tracker(name: str) -> None:
+    if not (find_spec(name) or find_spec(f"{name}X")):      # tensorboardX will do
+        raise StageError(f"--track {name} cannot be used: it is not installed. Run `pip install {name}`, or "
+                         "leave --track out.")
 
 
 def _contradictions(settings: TrainOptions) -> list[tuple[object, str]]:

@@ -54,11 +54,9 @@ class Tracker:
                                             init_kwargs=continued)
             if name == "mlflow":
                 known.write_text(self._accelerator.get_tracker(name, unwrap=True).info.run_id)
-            if not self._accelerator.trackers:
-                raise ImportError("it is not installed")
         except (ValueError, ImportError, RuntimeError) as error:
-            raise StageError(f"--track {name} cannot be used: {error}. Run `pip install {name}`, or leave "
-                             "--track out.") from error
+            raise StageError(f"--track {name} cannot be used: {error}. Correct that, or leave --track out."
+                             ) from error
         self.log(stage_numbers(warehouse, iteration), first_step)
 
     def __enter__(self) -> Tracker:

@@ -31,8 +31,8 @@ def table_of(plan: Plan, arms: Sequence[Arm], failed: Mapping[str, str],
 
     `error` says why an arm failed, `stopped` why it was stopped; their gains are not measured.
     `gain`, `gain_k` and `gain_reward` are the differences of pass@1, pass@k and reward to the parent, means
-    over their common tasks with 95% bootstrap intervals over tasks; `p_value` is corrected by Holm over all
-    arms of the table.
+    over their common tasks with 95% bootstrap intervals over tasks; `p_value` is of the gain, of the reward's
+    if no policy solves anything, corrected by Holm over all arms of the table.
     """
     if PARENT in failed:
         return [_row(plan, arm) | {"error": failed.get(arm.name, "the parent is not evaluated")}
@@ -57,6 +57,10 @@ def table_of(plan: Plan, arms: Sequence[Arm], failed: Mapping[str, str],
     for row in rows if price is not None else []:
         row["cost"] = row["seconds"] * price / 3600 if "seconds" in row else None
     tested = [row for row in rows if row.get("p_value") is not None]
+    solved = any(row.get("pass_1") for row in rows)
+    for row in tested:
+        p_reward = row.pop("p_reward")
+        row["p_value"] = row["p_value"] if solved else p_reward
     for row, corrected in zip(tested, holm([row["p_value"] for row in tested]), strict=True):
         row["p_value"] = corrected
     return rows
@@ -95,13 +99,15 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
     lines = [as_table([*columns], [[show(row) for show in columns.values()] for row in rows], full=True)]
     lines += [f"{row['arm']}: {row['error']}" for row in rows if row.get("error")]
     lines += [f"{row['arm']}: stopped at {row['stopped']}" for row in rows if row.get("stopped")]
-    lines += [f"The {said}. Put the options of `score` into config.toml and evaluate in another --folder."
+    lines += [f"The {said}. Restore your file and the options of `score` in config.toml, and evaluate "
+              "in another --folder."
               for row in rows if (said := row.get("changed"))][:1]
     tests = sum(row.get("p_value") is not None for row in rows)
     tasks = max((row.get("num_tasks") or 0 for row in rows), default=0)
     if tests:
+        of = "" if any(row.get("pass_1") for row in rows) else " is of the reward and"
         lines.append(f"Gains over policy {plan.at} on {tasks} held-out tasks, {k} completions each, with the "
-                     f"same seeds; each interval is of one arm. p is corrected by Holm for {tests} arms.")
+                     f"same seeds; each interval is of one arm. p{of} is corrected by Holm for {tests} arms.")
     return "\n".join(lines)
 
 

@@ -48,6 +48,8 @@ def measured(connection: Connection, base: Tasks, own: Tasks) -> dict[str, Any]:
                   f"{gain}_low": bounds[0] if bounds else None, f"{gain}_high": bounds[1] if bounds else None}
         if gain == "gain":
             found |= {"p_value": flip_test(gains), "num_tasks": len(gains)}
+        elif gain == "gain_reward":
+            found["p_reward"] = flip_test(gains)
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from warehouse.options import open_run, run_argument, shows_errors, untrusted
+from warehouse.options import TRACKERS, check_training, open_run, run_argument, shows_errors, untrusted
 from warehouse.stages import warm
 from warehouse.stages.stop import stopping
 from warehouse.store.commit import by_address
@@ -35,8 +35,8 @@ LOG = "loop.log"
 @click.option("--eval-options", default="", metavar="WORDS",
               help='Options of `rollout` for evaluations, for example "--group-size 8".')
 @click.option("--ignore", multiple=True, metavar="SIGNAL", help="Do not act on this signal; may be repeated.")
-@click.option("--track", default=None, metavar="NAME",
-              help="Send the numbers of all stages to tensorboard, wandb, trackio or mlflow.")
+@click.option("--track", type=click.Choice(TRACKERS), default=None,
+              help="Send the numbers of all stages to this tracker.")
 @click.option("--gpus", default="all", show_default=True, metavar="all|N,N..",
               help="GPUs to work with, numbered as torch does: an engine on each, and a training by all.")
 @click.option("--split", is_flag=True,
@@ -72,6 +72,7 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
     check_options(warehouse, settings)
     if said := untrusted(warehouse.root):
         raise StageError(said)
+    check_training(run, *(["--track", settings.track] if settings.track else []))
     sampling = read_config(warehouse.root / "config.toml").get("rollout", {})
     span = sampling.get("tensor-parallel-size", sampling.get("tensor_parallel_size", 1))
     crew = Crew(chosen_devices(gpus, devices), span=span, split=split, awake=settings.depth > 0,

@@ -8,6 +8,7 @@ hub. A column inside another is `outer.inner`. What may be named:
                   check(candidate) or test functions; with entry_point, setup
     payload       any kind: an object or its JSON
     id            ids of the tasks, made of the file's name and the row's number when left out
+    columns       a,b,c: more columns, fields of the payload that reward functions get by name
     kind, match, label, tolerance       not columns but values: kind=math, match=numeric
 """
 
@@ -24,7 +25,8 @@ from warehouse.tasks.task_files import Task, generic_task
 
 COLUMNS = ("prompt", "answer", "tests", "entry_point", "setup", "payload", "id", "solution")
 KINDS = {"answer": ("answer", "math"), "tests": ("function",)}        # that a column can make
-VALUES = ("kind", "match", "label", "tolerance")
+VALUES = ("kind", "match", "label", "tolerance", "columns")
+JUDGES = {"calls", "checker", "compare", "label", "match", "modules", "program_setup", "tolerance"}
 
 
 def read_columns(text: str) -> Iterator[Task]:
@@ -72,6 +74,13 @@ def _task_of(row: Row, number: int, where: str, path: Path, chosen: dict[str, st
         payload |= {name: column(name, str) for name in ("entry_point", "setup") if name in chosen}
     else:
         payload = value
+    more = {name.rpartition(".")[2]: _as_json(value_of(row, name, where), where, packed=False)
+            for name in chosen.get("columns", "").split(",") if name}
+    if more and isinstance(payload, dict):
+        if taken := sorted(more.keys() & {*payload, *JUDGES}):
+            raise StageError(f"{where}: column '{taken[0]}' of columns= has the name of a field by which "
+                             "answers are judged. Rename it, or leave it out.")
+        payload = {**payload, **more}
     task_id = str(column("id", (str, int))) if "id" in chosen else f"{path.name.split('.')[0]}-{number}"
     solution = column("solution", str) if "solution" in chosen else None
     return generic_task({"task_id": task_id, "kind": kind, "messages": messages, "payload": payload,

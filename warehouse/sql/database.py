@@ -117,7 +117,10 @@ def explain_errors() -> Iterator[None]:
         way_out = ("\nRun `warehouse check RUN` to see what is damaged." if ".parquet" in str(error) else "")
         raise StageError(f"{str(error).strip()}{way_out}") from error
     except duckdb.Error as error:
-        raise StageError(f"{str(error).strip()}\nThe tables and views: `warehouse schema`.") from error
+        column = re.search(r'column (?:named )?"(\w+)"', str(error))
+        raise StageError(f"{str(error).strip()}\n" + (
+            f"Tables and views with such a column: `warehouse schema {column[1]}`." if column else
+            "The tables and views: `warehouse schema`.")) from error
 
 
 def split_statements(script: str) -> list[str]:

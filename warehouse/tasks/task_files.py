@@ -134,7 +134,9 @@ def generic_task(row: Any, where: str) -> Task:
     for field, wanted_type, wanted in (("task_id", str, "a text"), ("kind", str, "a text"),
                                        ("payload", dict, "an object")):
         if not isinstance(row.get(field), wanted_type):
-            raise StageError(f"{where}: field '{field}' is missing or not {wanted}. Correct it.")
+            way_out = ("If this is a table, name its columns: hf:FILE?prompt=prompt&answer=COLUMN"
+                       if "prompt" in row else "Correct it")
+            raise StageError(f"{where}: field '{field}' is missing or not {wanted}. {way_out}.")
     if row["kind"] not in KINDS:
         raise StageError(f"{where}: field 'kind' is '{row['kind']}'. Use one of {', '.join(KINDS)}.")
     messages = row.get("messages")

@@ -71,7 +71,8 @@ def lenient(completions, correct, correct_share, valid_outputs, **columns):
     return [1.0 if right else 0.1 * share if valid else 0.9 for right, share, valid in rows]
 
 def parts(completions, correct, **columns):
-    return [{"right": 1, "length": -0.25 * len(text)} if ok else {} for text, ok in zip(completions, correct)]
+    return [{"right": 1, "length": -0.25 * len(text), "style": None} if ok
+            else {"right": None} if text == "nothing" else {} for text, ok in zip(completions, correct)]
 
 largest = max           # it has no signature that Python could read
 
@@ -80,6 +81,9 @@ def odd_part(completions, **columns):
 
 def of_a_column(completions, solution, **columns):
     return [0.0] * len(completions)
+
+def of_chats(completions, **columns):
+    return [len(completion[0]["content"]) for completion in completions]
 
 def of_few(completions):
     return [0.0] * len(completions)
@@ -128,12 +132,13 @@ def test_a_reward_of_the_users_own(warehouse, user_file):
 
 
 def test_the_parts_of_a_users_reward_are_added_up_and_kept(warehouse, user_file):
+    """A part that is None does not apply; the reward does not if none does."""
     assert invoke(warehouse.root, "--reward-file", f"{user_file}:parts").exit_code == 0
     found = rows(warehouse, "parts-")
     lengths = [len(fenced(code)) for code in (FLIP, LONG)]
-    assert [row["reward"] for row in found] == [*(1 - length / 4 for length in lengths), 0, 0]
-    assert [json.loads(row["reward_parts"]) for row in found] == [
-        *({"right": 1, "length": -length / 4} for length in lengths), {}, {}]
+    assert [row["reward"] for row in found] == [*(1 - length / 4 for length in lengths), 0, None]
+    assert [json.loads(row["reward_parts"] or "null") for row in found] == [
+        *({"right": 1, "length": -length / 4} for length in lengths), {}, None]
 
 
 @pytest.mark.parametrize(("name", "message"), [
@@ -142,6 +147,7 @@ def test_the_parts_of_a_users_reward_are_added_up_and_kept(warehouse, user_file)
     ("leaves", "raised SystemExit: 0 (line 26)"), ("tells_much", "raised ValueError: a page (line 29)"),
     ("largest", "raised TypeError: "),
     ("of_a_column", "cannot be called: missing a required argument: 'solution'. It gets prompts, "),
+    ("of_chats", "). Prompts and completions are texts, also of chats. Nothing of this part was"),
     ("of_few", "unexpected keyword argument 'prompts'. It gets prompts, completions, completion_ids, train"),
     ("short", "returned 1 rewards for 4 completions"), ("nan", "returned nan for completion 0 of the part"),
     ("words", "returned '1.0' for completion 0"), ("single", "returned float, not a list with one number"),
@@ -215,12 +221,15 @@ def test_diff_has_the_means_of_completions_that_both_measured(warehouse, user_fi
                                              "of the 2 that both gave one")
 
 
-def test_a_score_beside_the_one_that_was_trained_on_says_which_counts(warehouse):
+def test_a_score_beside_the_one_that_was_trained_on_says_once_which_counts(warehouse):
+    add_rollout(warehouse, [("turn", "nothing")], purpose="eval")
     assert invoke(warehouse.root).exit_code == 0
     trained, = warehouse.state.scorers(0, "train")
     finish(warehouse, "train", {"scorer": trained}, {"scorer": trained}, iteration=0)
     output = invoke(warehouse.root, "--reward", "exact").output
     exact, = {*warehouse.state.scorers(0, "train")} - {trained}
+    assert output.count("SQL, summary") == 1
+    assert "rewards are those of" not in output      # nothing is to be trained
     assert (f"SQL, summary and reports go on with {trained}: its rewards were trained on; "
             f"`score diff {warehouse.root} {trained} {exact}` compares") in output
 

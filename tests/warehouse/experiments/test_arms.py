@@ -351,6 +351,19 @@ def test_what_arms_cost_follows_from_the_price_of_an_hour(run: Warehouse) -> Non
     assert "$" in command(run.root, run.root.parent / "arms.toml", "--evaluate", 2).stdout
 
 
+@pytest.mark.parametrize(("solved", "p_value"), [(0.0, 3 / 2**7), (0.5, 1.0)])
+def test_p_is_of_the_reward_if_nothing_is_solved(run: Warehouse, monkeypatch: pytest.MonkeyPatch,
+                                                 solved: float, p_value: float) -> None:
+    arms, rewards = arms_of(run, FILE), iter([1.0, 1.5, 1.0, 1.0])
+    World().run(plan_of(run), arms)
+    monkeypatch.setattr("warehouse.experiments.arms_table.evaluated", lambda *_: {
+        str(task): {"pass_1": solved, "pass_k": solved, "reward": reward} for reward in [next(rewards)]
+        for task in range(8)})
+    rows = table_of(plan_of(run), arms, {})
+    assert rows[1]["p_value"] == pytest.approx(p_value, abs=0.01) and rows[2]["p_value"] == 1
+    assert ("p is of the reward and is corrected" in arms_text(rows, plan_of(run))) == (not solved)
+
+
 def test_the_command_prints_a_row_per_arm_and_refuses_an_edited_one(run: Warehouse) -> None:
     arms = arms_of(run, FILE)
     World().run(plan_of(run), arms)

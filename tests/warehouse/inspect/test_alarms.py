@@ -636,6 +636,17 @@ def test_another_loss_is_held_against_its_own_history(tmp_path: Path) -> None:
     assert [alarm.first_iteration for alarm in raised] == [4]
 
 
+def test_the_first_rewards_of_a_run_are_no_large_gradient(tmp_path: Path) -> None:
+    """Until then only the KL to the base has a gradient, which is next to nothing and grows."""
+    run = build_run(tmp_path / "run", iterations=0, evals=())
+    unsolved = Weather(solve=0.0, invalid=1.0)      # every reward is 0
+    for iteration, sky in enumerate([*(unsolved._replace(grad_norm=norm) for norm in (0, 1e-8, 1e-7, 7e-6)),
+                                     Weather(), Weather(grad_norm=16.9)]):
+        go_on(run, iteration, sky)
+    raised = [alarm for alarm in raised_alarms(connect(run)) if alarm.signal == "grad_norm"]
+    assert [alarm.first_iteration for alarm in raised] == [5]
+
+
 def test_bad_steps_spoil_the_policy_that_they_made(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", iterations=4, evals=())
     go_on(run, 4, Weather(ratio_max=2472.0, policy_kl=8.7, grad_norm=16.9))

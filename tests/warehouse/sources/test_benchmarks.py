@@ -272,6 +272,16 @@ def test_columns_of_tests_and_of_whole_payloads(tmp_path: Path) -> None:
     assert (task.kind, payload["cases"][0]["input"]) == ("stdio", "1")
 
 
+def test_further_columns_reach_a_reward_function(tmp_path: Path) -> None:
+    """As in TRL, where a reward function gets every column by its name."""
+    row = {"q": "1 + 1?", "truth": "2", "level": 3, "extra": {"topic": "sums"}, "label": "x"}
+    path = write_lines(tmp_path / "x.jsonl", [row])
+    _, payload, _ = task_of(f"hf:{path}?prompt=q&answer=truth&columns=truth,level,extra.topic")
+    assert payload == {"answer": "2", "truth": "2", "level": 3, "topic": "sums"}
+    with pytest.raises(StageError, match=r"x.jsonl, line 1: column 'label' of columns= has the name of a"):
+        tasks_of(f"hf:{path}?prompt=q&answer=truth&columns=level,label")
+
+
 @pytest.mark.parametrize(("query", "payload"), [
     ("answer=d", {"answer": "1.25"}), ("answer=t", {"answer": "2020-01-02"}),
     ("tests=script&entry_point=f", {"tests": ["x = 1\nassert f(x) == 1"], "setup": "", "entry_point": "f"}),
@@ -291,6 +301,7 @@ def test_columns_become_what_json_can_say(tmp_path: Path, query: str, payload: d
     ("prompt=q", "must name the column of the prompt and one of answer, tests, payload"),
     ("prompt=q&answer=a&tests=t", "one of answer, tests, payload"),
     ("prompt=q&answer=a&colour=red", "names 'colour'. Known: prompt, answer"),
+    ("prompt=q&answer=a&columns=b", r"x.jsonl, line 1 has no column 'b'. It has q, a"),
     ("prompt=q&answer=nothing", r"x.jsonl, line 1 has no column 'nothing'. It has q, a"),
     ("prompt=q&tests=a", "does not say which function the tests call. Add a column with its name"),
     ("prompt=q&answer=a&kind=function", "column 'answer' are of kind answer or math, not function. Leave"),

@@ -135,6 +135,7 @@ def test_damaged_arc_files_name_line_or_field(tmp_path: Path, content: str, sent
 @pytest.mark.parametrize(("line", "sentence"), [
     ("{", r"line 2 is not valid JSON"),
     ('{"kind": "answer", "payload": {}}', "line 2: field 'task_id' is missing or not a text"),
+    ('{"prompt": "1 + 1?", "answer": "2"}', "If this is a table, name its columns: hf:FILE.prompt="),
     ('{"task_id": "b", "kind": "oracle", "payload": {}}', "line 2: field 'kind' is 'oracle'"),
     ('{"task_id": "b", "kind": "answer", "messages": [{"role": "user", "content": "?"}], '
      '"payload": {"answer": "four", "match": "numeric"}}',

@@ -77,6 +77,8 @@ def test_errors_are_one_message_without_traceback(run: Warehouse, tmp_path: Path
     unknown = warehouse("sql", run.root, "SELECT * FROM samplez")
     assert unknown.exit_code == 1
     assert "samplez does not exist" in unknown.stderr and 'Did you mean "samples"' in unknown.stderr
+    elsewhere = warehouse("sql", run.root, "SELECT s.completion FROM samples AS s")
+    assert elsewhere.stderr.endswith("Tables and views with such a column: `warehouse schema completion`.\n")
     syntax = warehouse("sql", run.root, "SELEC 1")
     assert syntax.exit_code == 1 and "syntax error" in syntax.stderr and "Traceback" not in syntax.stderr
     late = warehouse("sql", run.root, "SELECT error('late') FROM samples")

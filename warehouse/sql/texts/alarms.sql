@@ -113,7 +113,8 @@ history AS (
            3 + luck(count(reach) OVER recent, 3) AS reach_margin,
            max(solving_3) OVER recent AS best_solving, max(reach_3) FILTER (place > 2 OR purpose <> 'train') OVER recent AS best_reach, max(reward_3) OVER paid AS best_reward,
            arg_max(reward_3, solving_3) OVER paid AS reward_at_best,
-           CASE WHEN place > 2 THEN median(grad_norm) OVER recent END AS usual_grad_norm,
+           -- If all groups have equal rewards, only the gradient of the KL remains; next to it any other is large.
+           CASE WHEN place > 2 THEN median(grad_norm) FILTER (zero_variance_share < 1 OR grad_norm > 0.001) OVER recent END AS usual_grad_norm,
            median(clip_fraction) OVER same_loss AS usual_clipped
     FROM smooth
     WINDOW past AS (PARTITION BY purpose, alone, epoch ORDER BY iteration ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
