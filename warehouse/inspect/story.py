@@ -12,16 +12,19 @@ from warehouse.store.run_folder import Warehouse
 # Of two iterations that end early, the first has the quickest completions and the second the rest: neither
 # is a baseline.
 QUERY = """
-SELECT adjusted.*, policy_version
+SELECT adjusted.*, policy_version, reward_plain
 FROM adjusted
-JOIN (SELECT iteration, purpose, policy_version FROM iteration_stats) USING (iteration, purpose)
+JOIN (SELECT iteration, purpose, policy_version, reward_mean AS reward_plain FROM iteration_stats)
+     USING (iteration, purpose)
 QUALIFY NOT (is_cut_short(iteration, purpose) OR is_cut_short(iteration - 1, purpose))
         OR iteration = max(iteration) OVER (PARTITION BY purpose)
 ORDER BY purpose <> 'train', purpose, iteration"""
 # Paired visits to the same tasks remove the tasks' difficulty: the error of a gain is that of the tasks'
 # gains. With few tasks, for pass@1 it is at least the sampling error of the completions.
+# $4 is k, or 0 for the reward.
 PAIRS = """
-WITH visits AS (SELECT iteration, task_id, pass_at_k(n, c, $4) AS value,
+WITH visits AS (SELECT iteration, task_id,
+                       CASE $4 WHEN 0 THEN reward_mean ELSE pass_at_k(n, c, $4) END AS value,
                        CASE WHEN $4 = 1 THEN c / n * (1 - c / n) / nullif(n - 1, 0) END AS chance
                 FROM task_results WHERE purpose = $1 AND iteration IN ($2, $3) AND n >= $4)
 SELECT count(*) AS num,
@@ -34,6 +37,7 @@ SECONDS = """
 SELECT stage, sum(seconds) AS seconds FROM stages WHERE seconds IS NOT NULL
 GROUP BY stage ORDER BY list_position(['rollout', 'score', 'train'], stage)"""
 
+NAMES = {"solving": "pass@1", "reward": "reward"}
 SAME = 0.005        # largest difference between a paired gain and one of plain means that is not shown
 
 
@@ -111,9 +115,17 @@ def _point_line(total: float, purpose: str, change: Change) -> str:
     return f"{dollars(total / (100 * change.gain))} per point of pass@1 gained on {tasks}: {change}."
 
 
+def _measure(rows: list[dict[str, Any]]) -> str:
+    """What a run is judged by: pass@1, or the reward if nothing was solved and something was paid."""
+    rewards = [row["reward"] for row in rows]
+    return ("reward" if not any(row["solving_plain"] for row in rows) and any(rewards) and None not in rewards
+            else "solving")
+
+
 def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
     first, last = rows[0]["iteration"], rows[-1]["iteration"]
-    change = _change(connection, rows, "solving")
+    measure = _measure(rows)
+    name, change = NAMES[measure], _change(connection, rows, measure)
     if firing:
         names = ", ".join(dict.fromkeys(alarm.signal for alarm in firing))
         since = min(alarm.first_iteration for alarm in firing)
@@ -122,31 +134,32 @@ def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[A
             return f"{_fall(rows, falls)} Signals since iteration {since}, first to last: {names}."
         what = ("Training went wrong" if all(alarm.signal in (*MISMATCH_SIGNALS, *STEP_SIGNALS)
                                              for alarm in firing) else "Coming apart")
-        return f"{what} since iteration {since}: {names}. pass@1 over iterations {first} to {last}: {change}."
+        return f"{what} since iteration {since}: {names}. {name} over iterations {first} to {last}: {change}."
     if first == last:
-        return (f"Iteration {first}: pass@1 {short_share(change.last)} on its training tasks; "
+        return (f"Iteration {first}: {name} {short_share(change.last)} on its training tasks; "
                 "nothing to compare it with.")
     said = {1: "Learned the training tasks", 0: "No change beyond chance on the training tasks",
             -1: "Lost on the training tasks"}[change.direction]
-    return f"{said}: pass@1 {change} over iterations {first} to {last}."
+    return f"{said}: {name} {change} over iterations {first} to {last}."
 
 
 def _fall(rows: list[dict[str, Any]], falls: dict[str, int]) -> str:
     """How far pass@1 fell from its best, and whether it recovered; or that only rewards fell."""
-    since = min(falls.values())
-    solving = {row["iteration"]: row["solving_plain"] for row in rows}
+    since, measure = min(falls.values()), _measure(rows)
+    solving = {row["iteration"]: row[f"{measure}_plain"] for row in rows}
     best, last = max(solving.values()), max(solving)
     lowest = min((iteration for iteration in solving if iteration >= since), key=solving.__getitem__)
-    said = ("Collapsed" if solving[last] < best / 2 else "Fell" if "solving_falls" in falls
-            else "The reward fell")
+    said = ("The reward fell" if measure == "reward" else "Collapsed" if solving[last] < best / 2
+            else "Fell" if "solving_falls" in falls else "The reward fell")
     on_the_way = "" if lowest == last else f"{short_share(solving[lowest])} at iteration {lowest}, "
-    return (f"{said} at iteration {since}: pass@1 {short_share(best)} at best, {on_the_way}"
+    return (f"{said} at iteration {since}: {NAMES[measure]} {short_share(best)} at best, {on_the_way}"
             f"{short_share(solving[last])} at iteration {last}.")
 
 
 def _evaluation(connection: Connection, purpose: str, rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
-    changes = {"pass@1": _change(connection, rows, "solving")}
-    if None not in (rows[0]["reach_error"], rows[-1]["reach_error"]):
+    measure = _measure(rows)
+    changes = {NAMES[measure]: _change(connection, rows, measure)}
+    if measure == "solving" and None not in (rows[0]["reach_error"], rows[-1]["reach_error"]):
         changes[f"pass@{rows[0]['k']}"] = _change(connection, rows, "reach")
     before, now = rows[0]["policy_version"], rows[-1]["policy_version"]
     if rows[0]["iteration"] == rows[-1]["iteration"] or None in (before, now):
@@ -168,8 +181,8 @@ def _evaluation(connection: Connection, purpose: str, rows: list[dict[str, Any]]
 def _change(connection: Connection, rows: list[dict[str, Any]], measure: str) -> Change:
     """The change from the first visit to the last."""
     first, last = rows[0], rows[-1]
-    k = 1 if measure == "solving" else first["k"]
-    visits = [first["purpose"], first["iteration"], last["iteration"], k]
+    k = {"solving": 1, "reach": first["k"], "reward": 0}
+    visits = [first["purpose"], first["iteration"], last["iteration"], k[measure]]
     errors = [row["error"] for row in rows_of(connection, PAIRS, visits)]
     if not errors and None not in (first[f"{measure}_error"], last[f"{measure}_error"]):
         errors = [(first[f"{measure}_error"] ** 2 + last[f"{measure}_error"] ** 2) ** 0.5]

@@ -26,8 +26,11 @@ SCORER = "exact-0123456789"
 Counts = dict[str, tuple[int, int]]     # completions of a task and how many are right
 
 
-def evaluated(folder: Path, *visits: Counts) -> Warehouse:
-    """A run whose evaluation at each iteration gave this; no reward could be measured where a task has -1."""
+def evaluated(folder: Path, *visits: Counts, solves: bool = True) -> Warehouse:
+    """A run whose evaluation at each iteration gave this; no reward could be measured where a task has -1.
+
+    Without `solves` what is paid is not right.
+    """
     with without_waiting():
         run = new_run(folder / "run")
         for iteration, visit in enumerate(visits):
@@ -36,7 +39,7 @@ def evaluated(folder: Path, *visits: Counts) -> Warehouse:
             rows = [completion_row(prompt, index, [1, 2], [-1.0, -1.0])
                     for prompt in prompts for index in range(prompt["group_size"])]
             scores = [sample_row(row, SCORER, None if c < 0 else float(row["sample_index"] < c),
-                                 correct=row["sample_index"] < c)
+                                 correct=solves and row["sample_index"] < c)
                       for row in rows for _, c in [visit[row["task_id"]]]]
             write_rows(run, "prompts", [prompts])
             write_rows(run, "completions", [rows])
@@ -74,7 +77,7 @@ def test_the_interval_of_the_gain_holds_it_as_often_as_it_says(tmp_path: Path) -
                 for iteration in (0, 1) for task, p in enumerate(ease)]
         connection.execute("CREATE OR REPLACE TEMP TABLE visits AS SELECT unnest($1) AS row", [[
             dict(zip(("iteration", "purpose", "task_id", "n", "c"), row, strict=True)) for row in rows]])
-        connection.execute("CREATE OR REPLACE TEMP VIEW task_results AS SELECT row.* FROM visits")
+        connection.execute("CREATE OR REPLACE TEMP VIEW task_results AS SELECT row.*, 0.0 AS reward_mean FROM visits")
         [found] = rows_of(connection, PAIRS, ["eval", 0, 1, 1])
         gain = sum(c / 8 * (1 if iteration else -1) for iteration, *_, c in rows) / 40
         held.append(abs(gain) <= 1.96 * found["error"])
@@ -110,6 +113,12 @@ def test_one_task_within_less_reach_is_no_ground_to_stop(tmp_path: Path) -> None
     """pass@16 has no error over tasks there; pass@1 rises."""
     run = evaluated(tmp_path, *4 * [{"t0": (16, 1)}], *2 * [{"t0": (64, 5)}])
     assert rows_of(connect(run), "SELECT signal FROM raised_signals") == []
+
+
+def test_where_nothing_is_solved_the_reward_is_told(tmp_path: Path) -> None:
+    run = evaluated(tmp_path, {"t0": (16, 4), "t1": (16, 4)}, {"t0": (16, 8), "t1": (16, 10)}, solves=False)
+    margin = 1.96 * np.std([4 / 16, 6 / 16], ddof=1) / np.sqrt(2)
+    assert f"it learned; reward .25 → .56 (+0.31 ± {margin:.2f})." in said(run)
 
 
 def test_one_task_many_times_is_told_by_its_completions(tmp_path: Path) -> None:
