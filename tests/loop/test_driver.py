@@ -286,6 +286,19 @@ def test_the_first_every_kth_and_the_last_policy_are_evaluated_once(world: World
     assert world.loop(3, eval_every=2) == 0 and len(world.told("evaluation")) == 3
 
 
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("stage", ["rollout", "score"])
+def test_an_evaluation_in_which_the_loop_ended_is_finished_by_the_next(world: World, version: int,
+                                                                      stage: str) -> None:
+    evaluation = {"rollout": f"rollout --eval --iteration {version}",
+                  "score": f"score --iteration {version} --purpose eval"}
+    world.fails_once[evaluation[stage]] = [75]
+    assert world.loop(3, eval_every=2) == 75
+    assert version not in [facts["iteration"] for facts in world.told("evaluation")]
+    assert world.loop(3, eval_every=2) == 0
+    assert [facts["iteration"] for facts in world.told("evaluation")] == [0, 2, 3]
+
+
 def test_the_last_evaluation_is_tracked_although_no_training_follows_it(world: World) -> None:
     assert world.loop(2, eval_every=1, track="wandb") == 0
     assert [job.words for job in world.jobs if job.words[:2] == ["train", "track"]] == [
