@@ -23,6 +23,7 @@ from warehouse.ledger.entries import RolledBack
 from warehouse.loop.devices import Crew, better_split, chosen_devices, sharing_of
 from warehouse.loop.driver import ENGINE_SHARE, Loop, LoopOptions, Watched, check_options
 from warehouse.stages.shard import Shard
+from warehouse.stages.stop import StageStopped, stopping
 from warehouse.stages.warm import AWAKE, BESIDE, PLACE
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
@@ -490,6 +491,12 @@ def test_told_to_stop_it_leaves_nothing_running_and_says_how_to_go_on(tmp_path: 
         _, said = process.communicate(timeout=40)
     assert process.returncode == 75 and f"Stopped by {number.name}" in said and "Traceback" not in said
     assert num_asleep(tmp_path) == 0
+
+
+def test_the_end_of_the_process_that_ran_it_is_not_called_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StageStopped, match="by the end of the process that ran it"), stopping():
+        monkeypatch.setattr(os, "getppid", lambda: -1)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_killed_it_leaves_nothing_running(tmp_path: Path) -> None:
