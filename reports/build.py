@@ -1,5 +1,6 @@
 """Build the report of a run: run each figure's SQL, draw it, write one file."""
 
+import os
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -19,6 +20,7 @@ from warehouse.inspect.summary import REACH, went_back
 from warehouse.sql.database import Connection, compute_once, connect, rows_of
 from warehouse.sql.rollup import keep_rolled_up
 from warehouse.store.commit import replace_bytes
+from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
 
 SECTIONS: tuple[tuple[str, tuple[Figure, ...]], ...] = (
@@ -57,6 +59,8 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     from tqdm import tqdm
     warehouse = open_warehouse(run)
     path = output or warehouse.root / "report.html"
+    if output is None and not os.access(warehouse.root, os.W_OK):
+        raise StageError(f"{path} cannot be written: permission was denied. Name another file with --output.")
     connection = compute_once(connect(warehouse, inventory=keep_rolled_up(warehouse)))
     events = rows_of(connection, EVENTS_SQL)
     charts = {name: draw_figure(connection, FIGURES[name], events)

@@ -73,8 +73,8 @@ def check_semaphores() -> None:
         multiprocessing.Lock()
     except OSError as error:
         raise StageError(f"vLLM needs semaphores, which this machine refuses ({error.strerror}): usually "
-                         "/dev/shm is read-only, full or missing. Make it writable, for example by `mount -o "
-                         "remount,rw /dev/shm`, then run the same command again.") from error
+                         "/dev/shm is read-only, full or missing. Run it on another machine, or make it "
+                         "writable, as root by `mount -o remount,rw /dev/shm`.") from error
 
 
 def keeps_engine(options: RolloutOptions) -> bool:

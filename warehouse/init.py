@@ -68,7 +68,7 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     warehouse.log.make(warehouse.facts)
     commit_json(run / "warehouse.json", dict(warehouse.state.facts))    # of the first of two processes
     if twin_of(warehouse.root) is None:
-        (run / "config.toml").chmod(0o644)  # the only file that users edit
+        (run / "config.toml").chmod(run.stat().st_mode & 0o666)     # users edit it
     if hidden:
         notes = [*notes, f"{counted(hidden, 'task')} without solutions: programs are run and outputs stored, "
                 "without a verdict or a reward"]

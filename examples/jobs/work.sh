@@ -5,11 +5,12 @@
 #   work.sh score   RUN ITERATION K/N     score share K of N; what no rollout has sampled yet is left to `learn`
 #   work.sh learn   RUN ITERATION         sample and score what all shares left, train, say how it went
 #   work.sh worker  RUN ITERATIONS K/N    sample and score this share of every iteration as it comes due
+#   work.sh eval    RUN POLICY K/N        sample and score share K of N of the held-out tasks with a policy
 #   work.sh loop    RUN ITERATIONS        `warehouse loop` on all GPUs of this machine; an alarm ends it with 3
 #   work.sh trainer RUN ITERATIONS        `learn` each iteration once its rollout is complete
 # TRAIN="accelerate launch --multi_gpu --num_processes 8 $(which train)" in the environment trains on eight GPUs.
 set -euo pipefail
-usage="usage: work.sh rollout|score|learn|loop|worker|trainer RUN ITERATION [K/N]"
+usage="usage: work.sh rollout|score|learn|eval|loop|worker|trainer RUN ITERATION [K/N]"
 role=${1:?$usage} run=${2:?$usage} number=${3:?$usage} share=${4:-0/1}
 read -ra train <<<"${TRAIN:-train}"
 
@@ -35,7 +36,7 @@ stage() {
 
 score_share() {
   local code=0
-  stage score "$run" --iteration "$1" --shard "$share" || code=$?
+  stage score "$run" --iteration "$@" --shard "$share" || code=$?
   ((code == 0 || code == 75)) || exit "$code"   # 75: the rollout is still under way
 }
 
@@ -57,6 +58,9 @@ case $role in
   rollout) stage rollout "$run" --iteration "$number" --shard "$share" ;;
   score) score_share "$number" ;;
   learn) learn "$number" ;;
+  eval)
+    stage rollout "$run" --eval --iteration "$number" --shard "$share"
+    score_share "$number" --purpose eval ;;
   loop) stage warehouse loop "$run" "$number" ;;
   worker)
     for ((i = 0; i < number; i++)); do

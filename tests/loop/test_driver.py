@@ -23,6 +23,7 @@ from warehouse.ledger.entries import RolledBack
 from warehouse.loop.devices import Crew, better_split, chosen_devices, sharing_of
 from warehouse.loop.driver import ENGINE_SHARE, Loop, LoopOptions, Watched, check_options
 from warehouse.stages.shard import Shard
+from warehouse.stages.stop import StageStopped, stopping
 from warehouse.stages.warm import AWAKE, BESIDE, PLACE
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
@@ -286,6 +287,19 @@ def test_the_first_every_kth_and_the_last_policy_are_evaluated_once(world: World
     assert world.loop(3, eval_every=2) == 0 and len(world.told("evaluation")) == 3
 
 
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("stage", ["rollout", "score"])
+def test_an_evaluation_in_which_the_loop_ended_is_finished_by_the_next(world: World, version: int,
+                                                                      stage: str) -> None:
+    evaluation = {"rollout": f"rollout --eval --iteration {version}",
+                  "score": f"score --iteration {version} --purpose eval"}
+    world.fails_once[evaluation[stage]] = [75]
+    assert world.loop(3, eval_every=2) == 75
+    assert version not in [facts["iteration"] for facts in world.told("evaluation")]
+    assert world.loop(3, eval_every=2) == 0
+    assert [facts["iteration"] for facts in world.told("evaluation")] == [0, 2, 3]
+
+
 def test_the_last_evaluation_is_tracked_although_no_training_follows_it(world: World) -> None:
     assert world.loop(2, eval_every=1, track="wandb") == 0
     assert [job.words for job in world.jobs if job.words[:2] == ["train", "track"]] == [
@@ -477,6 +491,12 @@ def test_told_to_stop_it_leaves_nothing_running_and_says_how_to_go_on(tmp_path: 
         _, said = process.communicate(timeout=40)
     assert process.returncode == 75 and f"Stopped by {number.name}" in said and "Traceback" not in said
     assert num_asleep(tmp_path) == 0
+
+
+def test_the_end_of_the_process_that_ran_it_is_not_called_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StageStopped, match="by the end of the process that ran it"), stopping():
+        monkeypatch.setattr(os, "getppid", lambda: -1)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_killed_it_leaves_nothing_running(tmp_path: Path) -> None:

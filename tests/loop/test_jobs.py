@@ -59,6 +59,10 @@ def test_slurm_gets_two_arrays_and_a_job_per_iteration(tmp_path: Path) -> None:
                           "--dependency=afterany:100"}
     assert options[2] == {"--job-name=learn", "--gres=gpu:1", "--dependency=afterany:101"}
     assert options[3] >= {"--dependency=afterok:102", "--kill-on-invalid-dep=yes"}
+    jobs = submitted(Path("/runs/a"), tmp_path / "evaluated", "2", "16", "4", EVAL_EVERY="2")
+    assert [job["words"][1:] for job in jobs if "--job-name=eval" in job["options"]] == [
+        ["eval", "/runs/a", "2"]]
+    assert f"--dependency=afterok:{jobs[-2]['id']}" in jobs[-1]["options"]
     text = (JOBS / "slurm" / "stage.sbatch").read_text()
     assert "#SBATCH --requeue\n" in text and "#SBATCH --signal=B:TERM@" in text
 
@@ -112,6 +116,16 @@ def test_a_training_under_a_launcher_that_hides_its_exit_code_is_started_again(t
     (tmp_path / "again").touch()
     code, output = run_until(learn, environment, preempt_after=None)
     assert code == 0 and set((tmp_path / "trained").open()) == {"--full run --iteration 0\n"}, output
+
+
+def test_an_evaluation_is_sampled_and_scored_in_shares(tmp_path: Path) -> None:
+    for name in ("rollout", "score"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} $*\n[ {name} = rollout ] || exit 75\n")
+        (tmp_path / name).chmod(0o755)
+    code, output = run_until(["bash", "examples/jobs/work.sh", "eval", "run", "5", "1/2"],
+                             os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}, preempt_after=None)
+    assert (code, output) == (0, "rollout run --eval --iteration 5 --shard 1/2\n"
+                                 "score run --iteration 5 --purpose eval --shard 1/2\n")
 
 
 def test_a_nodes_loop_is_a_job_whose_alarm_is_final(tmp_path: Path) -> None:

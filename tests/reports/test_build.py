@@ -20,6 +20,7 @@ from tests.building.runs import back_before
 from tests.building.weather import SCORER, Weather, build_run, empty_run, write_iteration
 from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import connect, empty_connection, rows_of
+from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
 FIGURES = [*build.FIGURES]
@@ -151,6 +152,15 @@ def test_nothing_is_requested_and_only_our_script_may_run(page: str) -> None:
             assert attributes["href"].startswith("#")
         assert tag not in ("link", "img", "iframe", "object", "embed", "base")
     assert sum(tag == "script" for tag, _ in parsed.tags) == 2
+
+
+def test_in_a_run_that_is_only_read_the_report_needs_another_place(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = empty_run(tmp_path).root
+    monkeypatch.setattr(build.os, "access", lambda path, _mode: Path(path) != run)
+    with pytest.raises(StageError, match="Name another file with --output"):
+        build_report(run)
+    assert build_report(run, tmp_path / "mine.html").is_file() and not (run / "report.html").exists()
 
 
 def test_an_empty_run_gives_a_page_that_says_so(tmp_path: Path) -> None:

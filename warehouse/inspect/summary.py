@@ -139,7 +139,7 @@ def _title(warehouse: Warehouse, connection: Connection, inventory: Inventory) -
     size = sum(facts["bytes"] if facts else part.stat().st_size for part, facts in parts.items()
                if facts or part.exists())
     return (f"{warehouse.root}  base {warehouse.base_name}  {counted(row['num_tasks'], 'task', ',')}  "
-            f"{counted(num_completions, 'completion', ',')}  {size / 1e6:,.1f} MB  "
+            f"{counted(num_completions, 'completion', ',')}  {size / 1e6:,.1f} MB of rows  "
             f"policies 0..{warehouse.state.newest}{_rollbacks(warehouse.state)}")
 
 

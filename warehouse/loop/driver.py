@@ -110,6 +110,8 @@ class Loop:
         while number < self.options.iterations:
             if self._is_trained(number):
                 number += 1
+                if number == self.warehouse.state.newest:      # the loop may have ended before or in it
+                    self._evaluate_if_due(number)
                 continue
             if number not in self.sampling:
                 self._begin(number)

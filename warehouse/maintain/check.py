@@ -98,7 +98,8 @@ def _policies(warehouse: Warehouse, iteration: int | None, *, quick: bool) -> It
         stage = warehouse.stage("train", iteration=version - 1)
         consequence: Consequence = "again" if version else "restore"
         if not (folder / "policy.json").exists():
-            way_out = f", or let `warehouse check --fix` open {stage.title} again" if version else ""
+            again = stage.life and warehouse.state.can_train_again(stage.life)
+            way_out = f", or let `warehouse check --fix` open {stage.title} again" if again else ""
             yield Finding.of(folder, f"has no policy.json: policy {version} is missing. Restore it from a "
                              f"copy of the run{way_out}.", consequence, stage)
             continue

@@ -92,6 +92,8 @@ def _pull(run: str, folder: Path) -> str:
         of_rank = {key: state for key, state in sorted(new.items()) if _rank(key) == rank}
         for documents in [{key: state} for key, state in of_rank.items()] if rank == 3 else [of_rank]:
             copy.bring_documents(documents)
+    if "config.toml" in new:        # users edit it
+        (folder / "config.toml").chmod(folder.stat().st_mode & 0o666)
     for key in _gone(before, listed):
         before[key].unlink(missing_ok=True)
     return f"{counted(len(new), 'file')} copied to {folder}, {len(stood)} were there already"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -83,8 +84,10 @@ def stopping() -> Iterator[None]:
     def stop(number: int, _frame: FrameType | None) -> None:
         for each in before:
             signal.signal(each, signal.SIG_IGN)         # ignore repeated signals while ending
-        raise StageStopped(f"Stopped by {signal.Signals(number).name}; finished work is kept. Run "
-                           "the same command again to continue.")
+        time.sleep(0.1)     # a killed parent is the parent until all its threads have ended
+        by = signal.Signals(number).name if os.getppid() == parent else "the end of the process that ran it"
+        raise StageStopped(f"Stopped by {by}; finished work is kept. Run the same command again to continue.")
+    parent = os.getppid()
     before = {number: signal.signal(number, stop)
               for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:

@@ -133,6 +133,13 @@ def test_missing_completions_of_a_scored_iteration_stay_missing(run: Warehouse) 
     assert not fix(run, check_run(run).changes)
 
 
+@pytest.mark.parametrize("version, again", [(1, False), (2, True)])
+def test_a_missing_policy_is_only_trained_again_if_nothing_was_sampled_from_it(
+        run: Warehouse, version: int, again: bool) -> None:
+    shutil.rmtree(run.policy_dir(version))
+    assert ("let `warehouse check --fix` open train" in only_problem(run)) == again
+
+
 def test_missing_tasks_are_named(run: Warehouse) -> None:
     shutil.rmtree(run.root / "tasks")
     assert any(problem == f"{run.root}/tasks holds no tasks. Restore it from a copy of the run."

@@ -45,6 +45,7 @@ def test_a_mirrored_run_is_the_same_run_there_and_back(
     back = open_warehouse(tmp_path / "back")
     assert contents(back) == contents(there) and check_run(back).problems == []
     back.verify_policy(1)
+    assert (back.root / "config.toml").stat().st_mode & 0o200, "it is meant to be edited"
     assert back.state.iterations("rollout") == [0, 1]
     assert mirror_run(address, str(back.root)).startswith("0 files copied")
 

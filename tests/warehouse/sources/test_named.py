@@ -182,6 +182,15 @@ def test_init_names_splits_and_marks_held_out_tasks(tmp_path: Path) -> None:
         ("a", "pool", False, 0), ("b", "pool", False, 1), ("c", "exam", True, 2)]
 
 
+def test_the_config_of_a_run_may_be_edited_by_those_who_may_write_into_the_run(tmp_path: Path) -> None:
+    mask = os.umask(0o002)
+    try:
+        init_run(tmp_path / "run", str(fake_model(tmp_path / "m")), (str(arc_file(tmp_path, ["a"])),))
+    finally:
+        os.umask(mask)
+    assert (tmp_path / "run" / "config.toml").stat().st_mode & 0o777 == 0o664
+
+
 def test_init_again_does_nothing_and_other_arguments_are_refused(tmp_path: Path) -> None:
     tasks, model = arc_file(tmp_path, ["a"]), str(fake_model(tmp_path / "m"))
     init_run(tmp_path / "run", model, (str(tasks),))
