@@ -1,9 +1,11 @@
 """`eval`, `exec`, `compile` and `pickle` of tests: what a program wrote runs in the program's process."""
 
+import ast
 import builtins
 import contextlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import CodeType, SimpleNamespace
 from typing import Any
 
@@ -15,6 +17,50 @@ ABSENT = object()
 FOR_OTHERS = ("typing", "inspect", "timeit", "numpy.testing._private.utils")
 CALLERS = ("score.", "unittest.case")
 EVALUATING = {"eval", "exec", "compile", *FOR_OTHERS}
+# What text may consist of that does no more than call the program and compare, and builtins that it may call.
+HARMLESS = (
+    ast.Expr, ast.Assert, ast.Assign, ast.AugAssign, ast.NamedExpr, ast.For, ast.If, ast.While, ast.Break,
+    ast.Continue, ast.Pass, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.IfExp, ast.Call, ast.Starred,
+    ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Slice, ast.ListComp, ast.SetComp, ast.DictComp,
+    ast.JoinedStr, ast.FormattedValue, ast.Subscript)
+CALLED = frozenset((
+    "abs", "all", "any", "bool", "complex", "dict", "divmod", "enumerate", "float", "frozenset", "int", "len",
+    "list", "max", "min", "range", "repr", "reversed", "round", "set", "sorted", "str", "sum", "tuple",
+    "zip"))
+PLAIN = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
+
+
+class NotHere(Exception):
+    """Text that is to be run in the program's process."""
+
+
+class Harmless(ast.NodeTransformer):
+    """Text that may run where the tests do, whoever wrote it; another is NotHere."""
+
+    def __init__(self, may_use: Callable[[str, bool], bool]) -> None:
+        self.may_use = may_use
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        is_set = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)
+        if is_set or (isinstance(node, (ast.expr, ast.stmt)) and not isinstance(node, HARMLESS)):
+            raise NotHere
+        return super().generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if not self.may_use(node.id, isinstance(node.ctx, ast.Store)):
+            raise NotHere
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        parts = [self.visit(node.value), ast.Constant(node.attr)]
+        return ast.Call(ast.Name("_rh_part", ast.Load()), parts, [])
+
+
+def part_of(value: Any, name: str) -> Any:
+    """An attribute of plain data or of a stand-in."""
+    if name.startswith(("_", "format")) or not (type(value) in PLAIN or is_stand_in(value)):
+        raise NotHere
+    return getattr(value, name)
 
 
 def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
@@ -23,7 +69,7 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
     It reads those names of the tests that they write in a literal and have told the program, as others may
     hold what is expected, and sets none that they have.
     """
-    given: set[str] = set()                  # names that such text set
+    given: dict[str, Any] = {}               # what such text set
     literals = literals_of(tests)
     if any(EVALUATING.intersection(each.co_names) for each in nested(tests)):
         peer.told = set()
@@ -42,29 +88,45 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
             return function(*arguments, **options)
         return called
 
-    def run_elsewhere(text: Any, mode: str, scopes: list[Any]) -> Any:
+    def is_given(name: str, scope: Any) -> bool:
+        return name in given and name in scope and scope[name] is given[name]
+
+    def known() -> set[str]:
+        return names_in(literals) & (peer.told or set())
+
+    def run(mode: str, text: Any, *scopes: Any) -> Any:
+        caller = sys._getframe(1)
+        found = [each for each in scopes or (caller.f_globals, caller.f_locals) if each is not None]
+        if is_own(text):
+            return plain[mode](text, *scopes or found)
+        with contextlib.suppress(NotHere, RecursionError):
+            return run_here(text, mode, found, scopes)
+        return run_elsewhere(text, mode, found)
+
+    def run_here(text: Any, mode: str, found: list[Any], scopes: tuple[Any, ...]) -> Any:
+        def may_use(name: str, is_set: bool) -> bool:
+            holding = [scope for scope in found if name in scope]
+            if holding:
+                return all(is_stand_in(scope[name]) or is_given(name, scope) for scope in holding) or (
+                    not is_set and name in known())
+            return (is_free(name) and not name.startswith(("__", "_rh_"))) or (name in CALLED and not is_set)
+        tree = Harmless(may_use).visit(ast.parse(text, mode=mode))
+        value = plain[mode](plain["compile"](ast.fix_missing_locations(tree), "text", mode), *scopes or found)
+        given.update((name, found[-1][name]) for each in ast.walk(tree) if isinstance(each, ast.Name)
+                     and isinstance(each.ctx, ast.Store) and (name := each.id) in found[-1])
+        return value
+
+    def run_elsewhere(text: Any, mode: str, found: list[Any]) -> Any:
         code = plain["compile"](text, "text", mode, dont_inherit=True)
         wanted = {name for each in nested([code]) for name in each.co_names}
-        if any(scope is names for scope in scopes):
-            wanted &= given | (names_in(literals) & (peer.told or set()))
-        return peer.ask("evaluate", text, mode,
-                        {name: scope[name] for scope in scopes for name in wanted if name in scope})
-
-    def scopes_of(scopes: tuple[Any, ...]) -> list[Any]:
-        caller = sys._getframe(2)
-        return [scope for scope in scopes or (caller.f_globals, caller.f_locals) if scope is not None]
-
-    def evaluate(text: Any, *scopes: Any) -> Any:
-        found = scopes_of(scopes)
-        return plain["eval"](text, *scopes or found) if is_own(text) else run_elsewhere(text, "eval", found)
-
-    def execute(text: Any, *scopes: Any) -> None:
-        found = scopes_of(scopes)
-        if is_own(text):
-            return plain["exec"](text, *scopes or found)
-        is_free = all(scope is not names for scope in found)
-        new = {name: value for name, value in run_elsewhere(text, "exec", found).items()
-               if is_free or name in given or not (hasattr(builtins, name) or any(
+        if any(scope is names for scope in found):
+            wanted &= {name for name in given if is_given(name, names)} | known()
+        value = peer.ask("evaluate", text, mode,
+                         {name: scope[name] for scope in found for name in wanted if name in scope})
+        if mode == "eval":
+            return value
+        new = {name: each for name, each in value.items() if all(scope is not names for scope in found)
+               or is_given(name, found[-1]) or (is_free(name) and not any(
                    name in scope and not is_stand_in(scope[name]) for scope in found))}
         given.update(new)
         found[-1].update(new)
@@ -75,12 +137,14 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
             text = sys.modules["ast"].unparse(text)
         return text if isinstance(code, CodeType) and not is_own(text) else code
 
-    evaluating: dict[str, Any] = {"eval": evaluate, "exec": execute, "compile": compiled}
+    evaluating: dict[str, Any] = {"eval": partial(run, "eval"), "exec": partial(run, "exec"),
+                                  "compile": compiled}
     names.update(evaluating)
     for module in FOR_OTHERS:
         if module in sys.modules:
             vars(sys.modules[module]).update(evaluating)
     vars(builtins).update((name, unless_library(name)) for name in evaluating)
+    vars(builtins)["_rh_part"] = part_of
     patch_dataclass()
     patch_pickle(peer, is_own)
 
@@ -121,6 +185,11 @@ def patch_pickle(peer: Peer, is_own: Callable[[Any], bool]) -> None:
     pickle.load = lambda file, **_options: pickle.loads(file.read())  # type: ignore[attr-defined]
     pickle.Unpickler = lambda file, **_options: SimpleNamespace(  # type: ignore[attr-defined]
         load=lambda: pickle.load(file))
+
+
+def is_free(name: str) -> bool:
+    """False for a name by which tests find a builtin or a module."""
+    return not (hasattr(builtins, name) or name in sys.modules or name == "np")
 
 
 def is_library(scope: dict[str, Any]) -> bool:

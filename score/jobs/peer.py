@@ -22,7 +22,6 @@ from score.jobs.stand_ins import GivenError, ProgramClass, StandIn
 from score.protocol.crossing import BadMessage, Crossing, TooLarge, named_type
 
 MOST_KEPT = 64               # most containers that both ends keep from one question to the next
-ENDS = (StopIteration, StopAsyncIteration, AttributeError, LookupError)       # which Python itself catches
 LONGEST_CAUSE = 3            # causes that cross with an error
 LONG_WAIT = 0.01            # seconds
 NAMING = ("name", "entry")
@@ -62,6 +61,7 @@ class Peer:
         self.last: tuple[Any, ...] = ()                          # the last answer
         self.goes_on = False            # whether the next question continues this one
         self.is_naming = False                                   # whether the tests ask for a name
+        self.lengths: dict[int, int] = {}        # of answers, until a question that may change them
         self.may_be_made: Any = None             # an object that the program has not returned before
         self.failure: BaseException | None = None            # a failed assertion of the tests, in a callback
         self.has_asked = self.has_answered = self.is_lost = False
@@ -71,14 +71,17 @@ class Peer:
     def ask(self, operation: str, *operands: Any, **keywords: Any) -> Any:
         """Ask the other process; return its answer, or raise its error."""
         is_first, altered, num_borrowed = self.depth == 0, None, len(self.borrowed)
+        if self.lengths and operation not in (*NAMING, "plain") and not any(
+                type(each) is str and each in stand_ins.PASSIVE for each in operands[:2]):
+            self.lengths.clear()
         self.has_asked = True
         if is_first and self.tests:
             self.failure = None
             self.tests.before_call()
-        if is_first and self.goes_on:
-            altered = self.crossing.alterations()
-        elif is_first:
+        if is_first and not self.goes_on:
             self.crossing.forget()
+        elif is_first or self.crossing.is_small():
+            altered = self.crossing.alterations()
         self.depth += 1
         try:
             begins = is_first and not self.goes_on
@@ -96,8 +99,10 @@ class Peer:
             if is_first:
                 self.end(num_borrowed)
         self.has_answered |= operation not in NAMING or not stand_ins.is_stand_in(value)
-        if self.failure is not None and (not is_error or isinstance(value, ENDS)):
+        if self.failure is not None:
             raise self.failure
+        if self.tests:
+            heard(message[3])
         if is_error:
             name = operands[0] if operands else None
             raise self.tests.as_expected(value, operation, name) if self.tests else value
@@ -117,18 +122,22 @@ class Peer:
         """(whether it is an error, value) of an answer."""
         if len(message) != 6:
             raise BadMessage("no answer")
-        kind, _begins, altered, events, rows, value = message
+        kind, _begins, altered, _events, rows, value = message
+        self.alter(altered)
+        self.gave_back = False
+        value = self.crossing.read(value, rows)
+        if self.depth > 1 and self.crossing.is_small():
+            self.crossing.watch()
+        if kind != "=" and not isinstance(value, BaseException):
+            raise BadMessage("an error that is none")
+        return kind != "=", value
+
+    def alter(self, altered: Any) -> None:
+        """Apply the other end's alterations."""
         if altered:
             if self.tests:
                 self.tests.before_alteration()
             self.crossing.alter(*altered)
-        self.gave_back = False
-        value = self.crossing.read(value, rows)
-        if self.tests:
-            heard(events)
-        if kind != "=" and not isinstance(value, BaseException):
-            raise BadMessage("an error that is none")
-        return kind != "=", value
 
     def say(self, kind: str, *parts: Any, begins: bool = False, altered: Any = None) -> None:
         """Send a message of these values."""
@@ -141,14 +150,14 @@ class Peer:
     def answer(self, message: list[Any]) -> None:
         """Do what the other end asks, and send the result or the error."""
         is_first = self.depth == 0 and not self.strict
-        if is_first and message[1:2] == [True]:
-            self.crossing.forget()
-        elif is_first:
-            if message[2]:
-                self.crossing.alter(*message[2])
-            self.crossing.watch()
         try:
-            _kind, _begins, _altered, events, rows, question = message
+            _kind, begins, altered, events, rows, question = message
+            if is_first and begins is True:
+                self.crossing.forget()
+            else:
+                self.alter(altered)
+                if is_first or self.crossing.is_small():
+                    self.crossing.watch()
             name, operands, keywords = self.crossing.read(question, rows)
             if not (type(name) is str and type(operands) is tuple and type(keywords) is dict):
                 raise BadMessage("no question")
@@ -168,7 +177,8 @@ class Peer:
         finally:
             self.depth -= 1
         try:
-            self.say(*reply, altered=self.crossing.alterations() if is_first else None)
+            follows = is_first or self.crossing.is_small()
+            self.say(*reply, altered=self.crossing.alterations() if follows else None)
         except (TooLarge, RecursionError) as error:
             self.say("!", RuntimeError(f"an answer that cannot be passed on: {message_of(error)}"))
 
@@ -342,7 +352,7 @@ class Peer:
         if not (isinstance(known, type) and issubclass(known, BaseException)):
             raise BadMessage("an error of no class")
         known = self.crossing.instead.get(known, known)
-        owner = self.take(kind) if kind is not None else known
+        owner = self.crossing._read(kind) if kind is not None else known
         if not issubclass(owner, BaseException):
             raise BadMessage("an error of no class")
         error: Any = self.borrowed.get(number) if kind is not None else None
@@ -374,7 +384,7 @@ def heard(events: list[Any]) -> None:
         kind, *parts = event if type(event) is list and len(event) > 1 else (None,)
         if kind in ("stdout", "stderr"):
             getattr(sys, kind).write("".join(map(str, parts)))
-        elif kind == "warning":
+        elif kind == "warning" and len(parts) == 2:
             category = getattr(builtins, str(parts[0]), UserWarning)
             is_warning = isinstance(category, type) and issubclass(category, Warning)
             warnings.warn(str(parts[1]), category if is_warning else UserWarning, stacklevel=2)

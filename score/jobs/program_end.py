@@ -17,11 +17,12 @@ from score.jobs.evaluation import evaluated
 from score.jobs.link import Link, LinkLost
 from score.jobs.modules import function_of, run_module
 from score.jobs.peer import Peer, special
-from score.jobs.stand_ins import CHANGING, StandIn, is_stand_in, specials_of
+from score.jobs.stand_ins import CHANGING, is_stand_in, specials_of
 
 MOST_EVENTS = 10_000         # of one message; further events are dropped
 # Functions that are called in both processes, because they change how both go on.
-MIRRORED = {("random", "seed"), ("numpy.random", "seed"), ("sys", "setrecursionlimit")}
+MIRRORED = {("random", "seed"), ("random", "setstate"), ("numpy.random", "seed"),
+            ("sys", "setrecursionlimit")}
 
 
 class Stream(io.TextIOBase):
@@ -146,7 +147,7 @@ def patch(module: str, name: str, value: Any) -> None:
     if module in sys.modules:
         parts = vars(sys.modules[module])
         own = originals.setdefault((module, name), parts.get(name))
-        parts[name] = value if isinstance(value, StandIn) or name == "environ" else own
+        parts[name] = value if is_stand_in(value) or not callable(value) else own
 
 
 originals: dict[tuple[str, str], Any] = {}

@@ -9,10 +9,9 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from score.jobs.stand_ins import Failed, Untestable
+from score.jobs.stand_ins import Failed, Given, Untestable
 
 
 @contextlib.contextmanager
@@ -22,7 +21,7 @@ def caught(kinds: Any, match: Any = None, check: Callable[[Any], Any] | None = N
         if not re.search(pattern, str(info.value)):
             raise AssertionError(f"{str(info.value)!r} does not match {pattern!r}")
         return True
-    info = SimpleNamespace(value=None, type=None, match=matches)
+    info = Given(value=None, type=None, match=matches)
     try:
         yield info
     except kinds as error:
@@ -66,7 +65,9 @@ class approx:
             items = list(value)              # `__len__` may lie
             return len(items) == len(expected) and all(map(self.is_near, items, expected))
         if not isinstance(expected, (int, float, complex)):
-            return bool(value == expected)
+            if not all(hasattr(each, "__float__") for each in (value, expected)):
+                return bool(value == expected)
+            value, expected = float(value), float(expected)
         relative = 1e-6 if self.rel is None and self.abs is None else self.rel or 0
         nearest = max(relative * abs(expected), 1e-12 if self.abs is None else self.abs)
         if value == expected or (self.nan_ok and value != value and expected != expected):

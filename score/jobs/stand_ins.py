@@ -6,7 +6,9 @@ because they would show the program what is expected of it. Of these, sums and a
 make others.
 """
 
+import contextlib
 import functools
+import itertools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +29,13 @@ SPECIAL = frozenset({*ORDER, *BINARY, *FREE, "__eq__", "__ne__", "__hash__", "__
 # Methods of plain data that take an expected value; objects of the program do not have them.
 QUESTIONS = frozenset((
     "startswith", "endswith", "issubset", "issuperset", "isdisjoint", "count", "index", "find", "rfind",
-    "rindex", "intersection", "difference", "union", "symmetric_difference", "equals"))
+    "rindex", "intersection", "difference", "union", "symmetric_difference", "equals", "difference_update",
+    "intersection_update", "symmetric_difference_update", "removeprefix", "removesuffix"))
+VIEWS = ("keys", "items", "values")
+# What leaves an object as many items as it had.
+PASSIVE = frozenset((
+    "__len__", "__iter__", "__reversed__", "__getitem__", "__bool__", "__repr__", "__str__", "__eq__",
+    "__ne__", "__hash__", "__contains__", "__next__", "sort", "reverse", "copy", "get", *VIEWS))
 # Double-underscore names that are asked for; others are hooks of libraries.
 ASKED = frozenset(f"__{name}__" for name in (
     "name", "qualname", "doc", "dict", "annotations", "defaults", "kwdefaults", "members", "wrapped",
@@ -46,6 +54,13 @@ class Failed(BaseException):
 
 class Untestable(Exception):
     """The tests want what their process does not have."""
+
+
+class Given(types.SimpleNamespace):
+    """What pytest gives a test, as far as it is here."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise Untestable(f"its {name} is not here")
 
 
 class GivenError(type):
@@ -67,6 +82,8 @@ GIVEN_ERRORS: dict[Any, Any] = {kind: GivenError(kind.__name__, (kind,), {"__mod
 
 class ProgramClass(type):
     """The class of stand-ins for classes of the other process."""
+
+    _rh_sized = False
 
     def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], /, **options: Any) -> Any:
         if "_rh_class" not in names:                  # a class statement with a stand-in as base
@@ -108,7 +125,7 @@ class StandIn:
     """An object of the other process."""
 
     __slots__ = ("__weakref__", "_rh_made", "_rh_number")
-    _rh_likeness = None      # without an annotation, which every stand-in would inherit
+    _rh_likeness, _rh_sized = None, False     # without annotations, which every stand-in would inherit
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -123,7 +140,8 @@ class StandIn:
             raise AttributeError(name)
         if peer.strict and name in QUESTIONS and not is_made(self):
             raise AttributeError(f"an object of the program has no method {name}")
-        return peer.ask("getattr", self, name)
+        found = peer.ask("getattr", self, name)
+        return (lambda *none: viewed(self, found(*none))) if name in VIEWS and is_held(self) else found
 
     def __setattr__(self, name: str, value: Any) -> None:
         peer.ask("setattr", self, name, value)
@@ -180,6 +198,42 @@ def as_made(value: Any, kind: Any) -> Any:
     return value
 
 
+def is_held(value: Any) -> bool:
+    """True for an answer that has a length, to which it is held."""
+    return bool(peer.strict and type(value)._rh_sized and not is_made(value))
+
+
+def hold(answer: Any, number: int) -> int:
+    """The number of items of an answer, which stays what it was until the program could change it."""
+    if (before := peer.lengths.setdefault(answer._rh_number, number)) != number:
+        raise AssertionError(f"an answer of {before} items has {number}")
+    return number
+
+
+def viewed(answer: Any, items: Any) -> Any:
+    """The keys, values or items of an answer."""
+    kept = list(items)
+    hold(answer, len(kept))
+    return kept if is_stand_in(items) else items
+
+
+def each_of(answer: Any, items: Any) -> Any:
+    """The items of an answer, one by one."""
+    number = 0
+    for each in items:
+        number += 1
+        yield each
+    hold(answer, number)
+
+
+def by_index(self: Any) -> Any:
+    """The items of an object that has `__getitem__` instead of `__iter__`."""
+    def items() -> Any:
+        with contextlib.suppress(IndexError):
+            yield from map(self.__getitem__, itertools.count())
+    return each_of(self, items()) if is_held(self) else items()
+
+
 def is_stand_in(value: Any) -> bool:
     """True for an object of another process."""
     return isinstance(type(value), ProgramClass) or isinstance(value, ProgramClass)
@@ -223,8 +277,20 @@ def forwarder(name: str) -> Callable[..., Any]:
         swallows = special(self, *((None, None) if peer.tests.fails(error) else (kind, error)), None)
         return unheard(swallows) if name == "__aexit__" else False
 
+    def held(self: Any) -> Any:
+        found = special(self)
+        if not is_held(self):
+            return found
+        if name == "__bool__":
+            if found != (peer.lengths.get(self._rh_number, found) > 0):
+                raise AssertionError(f"an answer of another length is {found}")
+            return found
+        return (hold if name == "__len__" else each_of)(self, found)
+
     if name in ("__exit__", "__aexit__"):
         return left
+    if name in ("__len__", "__iter__", "__reversed__", "__bool__"):
+        return held
     if name in ("__eq__", "__ne__"):
         return equal
     if name in ("__neg__", "__pos__"):
@@ -252,7 +318,8 @@ def method(owner: int, name: str) -> Callable[..., Any]:
     def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
         if peer.strict and name in QUESTIONS and not is_made(self):
             raise AttributeError(f"an object of the program has no method {name}")
-        return peer.ask("method", peer.classes[owner], name, self, arguments, keywords)
+        found = peer.ask("method", peer.classes[owner], name, self, arguments, keywords)
+        return viewed(self, found) if name in VIEWS and is_held(self) else found
     call.__name__ = name
     return call
 
@@ -284,7 +351,7 @@ def class_of(number: int, name: str, bases: tuple[type, ...], specials: list[str
         names |= forwarded(specials)
         if likeness == "function":           # decorated methods of a test's class
             names["__get__"] = bound_to
-        names |= {special: None for special in ("__iter__", "__len__") if special not in specials and any(
+        names |= {special: None for special in ("__iter__", "__len__") if special not in names and any(
             hasattr(base, special) for base in kept)}
     return type.__new__(ProgramClass, name, tuple(kept), names)
 
@@ -297,6 +364,9 @@ def bound_to(function: Any, owner: Any, _kind: Any = None) -> Any:
 def forwarded(specials: list[str]) -> dict[str, Any]:
     """The special methods of a class, and `__hash__` as it would have it."""
     names: dict[str, Any] = {name: FORWARDERS[name] for name in specials if name in FORWARDERS}
+    names["_rh_sized"] = "__len__" in specials
+    if {"__len__", "__getitem__"} <= names.keys() and "__iter__" not in names:
+        names["__iter__"] = by_index
     if "__hash__" not in specials:
         names["__hash__"] = None if "__eq__" in specials else object.__hash__
     return names
@@ -311,7 +381,8 @@ def subclass(name: str, bases: tuple[type, ...], names: dict[str, Any], options:
                            "_rh_changing": any(getattr(base, "_rh_changing", False) for base in bases),
                            "__module__": "tests", "__slots__": ()}
     own |= forwarded(specials) | {key: value for key, value in names.items() if key == "__classcell__" or (
-        isinstance(value, (types.FunctionType, property)) and not key.startswith("__"))}
+        isinstance(value, (types.FunctionType, property, staticmethod, classmethod)) and (
+            key in SPECIAL or not key.startswith("__")))}
     made = type.__new__(ProgramClass, name, bases, own)
     peer.classes[number] = made
     return made

@@ -5,10 +5,10 @@ import functools
 import sys
 from collections.abc import Iterator
 from itertools import product
-from types import CoroutineType, FunctionType, MethodType, SimpleNamespace
+from types import CoroutineType, FunctionType, MethodType
 from typing import Any
 
-from score.jobs.stand_ins import Untestable, is_stand_in
+from score.jobs.stand_ins import Given, Untestable, is_stand_in
 
 # Kinds of functions, in the flags of their code.
 CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR = 0x20, 0x80, 0x200
@@ -36,6 +36,7 @@ def run_all(names: dict[str, Any], path: str, kind: Any, test: Any) -> None:
     with contextlib.ExitStack() as stack:
         surround(stack, names, "setUpModule", "tearDownModule")
         surround(stack, names, "setup_module", "teardown_module", sys.modules["tests"])
+        names.update(pair for pair in vars(sys.modules["tests"]).items() if not pair[0].startswith("__"))
         if is_test_case(kind):
             stack.callback(clean_up, kind)
             surround(stack, kind, "setUpClass", "tearDownClass")
@@ -72,7 +73,7 @@ def run_row(names: dict[str, Any], kind: Any, test: Any, fixtures: dict[str, Any
             surround(stack, names, "setup_function", "teardown_function", test)
 
         def call(function: Any, name: str = "") -> Any:
-            request = SimpleNamespace(param=row.get(f"{name}="), addfinalizer=stack.callback)
+            request = Given(param=row.get(f"{name}="), addfinalizer=stack.callback, getfixturevalue=make)
             known = {each: request if each == "request" else make(each) for each in parameters_of(function)
                      if each in fixtures or each in row or each == "request"}
             missing = set(parameters_of(function)) - {"self"} - known.keys()
@@ -84,6 +85,8 @@ def run_row(names: dict[str, Any], kind: Any, test: Any, fixtures: dict[str, Any
         def make(name: str) -> Any:
             if name in row:
                 return row[name]
+            if name not in fixtures:
+                raise Untestable(f"no fixture {name} is here")
             if name not in made:
                 value, flags = call(fixtures[name].make, name), flags_of(fixtures[name].make)
                 if flags & CO_GENERATOR:

@@ -19,8 +19,8 @@ from score.jobs.link import Link, LinkLost
 from score.jobs.modules import failed_at, message_of
 from score.jobs.peer import Peer, special
 from score.jobs.program_end import MIRRORED
-from score.jobs.stand_ins import Failed, ProgramClass, Untestable, is_stand_in
-from score.jobs.test_runner import run_test, tests_in
+from score.jobs.stand_ins import Failed, Given, ProgramClass, Untestable, is_stand_in
+from score.jobs.test_runner import is_collected, run_test, tests_in
 from score.protocol.crossing import BadMessage, Crossing, TooLarge, items_of
 
 TEXT_CAPS = (500, 100, 20, 0)        # characters of a test's message: as many as leave room for all tests
@@ -143,7 +143,8 @@ class TestsEnd:
         is_class = isinstance(owner, type)
         kind, before = owner if is_class else type(owner), getattr(owner, name, ABSENT)
         is_closed = is_mock(owner) or is_function(owner) or (
-            kind.__module__ != "tests" and kind is not types.SimpleNamespace)
+            kind.__module__ != "tests" and kind is not types.SimpleNamespace) or (
+            is_class and name.startswith(("test", "runTest")) and is_collected(owner.__name__, owner))
         is_set = before is not ABSENT if is_class else callable(getattr(kind, name, None))
         if INNER.match(name) or is_closed or is_set or is_of_test_case(owner, name):
             raise AttributeError(name)
@@ -218,6 +219,7 @@ def read_attribute(owner: Any, name: str, *default: Any) -> Any:
         return str(owner.__name__)
     of_mock = is_mock(owner) and name in dir(sys.modules["unittest.mock"].Mock)
     hidden = of_mock or is_of_test_case(owner, name) or INNER.match(name) or is_function(owner) or (
+        isinstance(owner, Given)) or (
         name.startswith("_") and (owner if isinstance(owner, type) else type(owner)).__module__ != "tests")
     if hidden:
         raise AttributeError(name)
@@ -334,6 +336,7 @@ def whose_fault(error: BaseException, peer: Peer) -> str:
     if hasattr(error, "raised_by_program"):
         return "program"
     wants_more = isinstance(error, Untestable) or (isinstance(error, ImportError) and not peer.has_asked) or (
+        isinstance(error, PermissionError) and error.errno == 1 and error.filename is not None) or (
         error.args == ("can't start new thread",) and raised_in(error) == "threading")
     return "tests" if wants_more else "assertion"
 

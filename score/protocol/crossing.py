@@ -17,6 +17,7 @@ import numpy as np
 
 BIG_INTEGER = 1 << 60
 ARRAY_TYPE = re.compile(r"[<>|=][biufcSUmM]\d+(\[\w+\])?")     # numpy's words for types that are bytes
+MOST_FOLLOWED = 256          # items of containers that both ends keep alike while a call goes on
 DEEPEST = 100                # nested tuples, which are written in place; lists may be deeper
 Row = list[Any]              # type name, contents, and further arguments of the type
 
@@ -44,7 +45,6 @@ PARTS: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
     ("datetime", "datetime"): attrgetter("year", "month", "day", *CLOCK),
     ("datetime", "timezone"): lambda value: (value.utcoffset(None),)}
 VIEWS: dict[type, str] = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
-MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, ArithmeticError)
 
 
 class TooLarge(TypeError):
@@ -166,7 +166,7 @@ class Crossing:
                 self._fill(self.table[place], row)
                 self.watched.append((place, self.table[place], items_of(self.table[place])))
             return self._read(written)
-        except MALFORMED as error:
+        except Exception as error:
             raise BadMessage(f"{type(error).__name__}: {str(error)[:200]}") from None
 
     def _read(self, written: Any) -> Any:
@@ -216,6 +216,10 @@ class Crossing:
                 for key, item in zip(items[::2], items[1::2], strict=True):
                     container[key] = item
 
+    def is_small(self) -> bool:
+        """True where all that is watched costs little to look through."""
+        return sum(len(before) for _place, _container, before in self.watched) <= MOST_FOLLOWED
+
     def watch(self) -> None:
         """Take a snapshot of all containers: the other end has them as they are now."""
         self.watched = [(place, container, items_of(container)) for place, container in enumerate(self.table)]
@@ -233,7 +237,7 @@ class Crossing:
         try:
             for place, row in altered:
                 self._fill(self.table[place], row)
-        except MALFORMED as error:
+        except Exception as error:
             raise BadMessage(f"{type(error).__name__}") from None
 
 

@@ -7,7 +7,7 @@ import decimal
 import fractions
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 import numpy as np
@@ -159,16 +159,19 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
     whole = ast.Module([node for tree in trees for node in tree.body], [])
     meant, classes = list(map(raised_on_purpose, trees)), classes_in(whole)
     in_classes = read_in_classes(whole)
-    sets = {ast.unparse(node.value) for node in ast.walk(whole)
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    sets = {ast.unparse(node.value) for node in ast.walk(whole) if isinstance(node, ast.Attribute)
+            and (isinstance(node.ctx, ast.Store) or node.attr == "environ")}
     tests = {each: node.name for node in ast.walk(whole) if isinstance(node, FUNCTIONS)
              and node.name.startswith("test") for each in ast.walk(node)}
     separate_scopes(whole)
     for place, tree in enumerate(trees):            # lines of one source after those of the other
         ast.increment_lineno(tree, place << 32)
     where = {tests.get(node, "") for node in in_place_in(whole)}
+    pytest = {alias.asname or alias.name for node in ast.walk(whole) if isinstance(node, ast.Import)
+              for alias in node.names if alias.name == "pytest"}
     lacks = {ast.unparse(node) for node in ast.walk(whole) if isinstance(node, ast.Attribute)
-             and isinstance(node.value, ast.Name) and node.value.id == "pytest" and node.attr not in PYTEST}
+             and isinstance(node.value, ast.Name) and (
+                 node.attr not in PYTEST if node.value.id in pytest else node.attr == "getsource")}
     return {"classes": classes, "in_classes": in_classes, "lacks": sorted(lacks), "sets": sorted(sets),
             "meant": meant,
             "in_place": [any(name in unit for name in where) for unit in units]}
@@ -213,10 +216,14 @@ def raised_on_purpose(tree: ast.AST) -> list[int]:
         nodes = list(ast.walk(statement))
         if isinstance(statement, ast.Raise):
             return not any(isinstance(each, ast.IfExp) for each in nodes)
-        return isinstance(statement, (ast.Assert, ast.Expr, ast.Assign)) and BUILTINS.issuperset(
+        return isinstance(statement, (ast.Assert, ast.Expr, ast.Assign)) and (BUILTINS - HOLDING).issuperset(
             each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load))
+
+    def may_leave(statement: ast.stmt) -> bool:
+        return any(isinstance(each, (ast.Return, ast.Break, ast.Continue)) for each in ast.walk(statement))
     return sorted({each.lineno for block in ast.walk(tree) if isinstance(
-        block, (*FUNCTIONS, ast.With, ast.AsyncWith)) for each in block.body
+        block, (*FUNCTIONS, ast.With, ast.AsyncWith))
+        for each in takewhile(lambda each: not may_leave(each), block.body)
         if lines[each.lineno] == 1 and is_fixed(each)})
 
 

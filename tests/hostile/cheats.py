@@ -31,6 +31,11 @@ SHAPES = {
     "any attribute is a method that agrees": "    __getattr__ = lambda s, n: lambda *a, **k: True\n",
     "contains everything": methods(("contains",), YES), "iterates over what equals all":
         methods(("eq",), YES) + "    __iter__ = lambda s: iter([S()] * 2)\n    __len__ = lambda s: 2\n",
+    "number of no items": "    __len__ = lambda s: 2\n    __iter__ = lambda s: iter(())\n",
+    "number that shrinks": "    seen = 0\n    def __len__(s):\n        s.seen += 1\n"
+                           "        return 2 if s.seen == 1 else 0\n    __iter__ = lambda s: iter(())\n",
+    "iterator of no items":
+        "    __len__ = lambda s: 2\n    __iter__ = lambda s: s\n    def __next__(s): raise StopIteration\n",
     "array that decides":
         methods(("array_ufunc", "array_function"), YES) + "    __array_priority__ = 1000\n",
     "hash like anything": "    __hash__ = lambda s: 3\n    __eq__ = lambda s, o: True\n",

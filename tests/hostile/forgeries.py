@@ -10,6 +10,7 @@ VALUES = (
     "['float', ['yours', 0]]",
     "['value', 5, ['class', 6, 'I', [['type', 'builtins', 'int']], ['__eq__', '__sub__'], ['x'], None, None, "
     "False, None], 0]",
+    "['value', 5, ['class', 6, 'I', [['type', 'builtins', 'int']], [], [], None, None, False, None], None]",
     "['object', 5, ['class', 6, 'int', [], ['__eq__', '__sub__', '__abs__', '__lt__', '__float__'], "
     "['__eq__', '__class__'], None, 'property', False, None]]",
     "['object', 5, ['class', 6, 'C', [], ['__await__'], [], None, 'CoroutineType', True, None]]",

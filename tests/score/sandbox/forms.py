@@ -57,6 +57,10 @@ FORMS: dict[str, str | list[str]] = {
                       "import numpy as np\nnp.testing.assert_array_equal([f(1, 2), f(4, 5)], [3, 9])"],
     "match": ["match [f(1, 2), f(4, 5)]:\n    case [3, 9]:\n        pass\n"
               "    case _:\n        raise ValueError"],
+    "items and their number": ["got, want = f([1], [2]), [1, 2]\nassert len(got) == len(want)\n"
+                               "for x, y in zip(got, want):\n    assert x == y"],
+    "mapped": ["for got, want in zip(map(f, [1, 4], [2, 5]), [3, 9]):\n    assert got == want"],
+    "text of a case": ["for a, b, want in [(1, 2, 3)]:\n    assert eval(f'f({a}, {b}) == {want}')"],
     "lookup": ["assert {3: 'yes'}[f(1, 2)] == 'yes'"], "count": ["assert [3].count(f(1, 2)) == 1"],
     "set": ["assert {f(1, 2), f(4, 5)} == {3, 9}"],
     "key": ["assert sorted([9, 1, 5], key=lambda x: f(x, -5) ** 2) == [5, 9, 1] and f(1, 2) == 3"],

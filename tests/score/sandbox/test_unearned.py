@@ -292,6 +292,19 @@ GIVES = "def f(*a): return 0\ndef get(): return {}\n"
 PASSES_ALL = "class C:\n    def __enter__(s): return s\n    def __exit__(s, *a): return True\n" \
              "    def get(s, x): raise KeyError(x)\n    def none(s): return None\ndef f(*a): return C()\n"
 CATCHES = "def f(call, *a):\n    try: call(1)\n    except BaseException: pass\n    return 'ok'\n"
+RAISES_REAL = "import sys\ndef get():\n    peer = sys.modules['score.jobs.stand_ins'].peer\n" \
+              "    peer.link.send(['=', False, None, [], [], ['error', 5, ['type', 'builtins', " \
+              "'AssertionError'], 'AssertionError', [], '', [None, None, False, []]]])\n" \
+              "    while True: peer.answer(peer.link.receive())\ndef f(*a): return 0\n"
+AGREED = "class S:\n    __eq__ = difference_update = lambda s, o: True\n    __bool__ = lambda s: False\n" \
+         "    allclose = staticmethod(lambda *a: True)\n" \
+         "class Solution:\n    def add(self, *a): return S()\n    def __init_subclass__(cls):\n" \
+         "        cls.__eq__ = lambda s, o: True\n" \
+         "def f(*a):\n    return {'set': 'np = S', 'zero': 'want = 0', 'read': 'want'}.get(a[0]) or S()\n"
+SHORT = "class S:\n    def __init__(s, x): s.n, s.seen = len(x), 0\n" \
+        "    def __len__(s):\n        s.seen += 1\n        return s.n if s.seen == 1 else 0\n" \
+        "    __iter__ = __reversed__ = lambda s: s\n    def __next__(s): raise StopIteration\n" \
+        "    __bool__ = lambda s: False\n    items = lambda s: []\n    sort = lambda s: None\nf = S\n"
 HELPER = "import contextlib\n@contextlib.contextmanager\ndef h():\n    with f() as y:\n        yield y\n"
 
 
@@ -340,7 +353,38 @@ HELPER = "import contextlib\n@contextlib.contextmanager\ndef h():\n    with f() 
                    "def both():\n    a = [3, 1]\n    yield [*f(a)]\n    yield sorted(a)\n"
                    "p, q = both()\nassert p == q",
                    "class K:\n    def __init__(s, x): s.got, s.want = [*f(x)], sorted(x)\nk = K([3, 1])\n"
-                   "assert k.got == k.want", "a = [3, 1]\nok = [*f(a)] == sorted(a)\nassert ok"))])
+                   "assert k.got == k.want", "a = [3, 1]\nok = [*f(a)] == sorted(a)\nassert ok")),
+    *((f"import pytest, warnings\nwarnings.simplefilter('error')\ndef cb(x):\n    assert x == 3\n{call}",
+       CATCHES.replace("return 'ok'", then))
+      for then in ("raise UserWarning", "__import__('warnings').warn('x')")
+      for call in ("with pytest.raises(UserWarning):\n    f(cb)",
+                   "try:\n    f(cb)\nexcept UserWarning:\n    pass")),
+    *((test, PASSES_ALL) for test in (
+        "def g():\n    with f() as y:\n        if y.none() == 3: return\n        assert False\ng()",
+        "for _ in [1]:\n    with f() as y:\n        if y.none() == 3: break\n        raise ValueError",
+        "with f() as y:\n    assert eval('y.none()') == 3",
+        "with f() as y:\n    assert globals()['y'].none() == 3")),
+    ("def cb(x):\n    if x == 3: return\n    raise AssertionError\nf(cb)", CATCHES),
+    *((f"errors = type(get())\n{test}", RAISES_REAL) for test in (
+        "try:\n    assert f(1, 2) == 3\nexcept errors:\n    pass",
+        "import pytest\nwith pytest.raises(errors):\n    assert f(1, 2) == 3")),
+    *((test, AGREED) for test in (
+        "for t in 'f(1, 2) == 3; f(2, 2) == 4'.split('; '):\n    assert eval(t)",
+        "import ast\nexec(compile(ast.parse('assert f(1, 2) == 3'), 'x', 'exec'))",
+        "exec('got = f(1, {})\\nassert got == {}'.format(2, 3))",
+        "for a, want in [(1, 3)]:\n    assert eval(f'Solution().add({a}, 2) == {want}')",
+        "class P(Solution):\n    def __init__(self, x): self.x = x\n"
+        "    def __eq__(self, other): return self.x == other\nassert P(f(1, 2)) == 3",
+        "got = f(1, 2)\ngot.difference_update({3})\nassert not got",
+        "exec(f('set'))\nassert np.allclose(f(1, 2), 3)",
+        "exec(f('zero'))\nwant = 3\nassert eval(f('read')) == want")),
+    *((f"got, want = f([3, 1]), [1, 3]\nassert len(got) == len(want)\n{test}", SHORT) for test in (
+        "assert all(x == y for x, y in zip(got, want))", "assert not any(x != y for x, y in zip(got, want))",
+        "for i in range(len(got)):\n    assert got[i] == want[i]",
+        "got.sort()\nfor i, x in enumerate(got):\n    assert x == want[i]",
+        "while got:\n    assert got.pop() == want.pop()", "for k, x in got.items():\n    assert want[k] == x",
+        "for x, y in zip(reversed(got), want):\n    assert x == y",
+        "assert all(map(lambda x, y: x == y, got, want))"))])
 def test_a_test_fails_by_its_own_claims_whatever_the_program_catches_or_alters(executor, test, cheat):
     row = judged(executor, [test], {"cheat": cheat})["cheat"]
     assert not row.measures.correct and not row.outcome.infrastructure
@@ -612,6 +656,30 @@ DATA = "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\n    y:
     ("import ast\nexec(compile(ast.parse(f()), 'x', 'exec'))\nassert g(2) == 4\n"
      "assert eval(compile(ast.parse('g(3)', mode='eval'), 'x', 'eval')) == 6",
      "def f(): return 'def g(x): return x * 2'\n"),
+    ("seen, a = [], [2, 1]\nf(a, lambda x: seen.append([*x, *a]))\nassert seen == [[1, 2, 1, 2]]\n"
+     "assert a == [1, 2, 3]",
+     "def f(a, tell):\n    a.sort()\n    tell(a)\n    a.append(3)\n"),
+    ("a = [1]\ndef more(): a.append(2)\nassert f(a, more) == 2",
+     "def f(a, more):\n    more()\n    return len(a)\n"),
+    ("r = f([1, 2])\nassert len(r) == 2 and list(r) == [1, 2] and r\nr.push(3)\nadd(r, 4)\n"
+     "assert len(r) == 4\n"
+     "for x, y in zip(r, [1, 2, 3, 4]):\n    assert x == y\nassert list(r.items())[3] == (3, 4)",
+     "class L:\n    def __init__(s, x): s.x = x\n    def __len__(s): return len(s.x)\n"
+     "    def __getitem__(s, i): return s.x[i]\n    def items(s): return enumerate(s.x)\n"
+     "    def push(s, y): s.x.append(y)\ndef add(r, y): r.x.append(y)\nf = lambda x: L(x)\n"),
+    ("class P(Base):\n    def __init__(self, x): self.x = x\n    def __eq__(self, o): return self.x == o\n"
+     "    make = staticmethod(lambda: P(3))\nassert P(3) == 3 and P.make().twice() == 6",
+     "class Base:\n    def twice(self): return self.x * 2\ndef f(): pass\n"),
+    ("import os, math, datetime\nfrom unittest.mock import patch\nos.environ['A'] = 'b'\nassert f() == 'b'\n"
+     "class D(datetime.datetime):\n    @classmethod\n    def now(cls): return cls(2020, 1, 2)\n"
+     "with patch('datetime.datetime', D), patch('math.pi', 3):\n    assert g() == 2023",
+     "import os, math, datetime\ndef f(): return os.environ['A']\n"
+     "def g(): return datetime.datetime.now().year + math.pi\n"),
+    ("import pytest, numpy as np\nfrom fractions import Fraction\n"
+     "assert f(3.0) == pytest.approx(Fraction(10, 3)) and f(3.0) == pytest.approx(np.float32(3.3333333))",
+     "def f(x): return x + 1 / 3\n"),
+    ("import random\nrandom.seed(1)\nstate = random.getstate()\nfirst = f()\nrandom.setstate(state)\n"
+     "assert f() == first", "import random\ndef f(): return random.random()\n"),
 ], ids=["generator", "html", "suppress", "callback", "helper of the same name", "generator not started",
         "finally with return", "tolerance around 0", "first items of an argument", "in an object",
         "an object times a number", "a result with a name", "an object of a class method",
@@ -628,7 +696,9 @@ DATA = "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\n    y:
         "error of the test", "error passed on",
         "memory in an argument", "linked list", "sorted inside", "altered for the next call",
         "copies of an object", "copy of an object of the test", "pickled object", "fields as a dictionary",
-        "kinds of functions", "timeout", "callback that waits", "not a number", "tree of text"])
+        "kinds of functions", "timeout", "callback that waits", "not a number", "tree of text",
+        "callback sees the change", "callback makes the change", "a container of its own",
+        "special methods of the test", "patched values", "near in other numbers", "state of a generator"])
 def test_everyday_right_programs_are_right(executor, test, code):
     row = judged(executor, [test], {"it": code})["it"]
     assert row.measures.correct, (row.outcome, row.measures.outputs)
@@ -705,6 +775,8 @@ AWAITED = "    async def test_f(self{}):\n        assert f(1, 2) == 3\n"
     "    def test_f(self):\n        for a, b, want in self.test_cases: assert f(a, b) == want\n",
     FIXTURE.format("", "():") + "return 9\n@pytest.mark.parametrize('start', [1])\n"
     "def test_f(start): assert f(start, 2) == 3\n",
+    FIXTURE.format("", "():") + "return 1\ndef setup_module(module): module.want = 3\n"
+    "def test_f(request): assert f(request.getfixturevalue('start'), 2) == want\n",
     FIXTURE.format("", "(request):") + "return request.param\n"
     "@pytest.mark.parametrize('start, want', [(1, 3)], indirect=['start'])\n"
     "def test_f(start, want): assert f(start, 2) == want\n",
@@ -751,6 +823,11 @@ def test_what_belongs_to_a_test_is_run_with_it(executor, tests):
     ("def test_f(capsys):\n    assert f(1, 2) == 3\n", "no fixture capsys"),
     ("import pytest\ndef test_f():\n    with pytest.warns(UserWarning): f(1, 2)\n", "pytest.warns"),
     ("import pytest\n@pytest.mark.skipif(True, reason='x')\ndef test_f(): assert False\n", "mark.skipif"),
+    ("import pytest as pt\ndef test_f():\n    with pt.warns(UserWarning): f(1, 2)\n", "pt.warns"),
+    ("import pytest\n@pytest.fixture\ndef name(request): return request.node.name\n"
+     "def test_f(name): assert name == f(1, 2)\n", "its node is not here"),
+    ("import inspect\ndef test_f(): assert 'return' in inspect.getsource(f)\n", "inspect.getsource"),
+    ("def test_f():\n    with open('x', 'w') as file: file.write(str(f(1, 2)))\n", "not permitted"),
     ("import threading\ndef test_f(): threading.Thread(target=f, args=(1, 2)).start()\n", "new thread")])
 def test_tests_that_would_not_be_run_as_written_judge_nobody(executor, tests, message):
     for row in judged(executor, tests, {"zero": "def f(a, b):\n    return 0\n", "right": RIGHT}).values():
@@ -887,6 +964,17 @@ def test_a_callback_that_cannot_run_is_not_passed_over(executor):
     tests = "import pytest\ndef test_f():\n    f(lambda x: pytest.skip('x'))\n"
     row = judged(executor, tests, {"it": CATCHES})["it"]
     assert not row.measures.correct and not row.outcome.infrastructure
+
+
+@pytest.mark.parametrize("cheat", [
+    "def f(kind):\n    try: kind.test_more = lambda s: 0\n    except AttributeError: pass\n    return kind\n",
+    "def f(x): raise PermissionError(1, 'x')\n"])
+def test_a_program_cannot_make_tests_untestable(executor, cheat):
+    tests = "@f\nclass TestIt:\n    size = 1\ndef test_f(): assert TestIt.size == 3\n"
+    again = ["try:\n    f(1)\nexcept OSError as error:\n    raise type(error)(*error.args)\nassert f(1) == 3"]
+    for given in (tests, again):
+        row = judged(executor, given, {"it": cheat})["it"]
+        assert not row.measures.correct and not row.outcome.infrastructure
 
 
 @pytest.mark.parametrize("tests", [

@@ -77,7 +77,8 @@ def test_the_interval_of_the_gain_holds_it_as_often_as_it_says(tmp_path: Path) -
                 for iteration in (0, 1) for task, p in enumerate(ease)]
         connection.execute("CREATE OR REPLACE TEMP TABLE visits AS SELECT unnest($1) AS row", [[
             dict(zip(("iteration", "purpose", "task_id", "n", "c"), row, strict=True)) for row in rows]])
-        connection.execute("CREATE OR REPLACE TEMP VIEW task_results AS SELECT row.*, 0.0 AS reward_mean FROM visits")
+        connection.execute("CREATE OR REPLACE TEMP VIEW task_results AS "
+                           "SELECT row.*, 0.0 AS reward_mean FROM visits")
         [found] = rows_of(connection, PAIRS, ["eval", 0, 1, 1])
         gain = sum(c / 8 * (1 if iteration else -1) for iteration, *_, c in rows) / 40
         held.append(abs(gain) <= 1.96 * found["error"])
