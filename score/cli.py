@@ -41,8 +41,15 @@ def gold(where: str, file: Path | None, output: Path | None, **values: Any) -> N
         click.echo(line)
 
 
+def check_reward(values: dict[str, Any]) -> None:
+    """StageError if the file with the reward has no such function."""
+    from warehouse.stages.user_code import load_function
+    if values["reward_file"]:
+        load_function(values["reward_file"], "--reward-file")
+
+
 @with_version
-@click.command(cls=TitledCommand, beside=(diff, explain, gold, try_program),
+@click.command(cls=TitledCommand, beside=(diff, explain, gold, try_program), check=check_reward,
                context_settings={"show_default": True}, epilog="""
 Other commands, each with --help: `score diff RUN A B` compares two scorers, `score explain RUN COMPLETION`
 shows one verdict, `score try RUN FILE --task ID` runs a program from a file, `score gold RUN FILE`

@@ -188,11 +188,12 @@ def room_command(name: str) -> click.Command:
     return command
 
 
-def check_training(run: Path, *words: str) -> None:
-    """StageError for training options that `train` would refuse, before anything is sampled for it."""
-    train = room_command("train")
-    assert isinstance(train, TitledCommand)
-    train.check(train.make_context("train", [str(run), *words]).params)
+def check_stages(run: Path, **words: Sequence[str]) -> None:
+    """StageError for options that `score` or `train` would refuse, before anything is sampled for them."""
+    for name in ("score", "train"):
+        command = room_command(name)
+        assert isinstance(command, TitledCommand)
+        command.check(command.make_context(name, [str(run), *words.get(name, ())]).params)
 
 
 def untrusted(run: Path) -> str:

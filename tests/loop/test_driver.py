@@ -517,15 +517,17 @@ def test_what_a_stage_said_is_in_the_log_of_the_loop(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("table", "sentence"), [
     ('[train]\nloss = "bnpo"\n', "There is no loss 'bnpo'. Known: dapo, "),
+    ('[score]\nreward-file = "mine.py:fast"\n', "mine.py. Name"),
     ('[train]\nschedule = "linear"\n', "--schedule linear needs --total-steps"),
     ('[train]\ntrack = "wandb"\n', "--track wandb cannot be used: it is not installed. Run `pip install"),
     ('[loop]\ntrack = "mlflow"\n', "--track mlflow cannot be used: it is not installed."),
     ('[loop]\ntrack = "tensorbord"\n', "'tensorbord' is not one of 'tensorboard', 'wandb', ")])
-def test_what_training_would_refuse_is_told_before_anything_is_sampled(
+def test_what_a_later_stage_would_refuse_is_told_before_anything_is_sampled(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, sentence: str) -> None:
     run = World(tmp_path).warehouse.root
     monkeypatch.setenv("ROLLHOUSE_WARM", "off")
     monkeypatch.setattr("train.inputs.settings.find_spec", lambda _name: None)
+    monkeypatch.setenv("ROLLHOUSE_TRUST", str(run))
     (run / "config.toml").write_text(table)
     result = CliRunner().invoke(cli, ["loop", str(run), "1"])
     assert result.exit_code == 1 and sentence in result.output and not (run / "loop.log").exists()

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from warehouse.options import TRACKERS, check_training, open_run, run_argument, shows_errors, untrusted
+from warehouse.options import TRACKERS, check_stages, open_run, run_argument, shows_errors, untrusted
 from warehouse.stages import warm
 from warehouse.stages.stop import stopping
 from warehouse.store.commit import by_address
@@ -72,7 +72,7 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
     check_options(warehouse, settings)
     if said := untrusted(warehouse.root):
         raise StageError(said)
-    check_training(run, *(["--track", settings.track] if settings.track else []))
+    check_stages(run, train=["--track", settings.track] if settings.track else [])
     sampling = read_config(warehouse.root / "config.toml").get("rollout", {})
     span = sampling.get("tensor-parallel-size", sampling.get("tensor_parallel_size", 1))
     crew = Crew(chosen_devices(gpus, devices), span=span, split=split, awake=settings.depth > 0,
