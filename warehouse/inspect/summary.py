@@ -35,6 +35,10 @@ REACH = """
 SELECT iteration, k, pass_at_k FROM pass_curve JOIN iteration_stats USING (iteration, purpose)
 WHERE purpose = 'train' AND k = k_of('train') AND k BETWEEN 2 AND max_k ORDER BY iteration
 """
+PARTS = """
+SELECT part, list(mean ORDER BY iteration) AS means FROM part_means
+WHERE purpose = 'train' GROUP BY part HAVING count(*) > 1 ORDER BY part
+"""
 
 
 def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inventory,
@@ -47,7 +51,8 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     lines = [_title(warehouse, connection, inventory), *went_back(warehouse.state),
              *story_lines(connection, alarms), *advise(warehouse, connection, alarms).lines]
     if train:
-        lines += ["", *_trends(train, rows_of(connection, REACH)), ""] if len(train) > 1 else [""]
+        trends = [*_trends(train, rows_of(connection, REACH)), *_parts(connection), ""]
+        lines += ["", *trends] if len(train) > 1 else [""]
         lines += _table(train[-last:], "iteration")
         if len(train) > last:
             lines.append(f"({counted(len(train) - last, 'earlier iteration')}: --last {len(train)})")
@@ -182,6 +187,13 @@ def _trends(rows: list[dict[str, Any]], reached: list[dict[str, Any]]) -> list[s
             lines.append(f"{name.format(k=reached[0]['k'] if reached else ''):<10} {sparkline(values)}  "
                          f"{_short(key, known[0])} → {_short(key, known[-1])}")
     return lines
+
+
+def _parts(connection: Connection) -> list[str]:
+    """Sparklines of the parts of the reward, if it has several."""
+    parts = rows_of(connection, PARTS)
+    return [f"{row['part']:<10} {sparkline(row['means'])}  {_decimal(row['means'][0])} → "
+            f"{_decimal(row['means'][-1])}" for row in parts if len(parts) > 1]
 
 
 def _table(rows: list[dict[str, Any]], kind: str) -> list[str]:

@@ -10,7 +10,7 @@ from tests.building.runs import back_before
 from tests.building.weather import SCORER, Weather, build_run, empty_run, write_iteration, write_training
 from warehouse.cli import cli
 from warehouse.inspect.render import short_share
-from warehouse.inspect.summary import iteration_rows, line_of, went_back
+from warehouse.inspect.summary import iteration_rows, line_of, summary_lines, went_back
 from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import connect, rows_of
 from warehouse.sql.inventory import take_inventory
@@ -112,3 +112,14 @@ def test_the_line_of_an_iteration_has_the_reward_if_it_is_a_function_of_the_user
         (CASE WHEN stage = 'score' THEN json_object('user_code', 'ab') END AS settings) FROM kept""")
     [row] = [row for row in iteration_rows(connection, take_inventory(run), 0) if row["purpose"] == "train"]
     assert f"reward {row['reward_mean']:.3f}" in line_of(row)
+
+
+def test_the_parts_of_a_reward_have_trends(run: Warehouse) -> None:
+    connection, inventory = connect(run), take_inventory(run)
+    assert not any(line.startswith("exact") for line in summary_lines(run, connection, inventory))
+    connection.execute("""CREATE OR REPLACE VIEW part_means AS SELECT iteration, 'train' AS purpose, part,
+        iteration + 0.5 AS mean FROM (VALUES (0), (1)) AS of(iteration),
+        (VALUES ('form'), ('right')) AS p(part)""")
+    lines = summary_lines(run, connection, inventory)
+    assert [line for line in lines if line.startswith(("form", "right"))] == [
+        "form       ▁█  0.50 → 1.50", "right      ▁█  0.50 → 1.50"]
