@@ -141,7 +141,7 @@ class StandIn:
         if peer.strict and name in QUESTIONS and not is_made(self):
             raise AttributeError(f"an object of the program has no method {name}")
         found = peer.ask("getattr", self, name)
-        return (lambda *none: viewed(self, found(*none))) if name in VIEWS and is_held(self) else found
+        return functools.partial(viewed, self, found) if name in VIEWS and is_held(self) else found
 
     def __setattr__(self, name: str, value: Any) -> None:
         peer.ask("setattr", self, name, value)
@@ -200,19 +200,22 @@ def as_made(value: Any, kind: Any) -> Any:
 
 def is_held(value: Any) -> bool:
     """True for an answer that has a length, to which it is held."""
-    return bool(peer.strict and type(value)._rh_sized and not is_made(value))
+    is_sized = isinstance(value, ProgramClass) or type(value)._rh_sized
+    return bool(peer.strict and is_sized and not is_made(value))
 
 
 def hold(answer: Any, number: int) -> int:
     """The number of items of an answer, which stays what it was until the program could change it."""
-    if (before := peer.lengths.setdefault(answer._rh_number, number)) != number:
+    if (before := peer.lengths.setdefault(id(answer), number)) != number:
         raise AssertionError(f"an answer of {before} items has {number}")
     return number
 
 
-def viewed(answer: Any, items: Any) -> Any:
-    """The keys, values or items of an answer."""
-    kept = list(items)
+def viewed(answer: Any, view: Callable[..., Any], *arguments: Any) -> Any:
+    """The keys, values or items of an answer, which taking them does not change."""
+    before = dict(peer.lengths)
+    kept = list(items := view(*arguments))
+    peer.lengths.update(before)
     hold(answer, len(kept))
     return kept if is_stand_in(items) else items
 
@@ -232,6 +235,11 @@ def by_index(self: Any) -> Any:
         with contextlib.suppress(IndexError):
             yield from map(self.__getitem__, itertools.count())
     return each_of(self, items()) if is_held(self) else items()
+
+
+def from_the_end(self: Any) -> Any:
+    """The items of an object without `__reversed__`, of which none may lack."""
+    return map(self.__getitem__, reversed(range(len(self))))
 
 
 def is_stand_in(value: Any) -> bool:
@@ -282,7 +290,7 @@ def forwarder(name: str) -> Callable[..., Any]:
         if not is_held(self):
             return found
         if name == "__bool__":
-            if found != (peer.lengths.get(self._rh_number, found) > 0):
+            if found != (peer.lengths.get(id(self), found) > 0):
                 raise AssertionError(f"an answer of another length is {found}")
             return found
         return (hold if name == "__len__" else each_of)(self, found)
@@ -318,8 +326,8 @@ def method(owner: int, name: str) -> Callable[..., Any]:
     def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
         if peer.strict and name in QUESTIONS and not is_made(self):
             raise AttributeError(f"an object of the program has no method {name}")
-        found = peer.ask("method", peer.classes[owner], name, self, arguments, keywords)
-        return viewed(self, found) if name in VIEWS and is_held(self) else found
+        asked = "method", peer.classes[owner], name, self, arguments, keywords
+        return viewed(self, peer.ask, *asked) if name in VIEWS and is_held(self) else peer.ask(*asked)
     call.__name__ = name
     return call
 
@@ -365,8 +373,8 @@ def forwarded(specials: list[str]) -> dict[str, Any]:
     """The special methods of a class, and `__hash__` as it would have it."""
     names: dict[str, Any] = {name: FORWARDERS[name] for name in specials if name in FORWARDERS}
     names["_rh_sized"] = "__len__" in specials
-    if {"__len__", "__getitem__"} <= names.keys() and "__iter__" not in names:
-        names["__iter__"] = by_index
+    if {"__len__", "__getitem__"} <= names.keys():
+        names = {"__iter__": by_index, "__reversed__": from_the_end, **names}
     if "__hash__" not in specials:
         names["__hash__"] = None if "__eq__" in specials else object.__hash__
     return names

@@ -5,6 +5,7 @@ import builtins
 import datetime
 import decimal
 import fractions
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise, takewhile
@@ -26,6 +27,7 @@ GATHERS = frozenset((
     "append", "appendleft", "add", "extend", "insert", "update", "setdefault", "put", "write"))
 PYTEST = {"raises", "approx", "fail", "fixture", "mark", "param", "skip", "xfail", "nan", "main"}
 HOLDING = {"eval", "exec", "globals", "locals", "super", "vars"}    # what holds variables that are not named
+WORD = re.compile(r"\w+")
 SCOPES = (*FUNCTIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -163,10 +165,22 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
             and (isinstance(node.ctx, ast.Store) or node.attr == "environ")}
     tests = {each: node.name for node in ast.walk(whole) if isinstance(node, FUNCTIONS)
              and node.name.startswith("test") for each in ast.walk(node)}
+    definitions = {each: node.name for node in reversed(list(ast.walk(whole)))
+                   if isinstance(node, (*FUNCTIONS, ast.ClassDef)) for each in ast.walk(node)}
     separate_scopes(whole)
     for place, tree in enumerate(trees):            # lines of one source after those of the other
         ast.increment_lineno(tree, place << 32)
-    where = {tests.get(node, "") for node in in_place_in(whole)}
+    own = [names_in(tree, ast.Store) for tree in trees]
+    where = set()           # name of the test, or place of the source, and names that it shares with others
+    for node in in_place_in(whole):
+        place = getattr(node, "lineno", 0) >> 32
+        shared = set[str]().union(*own) & names_in(node, ast.Load) - own[place]
+        where.add((tests.get(node), place, frozenset(shared | {definitions.get(node, "")})))
+
+    def looks(place: int, unit: str) -> bool:
+        words = set(WORD.findall(unit))
+        return any(name in words if name else at in (0, place) or not shared.isdisjoint(words)
+                   for name, at, shared in where)
     pytest = {alias.asname or alias.name for node in ast.walk(whole) if isinstance(node, ast.Import)
               for alias in node.names if alias.name == "pytest"}
     lacks = {ast.unparse(node) for node in ast.walk(whole) if isinstance(node, ast.Attribute)
@@ -174,7 +188,12 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
                  node.attr not in PYTEST if node.value.id in pytest else node.attr == "getsource")}
     return {"classes": classes, "in_classes": in_classes, "lacks": sorted(lacks), "sets": sorted(sets),
             "meant": meant,
-            "in_place": [any(name in unit for name in where) for unit in units]}
+            "in_place": [looks(place, unit) for place, unit in enumerate(units, start=1)]}
+
+
+def names_in(node: ast.AST, kind: type[ast.expr_context]) -> set[str]:
+    """Names in a tree that are read, or those that are set."""
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, kind)}
 
 
 def read_in_classes(tree: ast.Module) -> list[str]:

@@ -305,6 +305,14 @@ SHORT = "class S:\n    def __init__(s, x): s.n, s.seen = len(x), 0\n" \
         "    def __len__(s):\n        s.seen += 1\n        return s.n if s.seen == 1 else 0\n" \
         "    __iter__ = __reversed__ = lambda s: s\n    def __next__(s): raise StopIteration\n" \
         "    __bool__ = lambda s: False\n    items = lambda s: []\n    sort = lambda s: None\nf = S\n"
+LENGTHS = {
+    "no __reversed__": "class S:\n    def __init__(s, x): s.n = len(x)\n    def __len__(s): return s.n\n"
+                       "    def __getitem__(s, i): raise IndexError\nf = S\n",
+    "of a class": "class M(type):\n    def __len__(c): return 2\n    def __iter__(c): return iter(())\n"
+                  "class S(metaclass=M): pass\ndef f(x): return S\n",
+    "of a dictionary": "class S(dict):\n    def __len__(s): return 2\ndef f(x): return S()\n",
+    "of a property": "class S:\n    items = property(lambda s: lambda: [])\n    def __len__(s): return 2\n"
+                     "def f(x): return S()\n"}
 HELPER = "import contextlib\n@contextlib.contextmanager\ndef h():\n    with f() as y:\n        yield y\n"
 
 
@@ -388,6 +396,34 @@ HELPER = "import contextlib\n@contextlib.contextmanager\ndef h():\n    with f() 
 def test_a_test_fails_by_its_own_claims_whatever_the_program_catches_or_alters(executor, test, cheat):
     row = judged(executor, [test], {"cheat": cheat})["cheat"]
     assert not row.measures.correct and not row.outcome.infrastructure
+
+
+@pytest.mark.parametrize("test", [
+    "for x, y in zip(got, want):\n    assert x == y", "for k, x in got.items():\n    assert want[k] == x",
+    "assert all(x == y for x, y in zip(reversed(got), reversed(want)))"])
+def test_an_answer_keeps_its_length_however_it_is_read(executor, test):
+    tests = [f"got, want = f([3, 1]), [1, 3]\nassert len(got) == len(want)\n{test}"]
+    rows = judged(executor, tests, LENGTHS)
+    assert not any(row.measures.correct or row.outcome.infrastructure for row in rows.values())
+
+
+@pytest.mark.parametrize("tests", [
+    ["a = [3, 1]\nf(a)\nassert a == [3, 1]", "a = [3, 1, 2]\nassert f(a) == sorted(a)"],
+    "def test_f():\n    a = [3, 1]\n    f(a)\n    assert a == [3, 1]\n"
+    "def test_f_sorts():\n    a = [3, 1, 2]\n    assert f(a) == sorted(a)\n"])
+def test_what_one_test_looks_at_changes_no_other_test(executor, tests):
+    code = "def f(x):\n    if len(x) == 3: x.clear()\n    return []\n"
+    row = judged(executor, tests, {"it": code})["it"]
+    assert row.measures.test.correct_grids == 0.5 and UNSEEN in row.measures.outputs
+
+
+@pytest.mark.parametrize("tests", [
+    ["a = [2, 1]\nr = f(a)\nassert r is None", "assert a == [1, 2]"],
+    ["a = [2, 1]", "r = f(a)", "assert r is None", "assert a[0] == 1"],
+    ["def verify(x): assert x == [1, 2]", "a = [2, 1]\nr = f(a)\nverify(a)"],
+    ["class It:\n    def check(self, x): assert x == [1, 2]", "a = [2, 1]\nr = f(a)\nIt().check(a)"]])
+def test_statements_that_share_an_argument_see_the_same(executor, tests):
+    assert judged(executor, tests, {"it": "def f(x): x.sort()\n"})["it"].measures.correct
 
 
 ZEROES = {"zeroes": "def f(x):\n    x[...] = 0\n    return x\n",
