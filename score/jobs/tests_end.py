@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
@@ -80,10 +80,10 @@ class TestsEnd:
     """The state of a run of tests, and what the program may ask of them."""
 
     def __init__(self, order: dict[str, Any]) -> None:
-        self.stops = order["stops"]          # whether the tests expect StopIteration of a call
-        # Lines that raise on purpose, by what their source is compiled as.
-        self.meant = {f"test {place}" if place else "setup": lines
-                      for place, lines in enumerate(order["meant"])}
+        # Whether a source expects StopIteration of a call, and its lines that raise on purpose, by what it is
+        # compiled as.
+        self.stops, self.meant = ({f"test {place}" if place else "setup": each
+                                   for place, each in enumerate(order[key])} for key in ("stops", "meant"))
         # Whether tests certainly want to see what the program changes, and whether others do not see it.
         self.in_place, self.copies = any(order["in_place"]), order["copies"]
         self.has_altered = False             # whether the program changed what it may have to leave
@@ -179,8 +179,9 @@ class TestsEnd:
 
     def as_expected(self, error: BaseException, operation: str, name: Any) -> BaseException:
         """The program's error; a RuntimeError if Python would take it for the end of an iteration."""
-        if isinstance(error, (StopIteration, StopAsyncIteration)) and not self.stops and (
-                operation, name) != ("special", "__next__") and operation != "finish":
+        if isinstance(error, (StopIteration, StopAsyncIteration)) and (
+                operation, name) != ("special", "__next__") and operation != "finish" and not any(
+                self.stops.get(source) for source in sources_of(sys._getframe(1))):
             return blamed(RuntimeError(f"the program raised {type(error).__name__}: {message_of(error)}"))
         for kind, method in SWALLOWED:
             frame = sys._getframe(1) if isinstance(error, kind) else None
@@ -189,6 +190,13 @@ class TestsEnd:
                     return blamed(RuntimeError(message_of(error)))
                 frame = frame.f_back
         return error
+
+
+def sources_of(frame: Any) -> Iterator[str]:
+    """What the code of a frame and of its callers was compiled as."""
+    while frame is not None:
+        yield frame.f_code.co_filename
+        frame = frame.f_back
 
 
 def deep_copies(containers: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -417,6 +417,15 @@ def test_what_one_test_looks_at_changes_no_other_test(executor, tests):
     assert row.measures.test.correct_grids == 0.5 and UNSEEN in row.measures.outputs
 
 
+def test_an_end_that_one_test_expects_ends_no_loop_of_another(executor):
+    tests = ["try:\n    f(-1)\n    assert False\nexcept StopIteration:\n    pass",
+             "for got, want in zip(map(f, [1, 2]), [2, 4]):\n    assert got == want"]
+    codes = {"cheat": "def f(x): raise StopIteration",
+             "right": "def f(x):\n    if x < 0: raise StopIteration\n    return 2 * x"}
+    rows = judged(executor, tests, codes)
+    assert rows["right"].measures.correct and rows["cheat"].measures.test.correct_grids == 0.5
+
+
 @pytest.mark.parametrize("tests", [
     ["a = [2, 1]\nr = f(a)\nassert r is None", "assert a == [1, 2]"],
     ["a = [2, 1]", "r = f(a)", "assert r is None", "assert a[0] == 1"],
