@@ -113,7 +113,7 @@ class KeysValuesAndStates(States, KeysAndValues):
         return KeysAndValues.take(self) + States.take(self)
 
 
-class Nothing:
+class NoState:
     """State of a layer without attention or recurrence."""
 
     def start(self, state: LayerState) -> None:
@@ -143,9 +143,9 @@ def is_recurrent(config: Any) -> bool:
                for layer in DynamicCache(config=config).layers)
 
 
-def _layer_like(layer: Any) -> KeysAndValues | States | Nothing:
-    if isinstance(layer, CacheLayerMixin) and not isinstance(layer, LinearAttentionCacheLayerMixin):
+def _layer_like(layer: Any) -> KeysAndValues | States | NoState:
+    if isinstance(layer, LinearAttentionCacheLayerMixin):
+        return (KeysValuesAndStates if isinstance(layer, DynamicLayer) else States)(layer.number_of_states)
+    if isinstance(layer, CacheLayerMixin):
         return KeysAndValues()
-    if not isinstance(layer, LinearAttentionCacheLayerMixin):       # transformers 5.24 has such layers
-        return type("NothingLike", (Nothing, type(layer)), {})()  # type: ignore[no-any-return]
-    return (KeysValuesAndStates if isinstance(layer, DynamicLayer) else States)(layer.number_of_states)
+    return type("NoStateLike", (NoState, type(layer)), {})()    # type: ignore[no-any-return]

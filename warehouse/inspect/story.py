@@ -144,16 +144,19 @@ def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[A
 
 
 def _fall(rows: list[dict[str, Any]], falls: dict[str, int]) -> str:
-    """How far pass@1 fell from its best, and whether it recovered; or that only rewards fell."""
+    """How far pass@1, or the reward, fell from its best, and whether it recovered."""
     since, measure = min(falls.values()), _measure(rows)
-    solving = {row["iteration"]: row[f"{measure}_plain"] for row in rows}
-    best, last = max(solving.values()), max(solving)
-    lowest = min((iteration for iteration in solving if iteration >= since), key=solving.__getitem__)
-    said = ("The reward fell" if measure == "reward" else "Collapsed" if solving[last] < best / 2
-            else "Fell" if "solving_falls" in falls else "The reward fell")
-    on_the_way = "" if lowest == last else f"{short_share(solving[lowest])} at iteration {lowest}, "
+    values = {row["iteration"]: row[f"{measure}_plain"] for row in rows}
+    best, last = max(values.values()), max(values)
+    lowest = min((iteration for iteration in values if iteration >= since), key=values.__getitem__)
+    said = "The reward fell"
+    if measure == "solving" and values[last] < best / 2:
+        said = "Collapsed"
+    elif measure == "solving" and "solving_falls" in falls:
+        said = "Fell"
+    on_the_way = "" if lowest == last else f"{short_share(values[lowest])} at iteration {lowest}, "
     return (f"{said} at iteration {since}: {NAMES[measure]} {short_share(best)} at best, {on_the_way}"
-            f"{short_share(solving[last])} at iteration {last}.")
+            f"{short_share(values[last])} at iteration {last}.")
 
 
 def _evaluation(connection: Connection, purpose: str, rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
