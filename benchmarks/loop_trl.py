@@ -99,8 +99,9 @@ class Clock(TrainerCallback):
 @click.option("--gpu-memory-utilization", default=0.3, show_default=True)
 @click.option("--device-batch", default=32, show_default=True, help="Completions in a forward pass.")
 @click.option("--checkpointing", is_flag=True, help="Gradient checkpointing.")
+@click.option("--sleep", is_flag=True, help="The engine frees its memory while the trainer works.")
 def main(run: Path, iterations: int, seconds: float, gpu_memory_utilization: float, device_batch: int,
-         checkpointing: bool) -> None:
+         checkpointing: bool, sleep: bool) -> None:
     """Train with TRL, and print its speed and what it learned."""
     warehouse = open_warehouse(run)
     config = tomllib.loads((run / "config.toml").read_text())
@@ -111,7 +112,7 @@ def main(run: Path, iterations: int, seconds: float, gpu_memory_utilization: flo
     pool = [row for row in rows if not row["heldout"]]
     trainer = make_trainer(run, warehouse.facts["model"], pool, config,
                            load_function(own, "reward-file").function if own else grader, iterations,
-                           gpu_memory_utilization, device_batch, checkpointing)
+                           gpu_memory_utilization, device_batch, checkpointing, sleep)
     trainer.add_callback(clock)
     with grader.pool:
         trainer.train()
@@ -135,7 +136,8 @@ def with_messages(warehouse: Warehouse, sampling: dict[str, Any]) -> list[dict]:
 
 
 def make_trainer(run: Path, model: str, rows: list[dict], config: dict, reward: Any, iterations: int,
-                 gpu_memory_utilization: float, device_batch: int, checkpointing: bool) -> GRPOTrainer:
+                 gpu_memory_utilization: float, device_batch: int, checkpointing: bool,
+                 sleep: bool) -> GRPOTrainer:
     """A trainer of TRL set up as the run's config says."""
     sampling, training = config["rollout"], config["train"]
     folder = model if Path(model).is_absolute() else str(run / model)
@@ -151,6 +153,7 @@ def make_trainer(run: Path, model: str, rows: list[dict], config: dict, reward: 
         bf16=True, use_cpu=not torch.cuda.is_available(),
         gradient_checkpointing=checkpointing, model_init_kwargs={"dtype": training["dtype"]}, use_vllm=True,
         vllm_mode="colocate", vllm_gpu_memory_utilization=gpu_memory_utilization,
+        vllm_enable_sleep_mode=sleep,
         vllm_max_model_length=sampling["max-prompt-tokens"] + sampling["max-tokens"], report_to=[],
         logging_steps=updates, save_strategy="no", seed=0)
     table = pa.table({"prompt": [json.loads(row["messages"]) for row in rows],
