@@ -114,7 +114,8 @@ ALARM_KEYS = {
     "above": "True if larger values are worse.", "meaning": "The signal in words.",
     "examples": "Completions that show it: task and sample index.",
     "errors": "Errors that became more frequent.",
-    "spoils_next": "True if the policy that sampled is sound and the next one is not."}
+    "spoils_next": "True if the policy that sampled is sound and the next one is not.",
+    "over": "True if it fired, but results have since been as good as before it."}
 
 
 def pages() -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from reports.drawing import Chart
 from reports.figure import Figure
+from warehouse.inspect.advice import groups_of
 from warehouse.inspect.alarms import Alarm
 from warehouse.store.errors import counted
 
@@ -64,16 +65,15 @@ def alarm_notice(alarms: Sequence[Alarm], advice: Sequence[str], judged: Sequenc
                  back: Sequence[str] = (), link: Link = lambda alarm, task, index: "") -> str:
     """What fired since when, with completions as examples; rollbacks; what to do."""
     firing = [alarm for alarm in alarms if alarm.fired]
-    lists = "".join(f"<b>{title}</b><ul>{''.join(_alarm_item(alarm, link) for alarm in group)}</ul>"
-                    for title, group in (
-                        (f"{counted(len(firing), 'alarm')} since iteration "
-                         f"{min((alarm.first_iteration for alarm in firing), default=0)}", firing),
-                        ("Raised once; a second time in a row is an alarm",
-                         [alarm for alarm in alarms if not alarm.fired])) if group)
+    since = min((alarm.first_iteration for alarm in firing), default=0)
+    named = f"{counted(len(firing), 'alarm')} since iteration {since}"
+    lists = "".join(f"<b>{title or named}</b><ul>{''.join(_alarm_item(alarm, link) for alarm in group)}</ul>"
+                    for title, group in groups_of(alarms) if group)
     quiet = "" if firing else f"<b>No alarm{' since the last rollback' if back else ''}.</b> "
     notes = "".join(f"<p>{escape(line)}</p>" for line in (*back, *advice))
     marks = "".join(f'<p class="quiet">{escape(line)}</p>' for line in judged)
-    kind = "notice" if firing else "notice once" if alarms or back else "notice good"
+    kind = ("notice" if firing else "notice once" if back or any(not alarm.over for alarm in alarms)
+            else "notice good")
     return f'<div class="{kind}">{quiet}{notes}{lists}{marks}</div>'
 
 

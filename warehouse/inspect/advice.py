@@ -1,5 +1,6 @@
 """The text about alarms: each with examples, which signals were checked, and what to do."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from warehouse.inspect.alarms import MISMATCH_SIGNALS, STEP_SIGNALS, Alarm, known_signals
@@ -28,11 +29,10 @@ WHERE followed AND former IS DISTINCT FROM value
 
 
 def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm], since: int) -> list[str]:
-    """The lines to print: advice, every alarm with examples, signals raised once, and what was checked."""
+    """The lines to print: advice, every alarm with examples, and what was checked."""
     lines = []
     for alarm in alarms:
-        if alarm is next((other for other in alarms if not other.fired), None):
-            lines.append("Raised once; an alarm if raised twice in a row:")
+        lines += [f"{title}:" for title, group in groups_of(alarms) if title and group[:1] == [alarm]]
         lines.append(alarm.sentence)
         if alarm.signal in MISMATCH_SIGNALS:
             lines.append(f"    warehouse sql {shell_quote(warehouse.root)} \"FROM token_gaps("
@@ -45,6 +45,14 @@ def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm
     if any(alarm.fired for alarm in alarms):
         return [*advice, "", *lines]
     return ["No alarm.", *advice, *lines, *judged_lines(connection, since)]
+
+
+def groups_of(alarms: Sequence[Alarm]) -> list[tuple[str, list[Alarm]]]:
+    """Alarms that fired, that are over, and that were raised once, each with a title ('' for the first)."""
+    once = [alarm for alarm in alarms if not alarm.fired and not alarm.over]
+    return [("", [alarm for alarm in alarms if alarm.fired]),
+            ("Over; results have since been as good as before", [alarm for alarm in alarms if alarm.over]),
+            ("Raised once; an alarm if raised twice in a row", once)]
 
 
 def judged_lines(connection: Connection, since: int) -> list[str]:
@@ -105,7 +113,8 @@ def advise(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) ->
     """What was changed and what to fix, and the last policy without a fired alarm against it."""
     firing = [alarm for alarm in alarms if alarm.fired]
     if not firing:
-        return Advice(changed_settings(connection, alarms[0].first_iteration) if alarms else [])
+        once = [alarm for alarm in alarms if not alarm.over]
+        return Advice(changed_settings(connection, once[0].first_iteration) if once else [])
     first = min(alarm.first_iteration for alarm in firing)
     newest = warehouse.state.newest
     causes = [alarm.signal for alarm in firing if alarm.first_iteration == first and alarm.spoils_next]

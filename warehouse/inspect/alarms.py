@@ -39,6 +39,23 @@ SHOWN_BY = {
                    "AND max(c) FILTER (iteration = $1) = 0)",
                    "reward DESC"),                  # tasks that were solved before and no longer are
 }
+# Signals in a row are over if pass@1 (the reward, if nothing is solved) was as good later as before them: ten
+# iterations or two evaluations in a row after them against the best three before, at equal task difficulty.
+RECOVERIES = """
+    WITH results AS (
+        SELECT purpose, iteration, CASE WHEN max(solving_plain) OVER (PARTITION BY purpose) > 0 THEN solving
+                                        ELSE reward END AS value, if(purpose = 'train', 10, 2) AS needed
+        FROM adjusted),
+    smooth AS (
+        SELECT *, avg(value) OVER (PARTITION BY purpose ORDER BY iteration ROWS 2 PRECEDING) AS up_to,
+               CASE WHEN count(value) OVER following = needed THEN avg(value) OVER following END AS from_on
+        FROM results WINDOW following AS (PARTITION BY purpose ORDER BY iteration
+                                          ROWS BETWEEN CURRENT ROW AND needed - 1 FOLLOWING))
+    SELECT purpose, begun, ended, max(from_on) FILTER (iteration > ended) AS later,
+           later > 0 AND later >= coalesce(max(up_to) FILTER (iteration < begun),
+                                           max(value) FILTER (iteration <= ended)) AS recovered
+    FROM (SELECT DISTINCT purpose, begun, ended FROM held WHERE fired) JOIN smooth USING (purpose)
+    GROUP BY purpose, begun, ended"""
 BY_MISMATCH = ("train_samples", "true", "log_ratio_abs_max DESC NULLS LAST")
 BY_REWARD = ("samples", "true", "reward")
 MISMATCH_SIGNALS = ("wrong_weights", "mismatch", "ess", "weight_mean", "weight_spread")
@@ -46,7 +63,7 @@ STEP_SIGNALS = ("step_ratio", "step_kl", "grad_norm", "clipping", "reuse")
 
 
 class Alarm(NamedTuple):
-    """A signal beyond its level: whether it fired or was raised once, since when, and three completions."""
+    """A signal beyond its level: whether it fired, is over or was raised once, since when, and examples."""
 
     signal: str
     purpose: str
@@ -61,6 +78,7 @@ class Alarm(NamedTuple):
     examples: list[tuple[str, int]]
     errors: list[str]  # errors that rose, if pass@1 falls or programs fail
     spoils_next: bool  # the sampling policy is sound; the one trained on its rows is not
+    over: bool = False  # it fired, but the results have since been as good as before it
 
     @property
     def sentence(self) -> str:
@@ -79,7 +97,7 @@ class Alarm(NamedTuple):
 
 def raised_alarms(connection: Connection, *, since: int = 0, ignored: tuple[str, ...] = (),
                   examples: bool = True) -> list[Alarm]:
-    """Signals that fired, then those raised once, at iteration `since` or later; causes before consequences.
+    """Signals that fired, that are over, or were raised once, from iteration `since` on; causes come first.
 
     Signals raised before the last rollback up to `since` are left out. Finding `examples` takes longer.
     """
@@ -91,18 +109,19 @@ def raised_alarms(connection: Connection, *, since: int = 0, ignored: tuple[str,
 def alarm_count_lines(warehouse: Warehouse, alarms: list[Alarm]) -> list[str]:
     """A line with the number of fired and raised signals; none if there are none."""
     firing = [alarm for alarm in alarms if alarm.fired]
-    groups = [(len(firing), f"since iteration {firing[0].first_iteration}" if firing else ""),
-            (len(alarms) - len(firing), "raised once")]
+    over = sum(alarm.over for alarm in alarms)
+    groups = [(len(firing), f"since iteration {firing[0].first_iteration}" if firing else ""), (over, "over"),
+              (len(alarms) - len(firing) - over, "raised once")]
     counts = [f"{number} signal{'s' * (number > 1)} {when}" for number, when in groups if number]
     return [f"{', '.join(counts)}: warehouse watch {shell_quote(warehouse.root)}"] if counts else []
 
 
 def _raised(connection: Connection, since: int, ignored: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """A row per purpose and signal that fired or was raised since the last rollback up to `since`.
+    """A row per purpose and signal that fired, is over or was raised since the last rollback up to `since`.
 
     Iterations before `since` are included only if they lead up to it without a gap.
     """
-    rows = rows_of(connection, """
+    rows = rows_of(connection, f"""
         WITH places AS (SELECT iteration, purpose, row_number() OVER (
                             PARTITION BY purpose ORDER BY iteration) AS place FROM iteration_stats),
              streaks AS (SELECT *, place - row_number() OVER (
@@ -110,17 +129,23 @@ def _raised(connection: Connection, since: int, ignored: tuple[str, ...] = ()) -
                          FROM raised_signals LEFT JOIN places USING (iteration, purpose)
                          WHERE iteration >= (SELECT coalesce(max(policy_version), 0) FROM policies
                                              WHERE rolled_back_to IS NOT NULL AND policy_version <= $1)),
-             held AS (FROM streaks QUALIFY max(iteration) OVER (PARTITION BY purpose, signal, streak) >= $1)
-        SELECT signal, purpose, any_value(fires) AS fired, min(iteration) AS first_iteration,
+             held AS (SELECT *, min(iteration) OVER same AS begun, max(iteration) OVER same AS ended
+                      FROM streaks WINDOW same AS (PARTITION BY purpose, signal, streak) QUALIFY ended >= $1),
+             recoveries AS ({RECOVERIES}),
+             judged AS (SELECT held.*, coalesce(recovered, false) AS over
+                        FROM held LEFT JOIN recoveries USING (purpose, begun, ended))
+        SELECT signal, purpose, any_value(fires) AND NOT over AS fired, over,
+               min(iteration) AS first_iteration,
                max(iteration) AS last_iteration, count(*)::INTEGER AS num_iterations,
                arg_min(value, iteration) AS value, arg_min(level, iteration) AS level,
                any_value(above) AS above, any_value(meaning) AS meaning
-        FROM (SELECT *, bool_or(fired) OVER (PARTITION BY purpose, signal) AS fires FROM held)
-        WHERE fired = fires
-        GROUP BY signal, purpose HAVING max(iteration) >= $1""", [since])
+        FROM (SELECT *, bool_or(fired) OVER (PARTITION BY purpose, signal, over) AS fires FROM judged)
+        WHERE fired = fires AND fires >= over
+        GROUP BY signal, purpose, over HAVING max(iteration) >= $1""", [since])
     order = known_signals()
     return sorted((row for row in rows if row["signal"] not in ignored),
-                  key=lambda row: (not row["fired"], row["first_iteration"], order.index(row["signal"])))
+                  key=lambda row: (not row["fired"], not row["over"], row["first_iteration"],
+                                   order.index(row["signal"])))
 
 
 def _spoils_next(connection: Connection, row: dict[str, Any]) -> bool:

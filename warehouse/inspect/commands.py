@@ -47,7 +47,7 @@ def watch(run: Path, since: int | None, ignore: tuple[str, ...], raised: bool, a
     start = look.last_rollback(warehouse) if since is None else since
     connection = compute_once(connect(warehouse, strict=strict, inventory=keep_rolled_up(warehouse)))
     alarms = look.raised_alarms(connection, since=start, ignored=ignore)
-    firing = any(alarm.fired or raised for alarm in alarms)
+    firing = any(alarm.fired or (raised and not alarm.over) for alarm in alarms)
     if as_json:
         advice = advise(warehouse, connection, alarms)
         click.echo(as_line({"fired": firing, "since": start, "back": advice.back, "mend": advice.mend,
