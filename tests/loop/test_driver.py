@@ -245,6 +245,13 @@ def test_an_alarm_ends_what_is_ahead_and_a_rescue_discards_it(world: World) -> N
     assert all(life.is_complete for life in state.of_stage("rollout"))
 
 
+def test_gpus_are_numbered_among_those_that_are_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    assert [device.variable for device in chosen_devices("1,0")] == ["7", "4"]
+    with pytest.raises(StageError, match=r"--gpus 7 .*: CUDA_VISIBLE_DEVICES=4,7 shows 2 GPUs\. Say all, or"):
+        chosen_devices("7")
+
+
 def test_engines_keep_their_gpus_where_trainings_have_room_beside_them() -> None:
     for awake in (True, False):
         for split in (True, False):

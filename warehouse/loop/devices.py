@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warehouse.stages import warm
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, counted
 
 MOST_FAILURES = 2               # failures of a stage in a row, after which its GPU is left out
 LEAST_GAIN = 0.1                # share of an iteration that a move must save: it restarts processes
@@ -57,8 +57,9 @@ def chosen_devices(gpus: str, cpus: int | None = None) -> list[Device]:
         texts = [text.strip() for text in gpus.split(",")]
         if not all(text.isdecimal() and int(text) < len(visible) for text in texts) or (
                 len({*texts}) < len(texts)):
-            raise StageError(f"--gpus {gpus} does not name different GPUs of this machine, which shows "
-                             f"{len(visible)}. Say all, or numbers from 0 on, as 0,1.")
+            shown = f"{VISIBLE}={os.environ[VISIBLE]}" if VISIBLE in os.environ else "this machine"
+            raise StageError(f"--gpus {gpus} does not name different GPUs: {shown} shows "
+                             f"{counted(len(visible), 'GPU')}. Say all, or numbers from 0 on, as 0,1.")
         numbers = [int(text) for text in texts]
     return [Device(f"GPU {number}", visible[number]) for number in numbers]
 
