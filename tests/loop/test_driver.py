@@ -169,6 +169,10 @@ def test_an_alarm_ends_the_loop(world: World) -> None:
     assert world.loop() == 3
     assert world.told("alarm") == [{"signals": ["solving_falls"], "back": 1}]
     assert len(world.calls("rollout")) == 2 and world.warehouse.state.newest == 2
+    assert world.events[-1][2].endswith("To go on nevertheless, repeat the command.")
+    assert world.loop() == 0 and world.warehouse.state.newest == 3
+    log = CliRunner().invoke(cli, ["log", str(world.warehouse.root)]).output
+    assert "the loop ended at train of iteration 1: solving_falls" in log
 
 
 def test_a_rescue_goes_back_says_why_and_goes_on_with_a_smaller_step(world: World) -> None:

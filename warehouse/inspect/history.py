@@ -65,6 +65,8 @@ def sentence(state: RunState, entry: entries.Entry) -> str:
             return f"discarded: {titles(generations)}"
         case entries.RolledBack(to=to, why=why):
             return f"went back to policy {to}" + (f": {why}" if why else "")
+        case entries.Alarmed(generation=generation, signals=signals):
+            return f"the loop ended at {titles([generation])}: {', '.join(signals)}"
         case entries.Rewritten(why=why, generations=generations):
             return f"{why}: {titles([int(number) for number in generations])}"
         case entries.TasksChanged(change=change):

@@ -77,6 +77,14 @@ class RolledBack:
 
 
 @dataclass(frozen=True)
+class Alarmed:
+    """A loop ended at an alarm of this generation's iteration: the next one judges later iterations."""
+
+    generation: int
+    signals: list[str]
+
+
+@dataclass(frozen=True)
 class Rewritten:
     """Generations moved to other folders: their parts were merged, pruned or repaired.
 
@@ -130,11 +138,11 @@ class OldPolicy:
     facts: dict[str, Any]
 
 
-Transition = (Made | Begun | Changed | Completed | Discarded | RolledBack | Rewritten | TasksChanged
+Transition = (Made | Begun | Changed | Completed | Discarded | RolledBack | Alarmed | Rewritten | TasksChanged
               | WeightsDropped | Branched | OldPolicy)
 KINDS: dict[str, type] = {"made": Made, "begun": Begun, "changed": Changed, "completed": Completed,
-                          "discarded": Discarded, "rolled back": RolledBack, "rewritten": Rewritten,
-                          "tasks changed": TasksChanged, "weights dropped": WeightsDropped,
+                          "discarded": Discarded, "rolled back": RolledBack, "alarmed": Alarmed,
+                          "rewritten": Rewritten, "tasks changed": TasksChanged, "weights dropped": WeightsDropped,
                           "branched": Branched, "old policy": OldPolicy}
 NAMES = {kind: name for name, kind in KINDS.items()}
 FIELDS = {kind: {each.name for each in fields(kind)} for kind in KINDS.values()}

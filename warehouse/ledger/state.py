@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from warehouse.ledger.entries import DERIVED, Begun, Completed, Discarded, Entry, Rewritten
+from warehouse.ledger.entries import DERIVED, Alarmed, Begun, Completed, Discarded, Entry, Rewritten
 from warehouse.ledger.refusals import Refusal
 from warehouse.store.names import base_purpose, is_training, turn_of, turn_purpose
 
@@ -134,6 +134,13 @@ class RunState:
                  if key[0] == stage and iteration in (None, key[1])]
         return sorted(found, key=lambda life: (life.iteration, *_place(life.purpose or TRAIN),
                                                life.scorer or ""))
+
+    @property
+    def unheeded(self) -> int:
+        """The iteration after the last whose alarms ended a loop; 0 without any."""
+        alarmed = (self.lives[entry.what.generation] for entry in self.entries.values()
+                   if isinstance(entry.what, Alarmed))
+        return max((life.iteration + 1 for life in alarmed if life.ended is None), default=0)
 
     def is_complete(self, stage: str, iteration: int, purpose: str | None = None,
                     scorer: str | None = None) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from warehouse.inspect.advice import Advice, advise, alarm_lines
 from warehouse.inspect.alarms import ALARM_EXIT_CODE, last_rollback, raised_alarms
 from warehouse.inspect.summary import iteration_rows, line_of
+from warehouse.ledger.entries import Alarmed
 from warehouse.loop.crew import Sampling, Start, Training
 from warehouse.loop.devices import Crew, Worker
 from warehouse.loop.jobs import Job
@@ -86,7 +87,7 @@ class Loop:
         self.scoring: dict[int, Job] = {}
         self.training: Training | None = None
         self.watching: dict[int, Future[Watched]] = {}          # by iteration; not acted on yet
-        self.since: int | None = None
+        self.since = 0
         self.watcher = ThreadPoolExecutor(1)
 
     def go(self) -> int:
@@ -290,7 +291,7 @@ class Loop:
         """The results of an iteration, and the alarms since the last look."""
         inventory = keep_rolled_up(self.warehouse)
         connection = compute_once(connect(self.warehouse, inventory=inventory))
-        since = last_rollback(self.warehouse) if self.since is None else self.since
+        since = max(last_rollback(self.warehouse), self.warehouse.state.unheeded, self.since)
         alarms = raised_alarms(connection, since=since, ignored=self.options.ignore)
         self.since = iteration + 1          # later iterations would report an old dip again
         rows = iteration_rows(connection, inventory, iteration) if self._is_trained(iteration) else []
@@ -303,10 +304,10 @@ class Loop:
         code = None
         for iteration in [*self.watching]:
             if code is None and (before is None or iteration < before) and iteration in self.watching:
-                code = self._heed(self.watching.pop(iteration))
+                code = self._heed(iteration, self.watching.pop(iteration))
         return code
 
-    def _heed(self, watching: Future[Watched]) -> int | None:
+    def _heed(self, iteration: int, watching: Future[Watched]) -> int | None:
         """Report the results of an iteration; return the exit code if its alarms end the loop."""
         while not watching.done():
             self.show(self.warehouse.state.newest, "looking for alarms")
@@ -319,10 +320,15 @@ class Loop:
             return None
         back, newest = watched.advice.back, self.warehouse.state.newest
         facts = {"signals": watched.signals, "back": back}
-        self.tell("alarm", facts, "\n".join(watched.lines))
         # A smaller step does not help if the sampled weights are not the trained ones.
         if not self.rescues or back is None or watched.advice.mend:
+            lines = [*watched.lines, "To go on nevertheless, repeat the command."]
+            self.tell("alarm", facts, "\n".join(lines))
+            self.warehouse.append(lambda state: Alarmed(
+                [*state.of_stage("train", iteration), *state.of_stage("rollout", iteration)][0].begun,
+                watched.signals))
             return ALARM_EXIT_CODE
+        self.tell("alarm", facts, "\n".join(watched.lines))
         self.rescues -= 1
         self.watching.clear()
         self.stop()

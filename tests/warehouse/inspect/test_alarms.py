@@ -30,6 +30,9 @@ from tests.building.weather import (
 from warehouse.cli import cli
 from warehouse.inspect.advice import _paid, advise, alarm_lines, changed_settings
 from warehouse.inspect.alarms import Alarm, _examples, raised_alarms
+from warehouse.ledger.entries import Alarmed
+from warehouse.loop.devices import Crew, chosen_devices
+from warehouse.loop.driver import Loop, LoopOptions
 from warehouse.sql.database import compute_once, connect, empty_connection, rows_of
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -229,6 +232,28 @@ def test_an_alarm_is_over_once_the_results_are_as_good_as_before(tmp_path: Path)
     again = {alarm.signal: alarm.first_iteration for alarm in raised_alarms(connect(run)) if alarm.fired}
     assert again["truncation"] == again["solving_falls"] == 17
     assert advice(watch(run).stdout).endswith(f"warehouse rollback {run.root} --to 16")
+
+
+def test_a_loop_that_is_started_again_after_an_alarm_judges_what_comes_after_it(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", shape="blow-up", iterations=7, evals=())
+
+    def look(iteration: int) -> list[str]:
+        world = open_warehouse(run.root)
+        return Loop(world, LoopOptions(20), Crew(chosen_devices("all")), lambda *_: None,  # type: ignore
+                    lambda *_: None)._look(iteration).signals
+
+    assert "truncation" in look(6)
+    run.append(lambda state: Alarmed(state.of_stage("train", 6)[0].begun, ["truncation"]))
+    assert look(6) == []
+    go_on(run, 7, Weather())
+    assert look(7) == [] and watch(run).exit_code == 3       # what fired is still shown
+    for iteration in (8, 9):
+        go_on(run, iteration, Weather(truncated=0.9))
+    assert "truncation" in look(9)
+    assert open_warehouse(run.root).state.unheeded == 7
+    made = CliRunner().invoke(cli, ["branch", str(run.root), str(tmp_path / "new"), "--at", "6"])
+    assert made.exit_code == 0, made.output
+    assert open_warehouse(tmp_path / "new").state.unheeded == 0      # its iteration 6 is another one
 
 
 def test_alarms_start_again_after_going_back(tmp_path: Path) -> None:
