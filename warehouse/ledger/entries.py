@@ -142,8 +142,8 @@ Transition = (Made | Begun | Changed | Completed | Discarded | RolledBack | Alar
               | WeightsDropped | Branched | OldPolicy)
 KINDS: dict[str, type] = {"made": Made, "begun": Begun, "changed": Changed, "completed": Completed,
                           "discarded": Discarded, "rolled back": RolledBack, "alarmed": Alarmed,
-                          "rewritten": Rewritten, "tasks changed": TasksChanged, "weights dropped": WeightsDropped,
-                          "branched": Branched, "old policy": OldPolicy}
+                          "rewritten": Rewritten, "tasks changed": TasksChanged,
+                          "weights dropped": WeightsDropped, "branched": Branched, "old policy": OldPolicy}
 NAMES = {kind: name for name, kind in KINDS.items()}
 FIELDS = {kind: {each.name for each in fields(kind)} for kind in KINDS.values()}
 
