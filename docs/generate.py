@@ -60,8 +60,8 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "what": "The same in one sentence.",
         "changes": "Settings that differ from the previous stage of this kind: `name`, `before`, `now`."},
     "warehouse loop RUN N --json": {
-        "event": "`iteration`, `evaluation`, `alarm`, `rescue`, `lost`, `split`, `failed`, or `done` if "
-                 "nothing was left to train.",
+        "event": "`iteration`, `evaluation`, `alarm`, `rescue`, `lost`, `split`, `disk`, `failed`, or "
+                 "`done` if nothing was left to train.",
         "at": "Seconds since 1970.",
         "...": "`iteration`, `evaluation`: the row that `summary --iteration I --json` prints.",
         "signals": "`alarm`: names of the signals that fired.",
@@ -73,6 +73,8 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "engines": "`split`: engines from now on.", "trainers": "`split`: processes that train from now on.",
         "sampling": "`split`: seconds of the last iteration.",
         "training": "`split`: seconds of the last iteration.",
+        "needed": "`disk`: bytes of the policies to come, if more than `free`.",
+        "free": "`disk`: free bytes.",
         "command": "`failed`, `lost`: the command.", "exit_code": "`failed`, `lost`: its exit code."},
     "warehouse arms RUN ARMS.TOML --json": {
         "arm": "Name of the arm, or `parent`.", "title": "Its settings as text.",

@@ -175,6 +175,18 @@ def test_an_alarm_ends_the_loop(world: World) -> None:
     assert "the loop ended at train of iteration 1: solving_falls" in log
 
 
+def test_policies_that_will_not_fit_on_the_disk_are_said_once(world: World,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warehouse.loop.driver.shutil",
+                        SimpleNamespace(disk_usage=lambda path: SimpleNamespace(free=1)))
+    assert world.loop() == 0
+    [said] = world.told("disk")
+    size = sum(path.stat().st_size for path in (world.warehouse.root / "policies" / "1").rglob("*.*"))
+    assert said == {"needed": 2 * size, "free": 1}
+    (world.warehouse.root / "config.toml").write_text("[train]\nkeep-policies = 2\n")
+    assert world.loop(4) == 0 and len(world.told("disk")) == 1
+
+
 def test_a_rescue_goes_back_says_why_and_goes_on_with_a_smaller_step(world: World) -> None:
     world.fires[1] = BACK
     assert world.loop(rescue=True) == 0

@@ -7,6 +7,7 @@ on each GPU, and the policy in each training process.
 import dataclasses
 import math
 import shlex
+import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -88,6 +89,7 @@ class Loop:
         self.training: Training | None = None
         self.watching: dict[int, Future[Watched]] = {}          # by iteration; not acted on yet
         self.since = 0
+        self.is_disk_told = False
         self.watcher = ThreadPoolExecutor(1)
 
     def go(self) -> int:
@@ -132,6 +134,7 @@ class Loop:
                 return code
             if failed and not self._is_trained(number):
                 raise Failed(self.training.words, failed, self.training.said())
+            self._compare_with_disk(number + 1)
             self._evaluate_if_due(number + 1)
             number += 1
         code = self._heed_alarms()
@@ -207,9 +210,21 @@ class Loop:
             count = min(count, config.get("num-tasks", count)) * config.get("prompts-per-task", 1)
         return ["--part-size", str(config.get("group-size", GROUP_SIZE) * math.ceil(count / engines / PARTS))]
 
-    def _config(self) -> dict[str, Any]:
-        table = read_config(self.warehouse.root / "config.toml").get("rollout", {})
+    def _config(self, stage: str = "rollout") -> dict[str, Any]:
+        table = read_config(self.warehouse.root / "config.toml").get(stage, {})
         return {key.replace("_", "-"): value for key, value in table.items()}
+
+    def _compare_with_disk(self, version: int) -> None:
+        """Say once if the policies after this one need more than is free."""
+        folder = self.warehouse.root / "policies" / self.warehouse.state.policies[version].folder
+        needed = sum(path.stat().st_size for path in folder.iterdir()) * (self.options.iterations - version)
+        free = shutil.disk_usage(folder).free
+        if needed > free and not self.is_disk_told and "keep-policies" not in self._config("train"):
+            self.is_disk_told = True
+            self.tell("disk", {"needed": needed, "free": free},
+                      f"Policies up to {self.options.iterations} take {needed / 1e9:.1f} GB, and "
+                      f"{free / 1e9:.1f} GB are free. keep-policies of [train] in config.toml keeps only the "
+                      "last ones.")
 
     def _move_split(self, iteration: int) -> None:
         """Give the slower stage another GPU, according to the seconds of the last run of each."""
