@@ -402,9 +402,27 @@ def test_a_file_that_cannot_be_run_is_one_sentence(run: Warehouse, text: str, sa
     assert not run.root.with_name("run-arms").exists()
 
 
+def test_an_arm_that_train_would_refuse_is_refused_before_anything_is_sampled(run: Warehouse) -> None:
+    (run.root / "config.toml").write_text("[train]\nloss = 'dr_grpo'\nmax-completion-length = 9\n")
+    arms_of(run, FILE + "[other]\nloss = 'grpo'\n")
+    said = refusal(run.root, run.root.parent / "arms.toml")
+    assert "line 6: [other] The loss grpo does not use --max-completion-length." in said
+    assert 'In an arm max-completion-length = "" leaves it out.' in said
+    assert not run.root.with_name("run-arms").exists()
+
+
+def test_an_empty_value_leaves_an_option_of_the_run_out_of_an_arm(run: Warehouse) -> None:
+    (run.root / "config.toml").write_text("[train]\nlr = 5e-4\nmax-completion-length = 9\nloss = 'dr_grpo'\n")
+    [arm] = arms_of(run, "[a]\nloss = 'grpo'\nmax_completion_length = ''\nlearning-rate = 1e-4\n")
+    assert arm.title == 'loss "grpo", without max-completion-length, learning-rate 0.0001'
+    assert World().run(plan_of(run), [arm]) == {}
+    assert read_config(run.root.parent / "run-arms" / "a" / "config.toml")["train"] == {
+        "loss": "grpo", "learning-rate": 1e-4}, "a second name of the run's rate would be refused"
+
+
 def test_a_run_that_is_not_trusted_is_refused_before_anything_is_sampled(run: Warehouse) -> None:
     arms_of(run, FILE)
-    (run.root / "config.toml").write_text("[score]\nreward-file = 'mine.py:mine'\n")
+    (run.root / "config.toml").write_text("[train]\nadvantages = 'mine.py:mine'\n")
     assert f"ROLLHOUSE_TRUST={run.root}" in refusal(run.root, run.root.parent / "arms.toml")
     assert not run.root.with_name("run-arms").exists()
 
