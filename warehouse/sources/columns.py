@@ -39,7 +39,8 @@ def read_columns(text: str) -> Iterator[Task]:
     contents = [name for name in ("answer", "tests", "payload") if name in chosen]
     if "prompt" not in chosen or len(contents) != 1:
         raise StageError(f"hf:{text} must name the column of the prompt and one of answer, tests, payload, "
-                         f"as in hf:{place}?prompt=question&answer=answer.")
+                         f"as in hf:{place}?prompt=question&answer=answer. If only a reward of yours judges, "
+                         "any column is an answer: answer=prompt.")
     of_content = KINDS.get(contents[0], ())
     if of_content and chosen.get("kind", of_content[0]) not in of_content:
         raise StageError(f"hf:{text}: tasks with the column '{contents[0]}' are of kind "

@@ -117,10 +117,20 @@ def explain_errors() -> Iterator[None]:
         way_out = ("\nRun `warehouse check RUN` to see what is damaged." if ".parquet" in str(error) else "")
         raise StageError(f"{str(error).strip()}{way_out}") from error
     except duckdb.Error as error:
-        column = re.search(r'column (?:named )?"(\w+)"', str(error))
-        raise StageError(f"{str(error).strip()}\n" + (
-            f"Tables and views with such a column: `warehouse schema {column[1]}`." if column else
-            "The tables and views: `warehouse schema`.")) from error
+        raise StageError(f"{str(error).strip()}\n{_way_out(str(error))}") from error
+
+
+def _way_out(said: str) -> str:
+    """What helps against an error of a query."""
+    from warehouse.sql.dictionary import described_columns
+    if "(BOOLEAN)'" in said:
+        return "True counts as 1 in column::int: avg(correct::int)."
+    if not (column := re.search(r'column (?:named )?"(\w+)"', said)):
+        return "The tables and views: `warehouse schema`."
+    if any(name == column[1] for columns in described_columns().values() for name, *_ in columns):
+        return f"Tables and views with such a column: `warehouse schema {column[1]}`."
+    return (f"No table has this column. A field of a task is payload->>'{column[1]}' FROM tasks, a part of a "
+            f"reward reward_parts->>'{column[1]}' FROM samples.")
 
 
 def split_statements(script: str) -> list[str]:
