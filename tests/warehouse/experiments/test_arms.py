@@ -201,6 +201,15 @@ def test_killed_anywhere_it_goes_on_and_what_is_finished_is_read(run: Warehouse,
     assert last.run(plan, more) == {} and {line.split(":")[0] for line in last.ran} == {"later"}
 
 
+def test_arms_that_differ_in_their_seed_alone_have_a_mean(run: Warehouse) -> None:
+    row = {"run": "", "title": "", "pass_1": 0.5}
+    rows = [row | {"arm": name, "gain": gain, "settings": {"loss": loss} | ({"seed": seed} if seed else {})}
+            for name, loss, seed, gain in (("parent", "grpo", 0, None), ("a", "grpo", 0, 0.01),
+                                           ("b", "cispo", 1, 0.05), ("c", "grpo", 1, 0.03))]
+    assert [line for line in arms_text(rows, plan_of(run)).splitlines() if "alone" in line] == [
+        "a, c differ in the seed alone: gain +0.020 on average, +0.010 to +0.030"]
+
+
 def test_what_fails_is_said_and_the_others_go_on(run: Warehouse) -> None:
     world, plan, arms = World(), plan_of(run), arms_of(run, FILE)
     world.failing = "low: train"
