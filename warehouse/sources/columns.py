@@ -50,7 +50,7 @@ def read_columns(text: str) -> Iterator[Task]:
         raise StageError(f"hf:{text} does not say which function the tests call. Add a column with its name: "
                          "..&entry_point=COLUMN.")
     path = Path(place)
-    for number, (where, row) in enumerate(read_rows(path)):
+    for number, (where, row) in enumerate(read_rows(path, splits=False)):
         yield _task_of(row, number, where, path, chosen, contents[0])
 
 
@@ -82,7 +82,8 @@ def _task_of(row: Row, number: int, where: str, path: Path, chosen: dict[str, st
             raise StageError(f"{where}: column '{taken[0]}' of columns= has the name of a field by which "
                              "answers are judged. Rename it, or leave it out.")
         payload = {**payload, **more}
-    task_id = str(column("id", (str, int))) if "id" in chosen else f"{path.name.split('.')[0]}-{number}"
+    named = "id" in chosen
+    task_id = str(column("id", (str, int))) if named else f"{path.name.split('.')[0].rstrip('-*')}-{number}"
     solution = column("solution", str) if "solution" in chosen else None
     return generic_task({"task_id": task_id, "kind": kind, "messages": messages, "payload": payload,
                          "solution": solution}, where)
