@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from warehouse.consent import GuardedOption
 from warehouse.objects.place import sync_copy
@@ -308,7 +309,8 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
         except StageError as error:
             # Commands to run next name the run so that they work anywhere; files are named as the user did.
             shown = click.ClickException(
-                printable(re.sub("`[^`]+`", lambda words: by_address(words[0]), str(error))))
+                printable(re.sub("`[^`]+`", lambda words: by_address(words[0]), str(error))
+                          + _not_typed(str(error), context)))
             shown.exit_code = error.exit_code  # type: ignore[misc]
             raise shown from error
         except StageStopped as stopped:
@@ -324,6 +326,15 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
                                            "before is kept.") from error
             raise
     return guarded
+
+
+def _not_typed(said: str, context: click.Context | None) -> str:
+    """Which options of a message nobody typed, because config.toml has them."""
+    mentioned, source = set(re.findall(r"--[a-z][\w-]*", said)), ParameterSource.DEFAULT_MAP
+    names = [] if context is None or "config.toml" in said else [
+        name for parameter in context.command.params for name in parameter.opts
+        if name in mentioned and context.get_parameter_source(str(parameter.name)) is source]
+    return f" (config.toml has {', '.join(names)}.)" if names else ""
 
 
 def _refuse_empty(context: click.Context) -> None:

@@ -40,12 +40,15 @@ ROOT = Path(__file__).parents[2]
 @click.option("--augment", "augmentation", default="none")
 @click.option("--split", "splits", multiple=True)
 @click.option("--shuffle-pairs", is_flag=True)
-@click.option("--fail", type=click.Choice(["no", "stage", "stop", "file", "bug", "gone"]), default="no")
+@click.option("--fail", default="no",
+              type=click.Choice(["no", "stage", "stop", "file", "bug", "gone", "option"]))
 @shows_errors
 def command(run: Path, fail: str, **values: Any) -> None:
     """A command with an option of every kind."""
     if fail == "stage":
         raise StageError("This is wrong. Do that.")
+    if fail == "option":
+        raise StageError("Lower --group-size, not --group.")
     if fail == "file":
         Path("/dev/null/x").stat()
     if fail == "gone":
@@ -70,6 +73,13 @@ def test_keys_are_the_long_options_and_flags_win(tmp_path: Path) -> None:
     assert call(tmp_path, config).output == f"{told}\n"
     assert call(tmp_path, config, "--group-size", "8").output == f"{told | {'group_size': 8}}\n"
     assert "'splits': ('a',)" in call(tmp_path, '[rollout]\nsplit = "a"\n').output
+
+
+def test_a_message_about_an_option_says_that_the_file_has_it(tmp_path: Path) -> None:
+    config, said = "[rollout]\ngroup-size = 4\n", "Error: Lower --group-size, not --group."
+    assert f"{said} (config.toml has --group-size.)\n" in call(tmp_path, config, "--fail", "option").output
+    typed = call(tmp_path, config, "--fail", "option", "--group-size", "5").output
+    assert typed.endswith(f"{said}\n"), "the reader has just typed it"
 
 
 @pytest.mark.parametrize(("config", "sentence"), [
