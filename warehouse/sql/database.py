@@ -122,15 +122,12 @@ def explain_errors() -> Iterator[None]:
 
 def _way_out(said: str) -> str:
     """What helps against an error of a query."""
-    from warehouse.sql.dictionary import described_columns
     if "(BOOLEAN)'" in said:
         return "True counts as 1 in column::int: avg(correct::int)."
-    if not (column := re.search(r'column (?:named )?"(\w+)"', said)):
-        return "The tables and views: `warehouse schema`."
-    if any(name == column[1] for columns in described_columns().values() for name, *_ in columns):
-        return f"Tables and views with such a column: `warehouse schema {column[1]}`."
-    return (f"No table has this column. A field of a task is payload->>'{column[1]}' FROM tasks, a part of a "
-            f"reward reward_parts->>'{column[1]}' FROM samples.")
+    if column := re.search(r'column (?:named )?"(\w+)"', said):
+        return (f"Tables and views with such a column: `warehouse schema {column[1]}`. A field of a task is "
+                f"payload->>'{column[1]}' FROM tasks.")
+    return "The tables and views: `warehouse schema`."
 
 
 def split_statements(script: str) -> list[str]:
