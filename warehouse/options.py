@@ -33,11 +33,7 @@ OURS = {"num-generations": "group-size", "max-completion-length": "max-tokens", 
         "gradient-accumulation-steps": "updates-per-batch", "reward-funcs": "reward-file",
         "per-device-train-batch-size": "tokens-per-batch", "save-total-limit": "keep-policies",
         "report-to": "track", "eval-steps": "eval-every", "generation-batch-size": "num-tasks",
-        "reward-weights": "reward-file", "chat-template-kwargs": "format-option",
-        "mask-truncated-completions": "mask-truncated", "top-entropy-quantile": "entropy-quantile",
-        "off-policy-mask-threshold": "off-policy-threshold", "vllm-importance-sampling-mode": "correction",
-        "vllm-gpu-memory-utilization": "gpu-memory-utilization",
-        "vllm-tensor-parallel-size": "tensor-parallel-size"}
+        "chat-template-kwargs": "format-option", "vllm-importance-sampling-mode": "correction"}
 LONG = "`warehouse loop RUN ITERATIONS` says how long to train."
 SAID = {"num-iterations": "For N of them, `train --replay N-1` trains rows again in the next iterations, and "
                           "N times the --updates-per-batch takes as many steps.",
