@@ -23,6 +23,7 @@ from rollout.prompts.selection import choose_parents, choose_tasks, training_vis
 from rollout.sample import sample_parts
 from rollout.settings import check_options, format_options, prompt_limit
 from rollout.start import LoadEncoder, StartEngine, engine_to_start, start
+from warehouse.ledger.state import TRAIN
 from warehouse.maintain.discard import discard
 from warehouse.stages.clock import Clock
 from warehouse.stages.shard import Shard
@@ -61,6 +62,9 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
         return
     for missing in grader_versions(jobs[0].warehouse.read("tasks", ["kind"])["kind"].to_pylist())[1]:
         say(f"{missing} `score` needs it; sampled rows are kept.")
+    if options.group_size == 1 and any(job.purpose == TRAIN for job in jobs):
+        say("With --group-size 1 every advantage is 0 whatever the reward, and `train` needs --advantages of "
+            "your own. Sample 2 or more.")
     if len({job.policy["sha256"] for job in jobs}) > 1:
         raise StageError("The evaluations of these splits were begun with different policies. Finish each by "
                          "itself, with --split.")

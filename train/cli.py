@@ -135,8 +135,13 @@ def track(run: str, name: str) -> None:
 
 
 def check_values(values: dict[str, Any]) -> None:
-    from train.inputs.settings import check_settings
-    check_settings(options_from(TrainOptions, values))
+    """StageError for options that contradict each other, or the `group_size` of rows still to be sampled."""
+    from train.inputs.settings import check_settings, needs_groups
+    settings = options_from(TrainOptions, values)
+    check_settings(settings)
+    if values.get("group_size") == 1 and needs_groups(settings):
+        raise StageError("With group-size = 1 below [rollout] every advantage is 0 whatever the reward. "
+                         "Raise it, or set advantages of your own below [train].")
 
 
 @with_version
@@ -171,6 +176,7 @@ def train(run: Path, **values: Any) -> None:
     from train.inputs.signal import check_signal
     from warehouse.maintain.prune import prune_policies
     from warehouse.stages.space import saying_the_disk_is_full
+    say = click.echo if os.environ.get("RANK", "0") == "0" else lambda _line: None
     settings = options_from(TrainOptions, values)
     if settings.full:
         refuse_adapter_options()
@@ -180,28 +186,26 @@ def train(run: Path, **values: Any) -> None:
     settings = settings.replace(teacher=teacher and teacher.name)
     if iteration is None:
         if (iteration := due_iteration(warehouse, settings.purpose)) is None:
-            click.echo(by_address(nothing_due(warehouse, settings.purpose)))
+            say(by_address(nothing_due(warehouse, settings.purpose)))
             return
-        if os.environ.get("RANK", "0") == "0":
-            click.echo(f"iteration {iteration} is due")
+        say(f"iteration {iteration} is due")
     stage = warehouse.stage("train", iteration=iteration)
     if warehouse.state.is_trained(iteration) and not settings.dry_run:
         if before := stage.settings():      # refuse other options
             limit = settings.max_completion_length or before.get("max_completion_length")
             stage.settle(before | settings.replace(max_completion_length=limit).results())
         left_out = iteration in warehouse.state.left_out
-        click.echo(f"iteration {iteration} " + ("was left out of training by a rollback" if left_out else
-                                                f"is trained already: policy {iteration + 1}"))
+        say(f"iteration {iteration} " + ("was left out of training by a rollback" if left_out else
+                                         f"is trained already: policy {iteration + 1}"))
         prune_policies(warehouse, settings.keep_policies)  # a kill may have prevented it
         return
     scorer = scorer_to_train(warehouse, iteration, settings.scorer, settings.purpose)
-    if os.environ.get("RANK", "0") == "0" and (said := warehouse.state.change_of_scorer(iteration, scorer)):
-        click.echo(said)
+    if said := warehouse.state.change_of_scorer(iteration, scorer):
+        say(said)
     inputs = read_inputs(warehouse, iteration, scorer, settings)
     settings = fill_in(settings, inputs.groups)
     if not settings.dry_run and finish_committed(warehouse, inputs, settings):
-        click.echo(f"iteration {iteration} had written policy {iteration + 1} already; its manifest is "
-                   "complete now")
+        say(f"iteration {iteration} had written policy {iteration + 1} already; its manifest is complete now")
         prune_policies(warehouse, settings.keep_policies)
         return
     check_signal(inputs, settings)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from warehouse.consent import GuardedOption
 from warehouse.objects.place import sync_copy
@@ -27,11 +28,18 @@ from warehouse.store.errors import StageError, first_line, printable
 TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 # Settings of TRL's GRPOConfig, where ours has a name that is not alike.
 OURS = {"num-generations": "group-size", "max-completion-length": "max-tokens", "beta": "kl-beta",
-        "epsilon": "clip-low", "epsilon-high": "clip-high", "num-iterations": "replay", "loss-type": "loss",
+        "epsilon": "clip-low", "epsilon-high": "clip-high", "loss-type": "loss",
         "lr-scheduler-type": "schedule", "steps-per-generation": "updates-per-batch",
         "gradient-accumulation-steps": "updates-per-batch", "reward-funcs": "reward-file",
         "per-device-train-batch-size": "tokens-per-batch", "save-total-limit": "keep-policies",
-        "report-to": "track", "eval-steps": "eval-every"}
+        "report-to": "track", "eval-steps": "eval-every", "generation-batch-size": "num-tasks",
+        "chat-template-kwargs": "format-option", "vllm-importance-sampling-mode": "correction"}
+LONG = "`warehouse loop RUN ITERATIONS` says how long to train."
+SAID = {"num-iterations": "For N of them, `train --replay N-1` trains rows again in the next iterations, and "
+                          "N times the --updates-per-batch takes as many steps.",
+        "max-steps": LONG, "num-train-epochs": LONG, "output-dir": "RUN is the folder of everything.",
+        "resume": "The same command again resumes.",
+        "resume-from-checkpoint": "The same command again resumes."}
 HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 Command = TypeVar("Command", bound=click.Command)
 click.IntRange.name, click.FloatRange.name = "integer", "float"        # as messages and --help call a value
@@ -147,12 +155,16 @@ def names_of(command: click.Command) -> dict[str, click.Parameter]:
 
 
 def meant(name: str, known: Iterable[str], dashes: str = "") -> str:
-    """What a name that a command does not know may mean, in a sentence: its option, or another stage's."""
+    """What a name that a command does not know may mean, in a sentence: its option, or another command's."""
     name = name.strip("-").replace("_", "-")
+    if name in SAID:
+        return SAID[name]
     ours = OURS.get(name, name)
-    for stage in ("rollout", "score", "train"):
+    for stage in ("rollout", "score", "train", "warehouse loop"):
         if ours not in known and ours in names_of(room_command(stage)):
-            return f"`{stage}` has '{dashes}{ours}'."
+            table = stage.removeprefix("warehouse ")
+            return f"`{stage}` has '{dashes}{ours}'" + (f", which may stand below [{table}] of config.toml."
+                                                        if dashes else ".")
     near = [ours] if ours in known else difflib.get_close_matches(name, known, 1)
     return f"Did you mean '{dashes}{near[0]}'?" if near else ""
 
@@ -182,18 +194,21 @@ def checked_options(command: click.Command, settings: Mapping[str, Any], path: P
 
 
 def room_command(name: str) -> click.Command:
-    """A stage's command, found as installed: rooms do not import each other."""
+    """A stage's command, or 'warehouse loop', found as installed: rooms do not import each other."""
+    name, _, sub = name.partition(" ")
     [entry] = entry_points(group="rollhouse", name=name)
     command: click.Command = entry.load()
-    return command
+    return command.commands[sub] if isinstance(command, click.Group) and sub else command
 
 
 def check_stages(run: Path, **words: Sequence[str]) -> None:
     """StageError for options that `score` or `train` would refuse, before anything is sampled for them."""
+    sampled = room_command("rollout").make_context("rollout", [str(run)]).params
     for name in ("score", "train"):
         command = room_command(name)
         assert isinstance(command, TitledCommand)
-        command.check(command.make_context(name, [str(run), *words.get(name, ())]).params)
+        values = command.make_context(name, [str(run), *words.get(name, ())]).params
+        command.check(values | {"group_size": sampled["group_size"]})
 
 
 def untrusted(run: Path) -> str:
@@ -290,7 +305,8 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
         except StageError as error:
             # Commands to run next name the run so that they work anywhere; files are named as the user did.
             shown = click.ClickException(
-                printable(re.sub("`[^`]+`", lambda words: by_address(words[0]), str(error))))
+                printable(re.sub("`[^`]+`", lambda words: by_address(words[0]), str(error))
+                          + _not_typed(str(error), context)))
             shown.exit_code = error.exit_code  # type: ignore[misc]
             raise shown from error
         except StageStopped as stopped:
@@ -306,6 +322,15 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
                                            "before is kept.") from error
             raise
     return guarded
+
+
+def _not_typed(said: str, context: click.Context | None) -> str:
+    """Which options of a message nobody typed, because config.toml has them."""
+    mentioned, source = set(re.findall(r"--[a-z][\w-]*", said)), ParameterSource.DEFAULT_MAP
+    names = [] if context is None or "config.toml" in said else [
+        name for parameter in context.command.params for name in parameter.opts
+        if name in mentioned and context.get_parameter_source(str(parameter.name)) is source]
+    return f" (config.toml has {', '.join(names)}.)" if names else ""
 
 
 def _refuse_empty(context: click.Context) -> None:

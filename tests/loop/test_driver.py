@@ -541,6 +541,7 @@ def test_what_a_stage_said_is_in_the_log_of_the_loop(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("table", "sentence"), [
     ('[train]\nloss = "bnpo"\n', "There is no loss 'bnpo'. Known: dapo, "),
     ('[score]\nreward-file = "mine.py:fast"\n', "mine.py. Name"),
+    ("[rollout]\ngroup-size = 1\n", "With group-size = 1 below [rollout] every advantage is 0"),
     ('[train]\nschedule = "linear"\n', "--schedule linear needs --total-steps"),
     ('[train]\ntrack = "wandb"\n', "--track wandb cannot be used: it is not installed. Run `pip install"),
     ('[loop]\ntrack = "mlflow"\n', "--track mlflow cannot be used: it is not installed."),

@@ -73,6 +73,7 @@ def test_values_out_of_range_are_refused_before_anything_is_read(tmp_path, optio
 @pytest.mark.parametrize(("options", "message"), [
     (["--loss", "reinforce", "--clip-low", "0.1"], "The loss reinforce does not use --clip-low."),
     (["--loss", "cispo", "--clip-low", "0.1"], "The loss cispo does not use --clip-low."),
+    (["--loss", "cispo", "--clip-high", "0.28"], "of cispo it is the largest ratio, by default 5"),
     (["--loss", "nll", "--clip-high", "0.1"], "does not use --clip-high."),
     (["--loss", "nll", "--delta", "2"], "does not use --delta."),
     (["--max-completion-length", "9"], "take one that does: dr_grpo."),

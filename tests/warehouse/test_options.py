@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from warehouse.cli import cli
 from warehouse.options import (
     OURS,
+    SAID,
     FiniteRange,
     RunFolder,
     _not_ours,
@@ -39,12 +40,15 @@ ROOT = Path(__file__).parents[2]
 @click.option("--augment", "augmentation", default="none")
 @click.option("--split", "splits", multiple=True)
 @click.option("--shuffle-pairs", is_flag=True)
-@click.option("--fail", type=click.Choice(["no", "stage", "stop", "file", "bug", "gone"]), default="no")
+@click.option("--fail", default="no",
+              type=click.Choice(["no", "stage", "stop", "file", "bug", "gone", "option"]))
 @shows_errors
 def command(run: Path, fail: str, **values: Any) -> None:
     """A command with an option of every kind."""
     if fail == "stage":
         raise StageError("This is wrong. Do that.")
+    if fail == "option":
+        raise StageError("Lower --group-size, not --group.")
     if fail == "file":
         Path("/dev/null/x").stat()
     if fail == "gone":
@@ -69,6 +73,13 @@ def test_keys_are_the_long_options_and_flags_win(tmp_path: Path) -> None:
     assert call(tmp_path, config).output == f"{told}\n"
     assert call(tmp_path, config, "--group-size", "8").output == f"{told | {'group_size': 8}}\n"
     assert "'splits': ('a',)" in call(tmp_path, '[rollout]\nsplit = "a"\n').output
+
+
+def test_a_message_about_an_option_says_that_the_file_has_it(tmp_path: Path) -> None:
+    config, said = "[rollout]\ngroup-size = 4\n", "Error: Lower --group-size, not --group."
+    assert f"{said} (config.toml has --group-size.)\n" in call(tmp_path, config, "--fail", "option").output
+    typed = call(tmp_path, config, "--fail", "option", "--group-size", "5").output
+    assert typed.endswith(f"{said}\n"), "the reader has just typed it"
 
 
 @pytest.mark.parametrize(("config", "sentence"), [
@@ -114,12 +125,25 @@ def test_the_names_of_trl_lead_to_ours() -> None:
     table = (ROOT / "docs" / "tutorial.md").read_text().partition("| GRPOTrainer | here |")[2]
     for theirs, ours in OURS.items():
         assert f"`{theirs.replace('-', '_')}`" in table and f"`{ours}" in table.replace("--", "`"), theirs
-        asked = [stage for stage in ("rollout", "score", "train", "loop")
-                 if ours in names_of(cli.commands[stage] if stage == "loop" else room_command(stage))]
-        assert asked, ours
-    result = CliRunner().invoke(room_command("train"), ["run", "--num-iterations", "2"])
-    assert result.exit_code == 2 and result.output.endswith(
-        "Error: No such option '--num-iterations'. Did you mean '--replay'?\n")
+        assert any(ours in names_of(room_command(stage))
+                   for stage in ("rollout", "score", "train", "warehouse loop")), ours
+
+
+@pytest.mark.parametrize(("command", "option", "said"), [
+    ("train", "--beta", "Did you mean '--kl-beta'?"),
+    ("train", "--num-iterations", SAID["num-iterations"]),
+    ("train", "--eval-steps",
+     "`warehouse loop` has '--eval-every', which may stand below [loop] of config.toml."),
+    ("warehouse loop", "--eval-steps", "Did you mean '--eval-every'?"),
+    ("warehouse loop", "--report-to", "Did you mean '--track'?"),
+    ("warehouse loop", "--max_steps", SAID["max-steps"]),
+    ("warehouse loop", "--learning-rate",
+     "`train` has '--learning-rate', which may stand below [train] of config.toml.")])
+def test_an_option_of_trl_or_of_another_command_is_answered(command: str, option: str, said: str) -> None:
+    """Click alone would take num_iterations for --iteration, which is something else."""
+    room, *sub = command.split()
+    result = CliRunner().invoke(room_command(room), [*sub, "run", option, "2"])
+    assert result.exit_code == 2 and result.output.endswith(f"Error: No such option '{option}'. {said}\n")
 
 
 @pytest.mark.parametrize(("config", "line"), [

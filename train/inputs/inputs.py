@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from train.inputs.groups import Group, load_groups
 from train.inputs.options import TrainOptions
 from train.inputs.own_advantages import OPTION
+from train.inputs.settings import needs_groups
 from train.objective.loss_table import find_loss
 from warehouse.ledger.state import LATEST
 from warehouse.stages.base_model import check_base
@@ -153,8 +154,7 @@ def _load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: Tra
             raise StageError(f"The turns {turn} of iteration {iteration} are not scored by {scorer}: run "
                              f"`rollout {shell_quote(warehouse.root)} --turn {turn}` to its end and `score "
                              f"{shell_quote(warehouse.root)}`, or train on others with --turns.")
-        alone = settings.advantages or settings.teacher or find_loss(settings.loss).correct_only
-        groups += load_groups(warehouse, iteration, scorer, purpose=purpose, alone=bool(alone),
+        groups += load_groups(warehouse, iteration, scorer, purpose=purpose, alone=not needs_groups(settings),
                               truncated_sampling=settings.truncated_sampling)
     return groups
 

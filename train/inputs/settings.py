@@ -80,6 +80,9 @@ def _contradictions(settings: TrainOptions) -> list[tuple[object, str]]:
         (purpose != "train" and loss != "nll",
          f"Rows of purpose {purpose} have no logprobs, which the loss {loss} needs. Train on them with "
          "--loss nll."),
+        (loss == "cispo" and settings.clip_high is not None and settings.clip_high < 1,
+         f"--clip-high {settings.clip_high} would clip every token: of cispo it is the largest ratio, by "
+         "default 5. Raise it above 1, or leave it out."),
         (spec.correct_only and settings.off_policy_threshold is not None,
          f"The loss {loss} has no negative advantage, which --off-policy-threshold asks for: leave it out."),
         (purpose != "train" and settings.veto,
@@ -101,6 +104,11 @@ def _contradictions(settings: TrainOptions) -> list[tuple[object, str]]:
          "next rollout could not load the adapter. Lower it."),
         (low is not None and high is not None and low >= high,
          f"--correction-low {low} must be below --correction-high {high}.")]
+
+
+def needs_groups(settings: TrainOptions) -> bool:
+    """Whether advantages compare the completions of a group."""
+    return not (settings.advantages or settings.teacher or find_loss(settings.loss).correct_only)
 
 
 def asks_base(settings: TrainOptions) -> bool:

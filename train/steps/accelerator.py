@@ -188,7 +188,7 @@ def _check_launch() -> None:
             "WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"} & os.environ.keys():
         raise StageError("`accelerate launch` was asked for several processes and started one, as it does "
                          "on a CPU. Start them by `torchrun --standalone --nproc-per-node N "
-                         "\"$(which train)\" RUN`, or one without MASTER_PORT.")
+                         "\"$(which train)\" RUN`. For a single process unset MASTER_PORT.")
     for name, engine in (("DEEPSPEED", "DeepSpeed"), ("MEGATRON_LM", "Megatron-LM")):
         if _is_on(f"ACCELERATE_USE_{name}"):
             raise StageError(f"The config of `accelerate launch` asks for {engine}, which `train` cannot "

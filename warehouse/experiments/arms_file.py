@@ -3,13 +3,13 @@
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from warehouse.options import checked_options, room_command
+from warehouse.options import TitledCommand, checked_options, names_of, room_command
 from warehouse.store.config_file import place_in, read_config
 from warehouse.store.errors import StageError
 
@@ -17,6 +17,7 @@ PARENT = "parent"               # folder of the policy that all arms start from
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 SAMPLING = ("rollout", "score")
+UNSET = ""                      # an arm's value that leaves an option of the run out
 # Options that `arms` sets itself, or that end a training before it has written a policy.
 TAKEN = ("iteration", "purpose", "dry-run", "follow", "time-limit", "keep-policies", "eval", "label", "turn",
          "policy", "shard", "distil", "accept-change")
@@ -39,7 +40,8 @@ class Arm(NamedTuple):
     @property
     def title(self) -> str:
         """The settings in words."""
-        words = [f"{key} {_text(value)}" for key, value in self.of_training.items()]
+        words = [f"{key} {_text(value)}" if value != UNSET else f"without {key}"
+                 for key, value in self.of_training.items()]
         words += [f"{stage} {key} {_text(value)}" for stage in SAMPLING
                   for key, value in self.settings.get(stage, {}).items()]
         return ", ".join(words) or "as the run"
@@ -72,7 +74,7 @@ def read_arms(path: Path, train: click.Command, config: Path) -> list[Arm]:
     shared = read_config(config).get("train", {})
     seen: list[tuple[dict[str, Any], str]] = []
     for arm in arms:
-        effective = in_effect(train, {**_dashed(shared), **arm.of_training})
+        effective = in_effect(train, over(shared, arm.of_training, train))
         effective |= {stage: arm.settings.get(stage) for stage in SAMPLING}
         for other, name in seen:
             if other == effective:
@@ -108,7 +110,31 @@ def _check_options(path: Path, name: str, settings: Mapping[str, Any], command: 
         if key in settings:
             raise StageError(f"{place_in(path, name, key)}: [{name}] {key} cannot differ between arms. "
                              "Remove that line.")
-    checked_options(command, settings, path, name)
+    known = names_of(command)
+    checked_options(command, {key: value for key, value in settings.items()
+                              if value != UNSET or key not in known}, path, name)
+
+
+def check_together(path: Path, arms: Sequence[Arm], config: Path) -> None:
+    """StageError for options of a trusted run and an arm that `train` refuses together."""
+    train, shared = room_command("train"), read_config(config).get("train", {})
+    assert isinstance(train, TitledCommand)
+    for arm in arms:
+        try:
+            train.check(in_effect(train, over(shared, arm.of_training, train)))
+        except StageError as error:
+            ours = [f' In an arm {key} = "" leaves it out.' for key in _dashed(shared)
+                    if f"--{key}" in str(error) and key not in arm.settings]
+            where = place_in(path, arm.name)
+            raise StageError(f"{where}: [{arm.name}] {error}{''.join(ours[:1])}") from error
+
+
+def over(shared: Mapping[str, Any], settings: Mapping[str, Any], train: click.Command) -> dict[str, Any]:
+    """The run's settings of [train], each replaced by the arm's under any of its names."""
+    names = names_of(train)
+    own = {names.get(key) for key in settings}
+    kept = {key: value for key, value in _dashed(shared).items() if names.get(key) not in own}
+    return {**kept, **{key: value for key, value in settings.items() if value != UNSET}}
 
 
 def _dashed(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,7 +153,7 @@ def in_effect(command: click.Command, settings: Mapping[str, Any]) -> dict[str, 
 
 def with_settings(tables: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
     """The text of a config file with these tables, with these settings in [train]."""
-    made = {**tables, "train": {**_dashed(tables.get("train", {})), **settings}}
+    made = {**tables, "train": over(tables.get("train", {}), settings, room_command("train"))}
     return "\n".join("\n".join([f"[{name}]", *_lines(table), ""]) for name, table in made.items())
 
 

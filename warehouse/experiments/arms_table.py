@@ -97,6 +97,7 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
     if any("cost" in row for row in rows):
         columns["cost"] = lambda row: dollars(row["cost"]) if row["cost"] is not None else ""
     lines = [as_table([*columns], [[show(row) for show in columns.values()] for row in rows], full=True)]
+    lines += _over_seeds(rows)
     lines += [f"{row['arm']}: {row['error']}" for row in rows if row.get("error")]
     lines += [f"{row['arm']}: stopped at {row['stopped']}" for row in rows if row.get("stopped")]
     lines += [f"The {said}. Restore your file and the options of `score` in config.toml, and evaluate "
@@ -109,6 +110,18 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
         lines.append(f"Gains over policy {plan.at} on {tasks} held-out tasks, {k} completions each, with the "
                      f"same seeds; each interval is of one arm. p{of} is corrected by Holm for {tests} arms.")
     return "\n".join(lines)
+
+
+def _over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each set of arms that differ in their seed alone."""
+    alike: dict[str, dict[str, float]] = {}
+    for row in rows[1:]:
+        if row.get("gain") is not None:
+            settings = {**row["settings"], "seed": None}
+            alike.setdefault(json.dumps(settings, sort_keys=True), {})[row["arm"]] = row["gain"]
+    return [f"{', '.join(gains)} differ in the seed alone: gain {sum(gains.values()) / len(gains):+.3f} on "
+            f"average, {min(gains.values()):+.3f} to {max(gains.values()):+.3f}"
+            for gains in alike.values() if len(gains) > 1]
 
 
 def _row(plan: Plan, arm: Arm) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
     from tqdm import tqdm
 
     from warehouse.experiments.arms import Arms
-    from warehouse.experiments.arms_file import PARENT, Arm, read_arms
+    from warehouse.experiments.arms_file import PARENT, Arm, check_together, read_arms
     from warehouse.experiments.arms_table import arms_text, table_of
     from warehouse.experiments.plan import Plan, check_arm, check_plan, policy_to_start_from
     from warehouse.loop.driver import ENGINE_SHARE
@@ -109,6 +109,7 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
     start_at = policy_to_start_from(warehouse, place, at if first is None else first, stored)
     plan = Plan(warehouse, place, start_at, number, evaluate, stored, stop_behind)
     check_plan(plan)
+    check_together(arms_toml, listed, config)
     for arm in (Arm(PARENT, {}), *listed):
         check_arm(plan, arm)
     place.mkdir(parents=True, exist_ok=True)

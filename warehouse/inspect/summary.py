@@ -192,8 +192,8 @@ def _trends(rows: list[dict[str, Any]], reached: list[dict[str, Any]]) -> list[s
 def _parts(connection: Connection) -> list[str]:
     """Sparklines of the parts of the reward, if it has several."""
     parts = rows_of(connection, PARTS)
-    return [f"{row['part']:<10} {sparkline(row['means'])}  {_decimal(row['means'][0])} → "
-            f"{_decimal(row['means'][-1])}" for row in parts if len(parts) > 1]
+    return [f"{row['part']:<10} {sparkline(row['means'])}  {row['means'][0]:.2g} → {row['means'][-1]:.2g}"
+            for row in parts if len(parts) > 1]
 
 
 def _table(rows: list[dict[str, Any]], kind: str) -> list[str]:

@@ -11,7 +11,15 @@ from typing import Any
 
 import click
 
-from warehouse.options import TRACKERS, check_stages, open_run, run_argument, shows_errors, untrusted
+from warehouse.options import (
+    TRACKERS,
+    TitledCommand,
+    check_stages,
+    open_run,
+    run_argument,
+    shows_errors,
+    untrusted,
+)
 from warehouse.stages import warm
 from warehouse.stages.stop import stopping
 from warehouse.store.commit import by_address
@@ -21,7 +29,7 @@ from warehouse.store.errors import StageError, printable
 LOG = "loop.log"
 
 
-@click.command()
+@click.command(cls=TitledCommand)
 @run_argument
 @click.argument("iterations", type=click.IntRange(min=1))
 @click.option("--ahead", is_flag=True,

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from warehouse.objects.bucket import Bucket, ObjectState
-from warehouse.store.commit import beside
+from warehouse.store.commit import beside, seal
 
 REQUESTS = 32                   # at the same time
 Work = TypeVar("Work")
@@ -28,7 +28,7 @@ def fetch(bucket: Bucket, wanted: Mapping[str, Path]) -> None:
         key, path = item
         with beside(path) as temporary:
             if state := bucket.download(key, temporary):
-                temporary.chmod(0o444)
+                seal(temporary)
                 stamp(temporary, state)
                 os.replace(temporary, path)
                 progress.update()

@@ -20,7 +20,7 @@ from typing import Any
 from warehouse.objects.bucket import Bucket, ObjectState
 from warehouse.objects.fetch import bar, fetch, fits, in_parallel, stamp
 from warehouse.objects.keys import DOCUMENT, OWN, TABLES, TOP_FILES, WHOLE, document_of, files_of, key_of
-from warehouse.store.commit import COPY_MARKER, beside, reached, replace_bytes
+from warehouse.store.commit import COPY_MARKER, beside, reached, replace_bytes, seal
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import json_bytes, read_json
 
@@ -68,7 +68,7 @@ class WorkingCopy:
             for place, text in enumerate(texts, start=number):
                 with beside(self._entry(place)) as temporary:
                     temporary.write_text(text, encoding="utf-8")
-                    temporary.chmod(0o444)
+                    seal(temporary)
                     os.replace(temporary, self._entry(place))
             wanted += [] if texts else [number]
             number += len(texts) or 1
@@ -132,7 +132,7 @@ class WorkingCopy:
             state = self.bucket.download(key, temporary)
             if state is None:
                 raise StageError(f"{self.address}/{key} was removed meanwhile. Run the same command again.")
-            temporary.chmod(0o444)
+            seal(temporary)
         stamp(temporary, state)
         return won
 

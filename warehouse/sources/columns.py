@@ -39,7 +39,8 @@ def read_columns(text: str) -> Iterator[Task]:
     contents = [name for name in ("answer", "tests", "payload") if name in chosen]
     if "prompt" not in chosen or len(contents) != 1:
         raise StageError(f"hf:{text} must name the column of the prompt and one of answer, tests, payload, "
-                         f"as in hf:{place}?prompt=question&answer=answer.")
+                         f"as in hf:{place}?prompt=question&answer=answer. If only a reward of yours judges, "
+                         "any column is an answer: answer=prompt.")
     of_content = KINDS.get(contents[0], ())
     if of_content and chosen.get("kind", of_content[0]) not in of_content:
         raise StageError(f"hf:{text}: tasks with the column '{contents[0]}' are of kind "
@@ -49,7 +50,7 @@ def read_columns(text: str) -> Iterator[Task]:
         raise StageError(f"hf:{text} does not say which function the tests call. Add a column with its name: "
                          "..&entry_point=COLUMN.")
     path = Path(place)
-    for number, (where, row) in enumerate(read_rows(path)):
+    for number, (where, row) in enumerate(read_rows(path, splits=False)):
         yield _task_of(row, number, where, path, chosen, contents[0])
 
 
@@ -81,7 +82,8 @@ def _task_of(row: Row, number: int, where: str, path: Path, chosen: dict[str, st
             raise StageError(f"{where}: column '{taken[0]}' of columns= has the name of a field by which "
                              "answers are judged. Rename it, or leave it out.")
         payload = {**payload, **more}
-    task_id = str(column("id", (str, int))) if "id" in chosen else f"{path.name.split('.')[0]}-{number}"
+    named = "id" in chosen
+    task_id = str(column("id", (str, int))) if named else f"{path.name.split('.')[0].rstrip('-*')}-{number}"
     solution = column("solution", str) if "solution" in chosen else None
     return generic_task({"task_id": task_id, "kind": kind, "messages": messages, "payload": payload,
                          "solution": solution}, where)

@@ -1,29 +1,41 @@
 """Rows of published data sets: JSON, Parquet, or what Hugging Face `datasets` saved."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from warehouse.store.errors import StageError, check_file
+from warehouse.store.errors import StageError, UnusableFile, check_file
 from warehouse.tasks.task_files import json_lines, load_json
 
 JSON_LINES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 TABLES = (".parquet", ".arrow")
 SUFFIXES = (*JSON_LINES, ".json", ".json.gz", *TABLES)
+LETTERS = re.compile(r"^\D*")            # of train-00000-of-00002.parquet
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-]+")
 Row = dict[str, Any]
 
 
-def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
+def read_rows(path: Path, *, splits: bool = True) -> Iterator[tuple[str, Row]]:
     """The place of each row, in words, and the row; StageError if a file is missing or damaged.
 
     A folder is one that `datasets` saved, or a copy of a hub data set: its Parquet or Arrow files in order.
+    Several `splits` may be refused. `FOLDER/train-*` is the files with such names.
     """
-    if path.is_dir():
-        files = sorted(file for suffix in TABLES for file in path.rglob(f"*{suffix}")
-                       if not file.name.startswith("cache-"))
+    if path.is_dir() or "*" in path.name:
+        folder, pattern = (path, "**/*") if path.is_dir() else (path.parent, path.name)
+        files = sorted(file for file in folder.glob(pattern)
+                       if file.name.endswith(TABLES) and not file.name.startswith("cache-"))
         if not files:
             raise StageError(f"{path} holds neither Parquet nor Arrow files. Name a folder that "
                              "`datasets` saved, or a file.")
+        tables = sorted({f"{file.parent / LETTERS.findall(file.name)[0]}*" for file in files})
+        if len(tables) > 1 and not splits:
+            raise StageError(f"{path} holds several tables, perhaps of training and test: "
+                             f"{', '.join(tables)}. Name one of them, as hf:{tables[-1]}?prompt=..")
+    elif HUB_NAME.fullmatch(str(path)) and not path.exists():
+        raise UnusableFile(path, "missing", f"There is no folder {path}, and nothing is downloaded. "
+                           f"To fetch it: `hf download --repo-type dataset {path} --local-dir {path}`.")
     else:
         check_file(path, SUFFIXES)
         files = [path]

@@ -117,10 +117,17 @@ def explain_errors() -> Iterator[None]:
         way_out = ("\nRun `warehouse check RUN` to see what is damaged." if ".parquet" in str(error) else "")
         raise StageError(f"{str(error).strip()}{way_out}") from error
     except duckdb.Error as error:
-        column = re.search(r'column (?:named )?"(\w+)"', str(error))
-        raise StageError(f"{str(error).strip()}\n" + (
-            f"Tables and views with such a column: `warehouse schema {column[1]}`." if column else
-            "The tables and views: `warehouse schema`.")) from error
+        raise StageError(f"{str(error).strip()}\n{_way_out(str(error))}") from error
+
+
+def _way_out(said: str) -> str:
+    """What helps against an error of a query."""
+    if "(BOOLEAN)'" in said:
+        return "True counts as 1 in column::int: avg(correct::int)."
+    if column := re.search(r'column (?:named )?"(\w+)"', said):
+        return (f"Tables and views with such a column: `warehouse schema {column[1]}`. A field of a task is "
+                f"payload->>'{column[1]}' FROM tasks.")
+    return "The tables and views: `warehouse schema`."
 
 
 def split_statements(script: str) -> list[str]:

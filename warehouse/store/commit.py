@@ -82,7 +82,7 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> bool:
     with beside(path) as temporary:
         reached("before write", path)
         write(temporary)
-        temporary.chmod(0o444)
+        seal(temporary)
         flush(temporary)
         twin = twin_of(path)
         first = twin is None or twin.create(path, temporary)
@@ -91,6 +91,11 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> bool:
         reached("after link", path)
     flush(path.parent)
     return linked if twin is None else first
+
+
+def seal(path: Path) -> None:
+    """Make a file read-only, for those who may read its folder: a umask of 077 holds for rows, too."""
+    path.chmod(path.parent.stat().st_mode & 0o444)
 
 
 def commit_bytes(path: Path, content: bytes) -> bool:

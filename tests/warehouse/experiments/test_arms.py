@@ -201,6 +201,15 @@ def test_killed_anywhere_it_goes_on_and_what_is_finished_is_read(run: Warehouse,
     assert last.run(plan, more) == {} and {line.split(":")[0] for line in last.ran} == {"later"}
 
 
+def test_arms_that_differ_in_their_seed_alone_have_a_mean(run: Warehouse) -> None:
+    row = {"run": "", "title": "", "pass_1": 0.5}
+    rows = [row | {"arm": name, "gain": gain, "settings": {"loss": loss} | ({"seed": seed} if seed else {})}
+            for name, loss, seed, gain in (("parent", "grpo", 0, None), ("a", "grpo", 0, 0.01),
+                                           ("b", "cispo", 1, 0.05), ("c", "grpo", 1, 0.03))]
+    assert [line for line in arms_text(rows, plan_of(run)).splitlines() if "alone" in line] == [
+        "a, c differ in the seed alone: gain +0.020 on average, +0.010 to +0.030"]
+
+
 def test_what_fails_is_said_and_the_others_go_on(run: Warehouse) -> None:
     world, plan, arms = World(), plan_of(run), arms_of(run, FILE)
     world.failing = "low: train"
@@ -402,9 +411,27 @@ def test_a_file_that_cannot_be_run_is_one_sentence(run: Warehouse, text: str, sa
     assert not run.root.with_name("run-arms").exists()
 
 
+def test_an_arm_that_train_would_refuse_is_refused_before_anything_is_sampled(run: Warehouse) -> None:
+    (run.root / "config.toml").write_text("[train]\nloss = 'dr_grpo'\nmax-completion-length = 9\n")
+    arms_of(run, FILE + "[other]\nloss = 'grpo'\n")
+    said = refusal(run.root, run.root.parent / "arms.toml")
+    assert "line 6: [other] The loss grpo does not use --max-completion-length." in said
+    assert 'In an arm max-completion-length = "" leaves it out.' in said
+    assert not run.root.with_name("run-arms").exists()
+
+
+def test_an_empty_value_leaves_an_option_of_the_run_out_of_an_arm(run: Warehouse) -> None:
+    (run.root / "config.toml").write_text("[train]\nlr = 5e-4\nmax-completion-length = 9\nloss = 'dr_grpo'\n")
+    [arm] = arms_of(run, "[a]\nloss = 'grpo'\nmax_completion_length = ''\nlearning-rate = 1e-4\n")
+    assert arm.title == 'loss "grpo", without max-completion-length, learning-rate 0.0001'
+    assert World().run(plan_of(run), [arm]) == {}
+    assert read_config(run.root.parent / "run-arms" / "a" / "config.toml")["train"] == {
+        "loss": "grpo", "learning-rate": 1e-4}, "a second name of the run's rate would be refused"
+
+
 def test_a_run_that_is_not_trusted_is_refused_before_anything_is_sampled(run: Warehouse) -> None:
     arms_of(run, FILE)
-    (run.root / "config.toml").write_text("[score]\nreward-file = 'mine.py:mine'\n")
+    (run.root / "config.toml").write_text("[train]\nadvantages = 'mine.py:mine'\n")
     assert f"ROLLHOUSE_TRUST={run.root}" in refusal(run.root, run.root.parent / "arms.toml")
     assert not run.root.with_name("run-arms").exists()
 

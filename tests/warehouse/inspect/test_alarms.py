@@ -37,7 +37,7 @@ from warehouse.sql.database import compute_once, connect, empty_connection, rows
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 ONSET = 5
-WANTING = "which needs earlier iterations, a training, rows of its own policy, or outputs to compare: "
+WANTING = "which lacks earlier iterations, a training, rows of its own policy, or outputs to compare: "
 UNJUDGED = (f"Not checked at eval 0, {WANTING}truncation, loops, repetition, no_code, "
             "errors, entropy_high, entropy_low, length_up, reward_hacking, diversity, sharpening, "
             "solving_falls, reward_falls.\n")

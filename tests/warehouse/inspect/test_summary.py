@@ -118,8 +118,8 @@ def test_the_parts_of_a_reward_have_trends(run: Warehouse) -> None:
     connection, inventory = connect(run), take_inventory(run)
     assert not any(line.startswith("exact") for line in summary_lines(run, connection, inventory))
     connection.execute("""CREATE OR REPLACE VIEW part_means AS SELECT iteration, 'train' AS purpose, part,
-        iteration + 0.5 AS mean FROM (VALUES (0), (1)) AS of(iteration),
+        iteration / 1000 - 0.0046 AS mean FROM (VALUES (0), (1)) AS of(iteration),
         (VALUES ('form'), ('right')) AS p(part)""")
     lines = summary_lines(run, connection, inventory)
     assert [line for line in lines if line.startswith(("form", "right"))] == [
-        "form       ▁█  0.50 → 1.50", "right      ▁█  0.50 → 1.50"]
+        "form       ▁█  -0.0046 → -0.0036", "right      ▁█  -0.0046 → -0.0036"], "small parts, too"

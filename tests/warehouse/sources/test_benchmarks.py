@@ -18,7 +18,7 @@ import pytest
 from examples.sources import evalplus
 from warehouse.sources import benchmarks
 from warehouse.sources.named import Task, parse_source, read_source
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, UnusableFile
 from warehouse.tasks.answers import boxed
 
 EVALPLUS, LIVECODEBENCH, BARC = (f"examples/sources/{name}.py:tasks?file="
@@ -260,6 +260,30 @@ def test_columns_may_lie_inside_others(tmp_path: Path, save: Callable[..., Path]
     task, payload, question = task_of(f"hf:{path}?{mapping}")
     assert (task.task_id, task.kind, question) == ("data-0", "answer", "1 + 1?")
     assert payload == {"answer": "2", "match": "numeric"}
+
+
+def test_splits_of_one_data_set_are_not_mixed(tmp_path: Path) -> None:
+    """As saved by datasets, and as copied from the hub in several files."""
+    (tmp_path / "saved").mkdir()
+    for split in ("train", "test"):
+        saved_by_datasets(tmp_path / "saved" / split, [{"q": split, "a": "2"}])
+        for number in range(2):
+            pq.write_table(pa.Table.from_pylist([{"q": f"{split} {number}", "a": "2"}]),
+                           tmp_path / f"{split}-0000{number}-of-00002-ab12.parquet")
+    for folder, one in ((tmp_path / "saved", "saved/train/data-*"), (tmp_path, "train-*")):
+        with pytest.raises(StageError, match="holds several tables") as refused:
+            tasks_of(f"hf:{folder}?prompt=q&answer=a")
+        assert f"{tmp_path / one}" in str(refused.value)
+    tasks = tasks_of(f"hf:{tmp_path}/train-*?prompt=q&answer=a")
+    assert [json.loads(task.messages or "")[0]["content"] for task in tasks] == ["train 0", "train 1"]
+    assert [task.task_id for task in tasks] == ["train-0", "train-1"]
+
+
+def test_a_name_of_the_hub_is_answered_with_how_to_fetch_it(monkeypatch: pytest.MonkeyPatch,
+                                                            tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnusableFile, match="`hf download --repo-type dataset trl-lib/tldr "):
+        tasks_of("hf:trl-lib/tldr?prompt=q&answer=a")
 
 
 def test_columns_of_tests_and_of_whole_payloads(tmp_path: Path) -> None:

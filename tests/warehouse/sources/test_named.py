@@ -191,6 +191,16 @@ def test_the_config_of_a_run_may_be_edited_by_those_who_may_write_into_the_run(t
     assert (tmp_path / "run" / "config.toml").stat().st_mode & 0o777 == 0o664
 
 
+def test_the_files_of_a_run_are_read_only_by_those_who_may_read_its_folder(tmp_path: Path) -> None:
+    mask = os.umask(0o077)
+    try:
+        init_run(tmp_path / "run", str(fake_model(tmp_path / "m")), (str(arc_file(tmp_path, ["a"])),))
+    finally:
+        os.umask(mask)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert modes == {0o400, 0o600}, "a copy in another folder would be open to all"
+
+
 def test_init_again_does_nothing_and_other_arguments_are_refused(tmp_path: Path) -> None:
     tasks, model = arc_file(tmp_path, ["a"]), str(fake_model(tmp_path / "m"))
     init_run(tmp_path / "run", model, (str(tasks),))

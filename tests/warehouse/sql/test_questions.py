@@ -78,7 +78,10 @@ def test_errors_are_one_message_without_traceback(run: Warehouse, tmp_path: Path
     assert unknown.exit_code == 1
     assert "samplez does not exist" in unknown.stderr and 'Did you mean "samples"' in unknown.stderr
     elsewhere = warehouse("sql", run.root, "SELECT s.completion FROM samples AS s")
-    assert elsewhere.stderr.endswith("Tables and views with such a column: `warehouse schema completion`.\n")
+    assert "Tables and views with such a column: `warehouse schema completion`. " in elsewhere.stderr
+    field = warehouse("sql", run.root, "SELECT difficulty FROM tasks")
+    assert "A field of a task is payload->>'difficulty' FROM tasks." in field.stderr
+    assert "avg(correct::int)" in warehouse("sql", run.root, "SELECT avg(truncated) FROM samples").stderr
     syntax = warehouse("sql", run.root, "SELEC 1")
     assert syntax.exit_code == 1 and "syntax error" in syntax.stderr and "Traceback" not in syntax.stderr
     late = warehouse("sql", run.root, "SELECT error('late') FROM samples")
