@@ -15,10 +15,7 @@ def run_module(code: CodeType, name: str, names: dict[str, Any], setup: str = ""
     """Execute `setup` and the program's top level as module `name`; its namespace comes back."""
     module = ModuleType(name)
     sys.modules[name] = module
-    if threading := sys.modules.get("threading"):
-        threading.Thread.start, threading.Thread.join = run_here, lambda self, timeout=None: None
-    if pools := sys.modules.get("concurrent.futures.thread"):
-        pools.ThreadPoolExecutor._adjust_thread_count = lambda self: self._work_queue.get_nowait().run()
+    let_threads_run(run_here)
     module.__dict__.update(names)
     if setup:
         exec(compile(setup, "program_setup", "exec", dont_inherit=True), module.__dict__)
@@ -26,8 +23,16 @@ def run_module(code: CodeType, name: str, names: dict[str, Any], setup: str = ""
     return module.__dict__
 
 
+def let_threads_run(start: Callable[[Any], None]) -> None:
+    """Let threads run where they are started, because a locked process starts no others."""
+    if threading := sys.modules.get("threading"):
+        threading.Thread.start, threading.Thread.join = start, lambda self, timeout=None: None
+    if pools := sys.modules.get("concurrent.futures.thread"):
+        pools.ThreadPoolExecutor._adjust_thread_count = lambda self: self._work_queue.get_nowait().run()
+
+
 def run_here(thread: Any) -> None:
-    """Run a thread where it is started: a locked process has one, and most start it for the stack."""
+    """Run a thread of a program, whose exit is its own."""
     with contextlib.suppress(SystemExit):
         thread.run()
 

@@ -18,7 +18,7 @@ STANDARD = ("__future__", "abc", "argparse", "array", "ast", "asyncio", "base64"
             "csv", "dataclasses", "datetime", "decimal", "difflib", "dis", "doctest", "enum", "fileinput",
             "fractions", "functools", "graphlib", "hashlib", "heapq", "html", "html.entities", "html.parser",
             "inspect", "io", "itertools", "json", "keyword", "linecache", "locale", "logging", "math",
-            "numbers", "operator", "pickle", "pprint", "queue", "random", "re", "resource", "secrets",
+            "numbers", "operator", "pickle", "pprint", "queue", "random", "re", "secrets",
             "signal", "statistics", "string", "struct", "textwrap", "threading", "time", "timeit", "token",
             "tokenize", "traceback", "types", "typing", "unicodedata", "unittest", "unittest.mock", "uuid",
             "warnings", "zlib")
@@ -31,7 +31,7 @@ PARTS = {"scipy": ("scipy.ndimage", "scipy.signal", "scipy.spatial", "scipy.spat
 LATE = {"numpy.ma": ("percentile", "quantile", "nanpercentile", "nanquantile", "nanmedian"),
         "heapq": ("most_common", "mode", "multimode"), "_strptime": ("strptime",),
         "inspect": ("get_docstring", "runtime_checkable"), "linecache": ("traceback",),
-        "tokenize": ("traceback",), "locale": ("unittest",),
+        "tokenize": ("traceback",), "locale": ("unittest", "argparse"), "shutil": ("argparse",),
         "unittest.async_case": ("IsolatedAsyncioTestCase",), "unittest._log": ("assertLogs", "assertNoLogs"),
         "score.jobs.event_loop": ("asyncio", "IsolatedAsyncioTestCase", "async"),
         "score.jobs.pytest_stub": ("pytest",), "concurrent.futures.thread": (

@@ -14,7 +14,7 @@ from warehouse.tasks.answers import behind_thoughts, boxed
 MAX_DIGITS = 1000
 TOLERANCE = 1e-6            # relative, of numbers that are not whole
 BLANK = " \t*_`"             # around a label and its answer, which may be in bold, or code
-BEFORE = r"(?:[ \t*_`#>|-]|\d++[.)]|(?:the|my|final)\b)*+"        # a label with a colon
+BEFORE = r"(?:[ \t*_`#>|-]|\d++[.)])*+(?:(?:the|my|final)\b[ \t]*+)*?"        # a label with a colon
 QUOTES = "*\"'`$\u201c\u201d\u2018\u2019\u00ab\u00bb "
 # What is around text and mathematics in LaTeX.
 TEXT = re.compile(r"\\(?:text|math)(?:rm|bf|it|sf|tt)?\{([^{}]*+)\}|\\[()\[\]]")
@@ -29,7 +29,7 @@ NUMBER = re.compile(r"(?<![A-Za-z0-9^])(?<![A-Za-z0-9]_)"
 LATEX_FRACTION = re.compile(r"\\[cdt]?frac\s*+(?:\{\s*+(-?\d++\.?\d*+)\s*+\}|(\d))"
                             r"\s*+(?:\{\s*+(-?\d++\.?\d*+)\s*+\}|(\d))")
 # What makes another number of one that stands in a box.
-FUNCTION = re.compile(r"\\(?:sqrt|pi|[cdt]?frac|log|ln|sin|cos|tan|d?binom)|[\u221a\u03c0]|\d!")
+FUNCTION = re.compile(r"\\(?:sqrt|pi|log|ln|sin|cos|tan|d?binom)|[\u221a\u03c0]|\d!")
 SUPERSCRIPT = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]++")
 DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 SIGNS = {"\u2212": "-", "\u2013": "-", "\u00d7": "*", "\u00b7": "*", "\\times": "*", "\\cdot": "*",
@@ -92,7 +92,7 @@ def number_in_box(text: str) -> str | None:
     """The number that a box holds behind its last equals sign; None if that is not one number."""
     text = re.split(r"=|\\approx|\u2248", text)[-1].strip()
     numbers = numbers_in(re.sub(r"^([-+])\s++", r"\1", text))
-    return numbers[0] if len(numbers) == 1 and not FUNCTION.search(LATEX_FRACTION.sub("", text)) else None
+    return numbers[0] if len(numbers) == 1 and not FUNCTION.search(text) else None
 
 
 def last_number(text: str) -> str | None:

@@ -75,6 +75,19 @@ def test_tests_that_pay_a_cheat_are_named(files, kind, payload, paid):
     assert lines[2:] == (["1 of 1 task pay programs that solve nothing", f"  weak: {paid}"] if paid else [])
 
 
+def test_a_grader_that_pays_for_silence_is_named(files):
+    (files / "kind_grader.py").write_text("def grade(text, payload):\n    return 'no' not in text\n")
+    files.chmod(0o755)
+    row = {"task_id": "kind", "kind": "graded", "messages": [{"role": "user", "content": "?"}],
+           "payload": {"grader": "kind_grader"}}
+    (files / "tasks.jsonl").write_text(json.dumps(row))
+    (files / "gold.jsonl").write_text(json.dumps({"task_id": "kind", "text": "yes"}))
+    found = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl"), str(files / "gold.jsonl"),
+                                       "--import-path", str(files)])
+    assert found.output.splitlines()[1:] == ["1 of 1 task pay programs that solve nothing",
+                                             '  kind: says nothing; got ""']
+
+
 def test_the_solutions_that_a_source_brings_are_judged(files):
     rows = [json.loads(line) for line in (files / "tasks.jsonl").read_text().splitlines()]
     solved = [{**row, "solution": "It is 12." if row["kind"] == "answer" else HELPER} for row in rows]

@@ -244,7 +244,7 @@ SUMS = {"cases": [{"input": "1 2\n", "output": "3"}, {"input": "10 -4", "output"
         "    print(sum(pool.map(int, input().split())))\n",
         "import asyncio\nasync def main():\n    words = await asyncio.to_thread(str.split, input())\n"
         "    print(sum(map(int, words)))\nasyncio.run(main())\n",
-        "import argparse, doctest, locale, resource\nprint(sum(map(int, input().split())))\n",
+        "import argparse, doctest, locale\nprint(sum(map(int, input().split())))\n",
     ],
 )
 def test_scripts_that_are_right(executor, code):
@@ -344,6 +344,8 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
         ({"answer": 16, "match": "numeric"}, r"\boxed{\sqrt{16}}", False),
         ({"answer": 3, "match": "numeric"}, r"\boxed{3\pi}", False),
         ({"answer": 3, "match": "numeric"}, r"\boxed{3!}", False),
+        ({"answer": 42, "match": "numeric"}, r"\boxed{42 \frac{\text{m}}{\text{s}}}", True),
+        ({"answer": "Paris", "label": "Final Answer"}, "### **Final Answer:** Paris", True),
         ({"answer": "Paris"}, r"\boxed{\textbf{Paris}}", True),
         ({"answer": "C"}, r"\boxed{\text{(C)}}", True),
         ({"answer": "(C)"}, "c)", True),
@@ -354,7 +356,8 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
         ({"answer": "don't"}, "Don\u2019t.", True),
         *(({"answer": "Paris", "label": "Answer"}, text, True) for text in (
             "## Answer: Paris", "- Answer: Paris", "> **Answer:** Paris", "1. Answer: Paris",
-            "Final Answer: Paris", "**The answer: Paris**", "Answer:\n\nParis\nbecause", "**Answer:**\nParis",
+            "## The final answer: Paris", "Final Answer: Paris",
+            "**The answer: Paris**", "Answer:\n\nParis\nbecause", "**Answer:**\nParis",
             "Answer: $\\text{Paris}$",
             "Answer: (Paris)", "Answer: Paris\nThe answer is clear.", "Answer: Paris\n\nAnswer:\n")),
         *(({"answer": "Paris", "label": "Answer"}, text, False) for text in (
