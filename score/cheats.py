@@ -29,10 +29,8 @@ SCRIPTS = {"prints nothing": "pass", "prints its input": "import sys\nsys.stdout
 
 def cheats_for(kind: str, entry_point: str) -> dict[str, str]:
     """Cheats for a kind of task, by what they do; none for the others."""
-    if kind in ("stdio", "graded"):
-        return SCRIPTS if kind == "stdio" else {"says nothing": ""}
-    return {name: f"{EQUAL}{function(entry_point, body)}" for name, body in BODIES.items()} if (
-        kind == "function") else {}
+    functions = {name: f"{EQUAL}{function(entry_point, body)}" for name, body in BODIES.items()}
+    return {"function": functions, "stdio": SCRIPTS, "graded": {"says nothing": ""}}.get(kind, {})
 
 
 def function(entry_point: str, body: str) -> str:

@@ -1,6 +1,5 @@
 """Answer tasks: the text itself is judged, nothing is run."""
 
-import math
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -28,7 +27,7 @@ NUMBER = re.compile(r"(?<![A-Za-z0-9^])(?<![A-Za-z0-9]_)"
                     r"|\^\{?([-+]?\d++)\}?)?")
 LATEX_FRACTION = re.compile(r"\\[cdt]?frac\s*+(?:\{\s*+(-?\d++\.?\d*+)\s*+\}|(\d))"
                             r"\s*+(?:\{\s*+(-?\d++\.?\d*+)\s*+\}|(\d))")
-# What makes another number of one that stands in a box.
+EQUALS = re.compile(r"=|\\approx|\u2248")
 FUNCTION = re.compile(r"\\(?:sqrt|pi|log|ln|sin|cos|tan|d?binom)|[\u221a\u03c0]|\d!")
 SUPERSCRIPT = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]++")
 DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
@@ -84,38 +83,32 @@ def given_answer(task: AnswerTask, text: str) -> str | None:
     inside = boxed(text)
     text = TEXT.sub(r"\1", inside or text)
     if task.match == "numeric":
-        return number_in_box(text) if inside else last_number(text)
+        return last_number(text, in_box=bool(inside))
     return " ".join(text.split()) or None
 
 
-def number_in_box(text: str) -> str | None:
-    """The number that a box holds behind its last equals sign; None if that is not one number."""
-    text = re.split(r"=|\\approx|\u2248", text)[-1].strip()
-    numbers = numbers_in(re.sub(r"^([-+])\s++", r"\1", text))
-    return numbers[0] if len(numbers) == 1 and not FUNCTION.search(text) else None
+def last_number(text: str, *, in_box: bool = False) -> str | None:
+    """The last number of a text, LaTeX and Unicode written plainly; powers of units are none.
 
-
-def last_number(text: str) -> str | None:
-    """The last number of a text."""
-    return next(reversed(numbers_in(text)), None)
-
-
-def numbers_in(text: str) -> list[str]:
-    """The numbers of a text, LaTeX and Unicode written plainly; powers of units are none."""
+    A box has to hold one number behind its last equals sign, and no function of it.
+    """
+    if in_box:
+        text = re.sub(r"^([-+])\s++", r"\1", EQUALS.split(text)[-1].strip())
     for sign, plain in SIGNS.items():
         text = text.replace(sign, plain)
     text = SUPERSCRIPT.sub(lambda power: "^" + power[0].translate(DIGITS), text)
     text = LATEX_FRACTION.sub(lambda latex: " " * latex.string[latex.start() - 1].isdigit() + (
         f"{latex[1] or latex[2]}/{latex[3] or latex[4]}"), text)
-    return [number[0].strip() for number in NUMBER.finditer(UNIT_POWER.sub("", text))]
+    numbers = list(NUMBER.finditer(UNIT_POWER.sub("", text)))
+    one = len(numbers) == 1 and not FUNCTION.search(text)
+    return numbers[-1][0].strip() if one or (numbers and not in_box) else None
 
 
 def is_same(given: str, accepted: str, task: AnswerTask) -> bool:
     """True if the two answers agree in the way the task asks for."""
     if task.match == "numeric":
         ours, theirs = number_of(given), number_of(last_number(accepted) or "")
-        return ours is not None and theirs is not None and (
-            ours == theirs or is_close(ours, theirs, task.tolerance))
+        return ours is not None and theirs is not None and is_close(ours, theirs, task.tolerance)
     return bare_text(given) == bare_text(accepted)
 
 
@@ -128,16 +121,10 @@ def bare_text(text: str) -> str:
 
 
 def is_close(ours: Fraction, theirs: Fraction, tolerance: float | None) -> bool:
-    """True if the two are near each other; whole numbers only if the task says how near is near enough.
-
-    Numbers that no float can hold are near nothing.
-    """
+    """True if the two are near each other; whole numbers only if the task says how near is near enough."""
     if tolerance is None:
         tolerance = 0 if ours.denominator == theirs.denominator == 1 else TOLERANCE
-    try:
-        return math.isclose(ours, theirs, rel_tol=tolerance, abs_tol=0.0)
-    except OverflowError:
-        return False
+    return abs(ours - theirs) <= Fraction(tolerance) * max(abs(ours), abs(theirs))
 
 
 def number_of(text: str) -> Fraction | None:
