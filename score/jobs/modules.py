@@ -1,6 +1,5 @@
 """Running a program's top level, finding what it defines, and the text of what it raises."""
 
-import contextlib
 import sys
 from collections.abc import Callable
 from types import CodeType, ModuleType
@@ -15,26 +14,11 @@ def run_module(code: CodeType, name: str, names: dict[str, Any], setup: str = ""
     """Execute `setup` and the program's top level as module `name`; its namespace comes back."""
     module = ModuleType(name)
     sys.modules[name] = module
-    let_threads_run(run_here)
     module.__dict__.update(names)
     if setup:
         exec(compile(setup, "program_setup", "exec", dont_inherit=True), module.__dict__)
     exec(code, module.__dict__)
     return module.__dict__
-
-
-def let_threads_run(start: Callable[[Any], None]) -> None:
-    """Let threads run where they are started, because a locked process starts no others."""
-    if threading := sys.modules.get("threading"):
-        threading.Thread.start, threading.Thread.join = start, lambda self, timeout=None: None
-    if pools := sys.modules.get("concurrent.futures.thread"):
-        pools.ThreadPoolExecutor._adjust_thread_count = lambda self: self._work_queue.get_nowait().run()
-
-
-def run_here(thread: Any) -> None:
-    """Run a thread of a program, whose exit is its own."""
-    with contextlib.suppress(SystemExit):
-        thread.run()
 
 
 def function_of(namespace: dict[str, Any], name: str) -> Callable[..., Any]:

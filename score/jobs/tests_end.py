@@ -16,7 +16,7 @@ from typing import Any
 from score.jobs import evaluation
 from score.jobs.evaluation import ABSENT
 from score.jobs.link import Link, LinkLost
-from score.jobs.modules import failed_at, let_threads_run, message_of
+from score.jobs.modules import failed_at, message_of
 from score.jobs.peer import Peer, special
 from score.jobs.program_end import MIRRORED
 from score.jobs.stand_ins import Failed, Given, ProgramClass, Untestable, is_stand_in
@@ -282,7 +282,6 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
     except (LinkLost, BadMessage):
         return encode_units([["", "the program did not start", "lost"]] * num_units, room)
     mirror(peer)
-    let_threads_run(lambda thread: thread.run())
     try:
         if order["lacks"]:
             raise Untestable(f"{order['lacks'][0]} is not here")
