@@ -74,12 +74,11 @@ def run_threads_in_turn(names: list[str], kind: int) -> None:
         with contextlib.suppress(*[] if kind == TEST else [SystemExit]):
             thread.run()
 
-    pools = sys.modules["concurrent.futures.thread"] if "concurrent.futures.thread" in names else None
-    if pools:
+    pools, threading = map(sys.modules.get, ("concurrent.futures.thread", "threading"))
+    if pools and "concurrent.futures.thread" in names:
         pools.ThreadPoolExecutor._adjust_thread_count = lambda self: self._work_queue.get_nowait().run()
-    if pools or "threading" in names:
-        thread = sys.modules["threading"].Thread
-        thread.start, thread.join = start, lambda self, timeout=None: None
+    if threading and not {"threading", "concurrent.futures.thread"}.isdisjoint(names):
+        threading.Thread.start, threading.Thread.join = start, lambda self, timeout=None: None
 
 
 def finish(prepared: tuple[Handler, bytes, bytes], lane: Lane) -> None:
