@@ -23,15 +23,14 @@ BODIES = {**{f"returns {value}": f"return {value}" for value in (
           "empties its argument": "a[0].clear()\nreturn a[0]",
           "returns a function that does nothing": "return lambda *b, **c: None",
           "exits with 0": "raise SystemExit(0)"}
-SCRIPTS = {"prints nothing": "pass", "prints its input": "import sys\nsys.stdout.write(sys.stdin.read())"}
+SCRIPTS = {"prints nothing": "pass", "prints its input": "import sys\nsys.stdout.write(sys.stdin.read())",
+           **{f"prints {word}": f"print('{word}')" for word in ("YES", "NO", "Yes", "No", "0", "1", "-1")}}
 
 
 def cheats_for(kind: str, entry_point: str) -> dict[str, str]:
-    """Cheats for a kind of task, by what they do; none for kinds that run no tests."""
-    if kind == "stdio":
-        return SCRIPTS
-    return {name: f"{EQUAL}{function(entry_point, body)}" for name, body in BODIES.items()} if (
-        kind == "function") else {}
+    """Cheats for a kind of task, by what they do; none for the others."""
+    functions = {name: f"{EQUAL}{function(entry_point, body)}" for name, body in BODIES.items()}
+    return {"function": functions, "stdio": SCRIPTS, "graded": {"says nothing": ""}}.get(kind, {})
 
 
 def function(entry_point: str, body: str) -> str:

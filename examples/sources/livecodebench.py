@@ -54,7 +54,7 @@ def task_of(row: Row, number: int, where: str) -> Row:
         calls = [{"args": [_json(line, where) for line in test["input"].split("\n") if line.strip()],
                   "expected": _json(test["output"], where)} for test in tests]
         return {"task_id": task_id, "kind": "function", "payload": {
-            "entry_point": entry, "calls": calls, "tolerance": 1e-6, "program_setup": SETUP}, "messages": ask(
+            "entry_point": entry, "calls": calls, "tolerance": 1e-5, "program_setup": SETUP}, "messages": ask(
                 f"{question}\nBegin with this code.\n```python\n{starter}\n```", "program")}
     cases = [{"input": test["input"], "output": test["output"]} for test in tests]
     messages = ask(f"{question}\nThe program reads from standard input and writes to standard output.",

@@ -344,18 +344,8 @@ def whose_fault(error: BaseException, peer: Peer) -> str:
     if hasattr(error, "raised_by_program"):
         return "program"
     wants_more = isinstance(error, Untestable) or (isinstance(error, ImportError) and not peer.has_asked) or (
-        isinstance(error, PermissionError) and error.errno == 1 and error.filename is not None) or (
-        error.args == ("can't start new thread",) and raised_in(error) == "threading")
+        isinstance(error, PermissionError) and error.errno == 1 and error.filename is not None)
     return "tests" if wants_more else "assertion"
-
-
-def raised_in(error: BaseException) -> str:
-    """The name of the module that raised an error."""
-    trace, name = error.__traceback__, ""
-    while trace is not None:
-        name = str(trace.tb_frame.f_globals.get("__name__"))
-        trace = trace.tb_next
-    return name
 
 
 def encode_units(units: list[Any], room: int) -> bytes:

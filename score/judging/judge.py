@@ -118,8 +118,8 @@ def rewards_of(user: UserFunction, prompts: list[str], completions: list[str],
     where = f"The reward {user.name} in {user.path}"
     after = ("Prompts and completions are texts, also of chats. Nothing of this part was written; correct it "
              "and run `score` again.")
-    given = user.call(where, after, prompts=prompts, completions=completions, completion_ids=completion_ids,
-                      **columns)
+    own = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids}
+    given = user.call(where, after, **{**own, **columns, **own})       # whatever fields the payload has
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise StageError(f"{where} returned {type(given).__name__}, not a list with one number per "
                          "completion.")

@@ -1,9 +1,10 @@
 """One program's process, from the fork to `os._exit`: read the job, lock the doors, run, write one frame."""
 
+import contextlib
 import errno
 import os
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from score.isolation.lockdown import LINK_FD, RESULT_FD, Lockdown
 from score.jobs.grids_and_scripts import Handler, InvalidOutput, handler_of
@@ -13,7 +14,7 @@ from score.protocol import allowed_imports as imports
 from score.protocol.error_classes import CHILD_CLASSES, ErrorClass
 from score.protocol.frames import RESULT_HEADER, JobKind, encode_error, encode_result
 
-STDIO = int(JobKind.STDIO)
+STDIO, TEST = int(JobKind.STDIO), int(JobKind.TEST)
 GENERATORS = ("random", "numpy.random")
 PROGRAM = "program.py"       # what the program is compiled as
 
@@ -53,7 +54,8 @@ def prepare(files: tuple[int, ...], link_fd: int, job: list[int], place: int,
     kind, seed, names_bytes, source_bytes, payload_bytes = job
     content = os.pread(files[0], names_bytes + source_bytes + payload_bytes, 0)
     if names_bytes:
-        imports.import_all(content[:names_bytes].decode().split(","))
+        imports.import_all(names := content[:names_bytes].decode().split(","))
+        run_threads_in_turn(names, kind)
     # what the kind itself needs is imported while that is possible
     handler = handler_of(kind, lane.output_bytes - RESULT_HEADER.size)
     for name in GENERATORS:     # a program draws the same numbers every time it is scored
@@ -64,6 +66,19 @@ def prepare(files: tuple[int, ...], link_fd: int, job: list[int], place: int,
     lane.ready.report(place)             # preparation succeeded, and what it cost
     source_end = names_bytes + source_bytes
     return handler, content[names_bytes:source_end], content[source_end:]
+
+
+def run_threads_in_turn(names: list[str], kind: int) -> None:
+    """Let threads run where they are started, for a locked process starts none; a program's may exit."""
+    def start(thread: Any) -> None:
+        with contextlib.suppress(*[] if kind == TEST else [SystemExit]):
+            thread.run()
+
+    pools, threading = map(sys.modules.get, ("concurrent.futures.thread", "threading"))
+    if pools and "concurrent.futures.thread" in names:
+        pools.ThreadPoolExecutor._adjust_thread_count = lambda self: self._work_queue.get_nowait().run()
+    if threading and not {"threading", "concurrent.futures.thread"}.isdisjoint(names):
+        threading.Thread.start, threading.Thread.join = start, lambda self, timeout=None: None
 
 
 def finish(prepared: tuple[Handler, bytes, bytes], lane: Lane) -> None:

@@ -60,9 +60,11 @@ def script_outcome(outcome: Outcome, ending: Ending, limits: Limits) -> Outcome:
     if full and outcome.error_class in (None, ErrorClass.RUNTIME, ErrorClass.SANDBOX_VIOLATION):
         return Outcome(error_class=ErrorClass.OUTPUT_LIMIT, cpu_seconds=outcome.cpu_seconds,
                        error_message=f"{len(written)} bytes or more on stdout")
-    if outcome.error_class is not None and (outcome.error_class != ErrorClass.NO_RESULT or ending.code):
-        return outcome
-    return replace(outcome, result=written.decode("utf-8", "replace"), error_class=None, error_message=None)
+    if outcome.error_class in (None, ErrorClass.NO_RESULT) and not ending.code:
+        return replace(outcome, result=written.decode("utf-8", "replace"), error_class=None,
+                       error_message=None)
+    return outcome if outcome.error_class else replace(           # a frame of its own hides no status
+        outcome, error_class=ErrorClass.NO_RESULT, error_message=f"it ended with status {ending.code}")
 
 
 def pair_outcome(program: Outcome, tests: Outcome) -> Outcome:

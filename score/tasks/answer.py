@@ -1,6 +1,5 @@
 """Answer tasks: the text itself is judged, nothing is run."""
 
-import math
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -9,21 +8,27 @@ from typing import Any
 from score.protocol.error_classes import ErrorClass
 from score.sandbox.program import Outcome, Program
 from score.tasks.measures import Answer, Measures, digest, texts_of, unit_measures
-from warehouse.tasks.answers import behind_thoughts
+from warehouse.tasks.answers import behind_thoughts, boxed
 
 MAX_DIGITS = 1000
 TOLERANCE = 1e-6            # relative, of numbers that are not whole
 BLANK = " \t*_`"             # around a label and its answer, which may be in bold, or code
-QUOTES = "*\"'`\u201c\u201d\u2018\u2019\u00ab\u00bb "
-BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+)\}")
-TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*+)\}")
+BEFORE = r"(?:[ \t*_`#>|-]|\d++[.)])*+(?:(?:the|my|final)\b[ \t]*+)*?"        # a label with a colon
+QUOTES = "*\"'`$\u201c\u201d\u2018\u2019\u00ab\u00bb "
+# What is around text and mathematics in LaTeX.
+TEXT = re.compile(r"\\(?:text|math)(?:rm|bf|it|sf|tt)?\{([^{}]*+)\}|\\[()\[\]]")
+OPTION = re.compile(r"\(?(\w+)\)")        # (C), C)
 
-# A number, with the power of ten, the power or the fraction after it; 0x42 holds none.
+# A number, with the fraction, the power of ten or the power after it; 0x42 holds none.
+PLAIN = r"(?:\d{1,3}(?:,\d{2,3}){0,99},\d{3}(?!\d)|\d++)\.?\d*+|\.\d++"
 NUMBER = re.compile(r"(?<![A-Za-z0-9^])(?<![A-Za-z0-9]_)"
-                    r"([-+]?(?!0[xXbBoO][0-9a-fA-F])(?:\d[\d,]*+\.?\d*+|\.\d++)(?:[eE][-+]?\d++)?)"
-                    r"(?:\s*+/\s*+(\d++)|\s*+[*x]\s*+10\^\{?([-+]?\d++)\}?|\^\{?([-+]?\d++)\}?)?")
-LATEX_FRACTION = re.compile(r"(?<!\d)(\d*+)\\[cdt]?frac\s*+(?:\{\s*+(-?\d++)\s*+\}|(\d))"
-                            r"\s*+(?:\{\s*+(\d++)\s*+\}|(\d))")
+                    rf"([-+]?(?!0[xXbBoO][0-9a-fA-F])(?:{PLAIN})(?:[eE][-+]?\d++)?)"
+                    r"(?:(?:\s++(\d++))?\s*+/\s*+(-?\d++\.?\d*+)|\s*+[*x]\s*+10\^\{?([-+]?\d++)\}?"
+                    r"|\^\{?([-+]?\d++)\}?)?")
+LATEX_FRACTION = re.compile(r"\\[cdt]?frac\s*+(?:\{\s*+(-?\d++\.?\d*+)\s*+\}|(\d))"
+                            r"\s*+(?:\{\s*+(-?\d++\.?\d*+)\s*+\}|(\d))")
+EQUALS = re.compile(r"=|\\approx|\u2248")
+FUNCTION = re.compile(r"\\(?:sqrt|pi|log|ln|sin|cos|tan|d?binom)|[\u221a\u03c0]|\d!")
 SUPERSCRIPT = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]++")
 DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 SIGNS = {"\u2212": "-", "\u2013": "-", "\u00d7": "*", "\u00b7": "*", "\\times": "*", "\\cdot": "*",
@@ -64,63 +69,62 @@ def given_answer(task: AnswerTask, text: str) -> str | None:
     """The answer inside a completion: on the last line with the label, or the last that fits, or None."""
     text = behind_thoughts(text)
     if task.label is not None:
-        blank = rf"[{BLANK}]*"
-        line = rf"^{blank}{re.escape(task.label)}{blank}[:=]?{blank}(.*)$"
-        ends = re.findall(line, text, re.MULTILINE | re.IGNORECASE)
-        labeled = [end for end in (rest.removesuffix("\r").rstrip(BLANK) for rest in ends) if end]
-        if not labeled:
+        label = rf"{re.escape(task.label)}[{BLANK}]*+"
+        line = rf"^(?:[{BLANK}]*+{label}[:=]?+|{BEFORE}{label}[:=])(.*)$"
+        for end in reversed([*re.finditer(line, text, re.MULTILINE | re.IGNORECASE)]):
+            said = end[1].strip(f"{BLANK}\r")
+            if not said and text[end.start(1) - 1] in ":=":           # on the next line
+                said = text[end.end():].lstrip().partition("\n")[0].strip(f"{BLANK}\r")
+            if said:
+                break
+        else:
             return None
-        text = labeled[-1]
-    boxed = BOXED.findall(text)
-    text = TEXT.sub(r"\1", boxed[-1] if boxed else text)
+        text = said
+    inside = boxed(text)
+    text = TEXT.sub(r"\1", inside or text)
     if task.match == "numeric":
-        return last_number(text)
+        return last_number(text, in_box=bool(inside))
     return " ".join(text.split()) or None
 
 
-def last_number(text: str) -> str | None:
-    """The last number of a text, LaTeX and Unicode written plainly; powers of units are none."""
+def last_number(text: str, *, in_box: bool = False) -> str | None:
+    """The last number of a text, LaTeX and Unicode written plainly; powers of units are none.
+
+    A box has to hold one number behind its last equals sign, and no function of it.
+    """
+    if in_box:
+        text = re.sub(r"^([-+])\s++", r"\1", EQUALS.split(text)[-1].strip())
     for sign, plain in SIGNS.items():
         text = text.replace(sign, plain)
     text = SUPERSCRIPT.sub(lambda power: "^" + power[0].translate(DIGITS), text)
-    numbers = list(NUMBER.finditer(UNIT_POWER.sub("", LATEX_FRACTION.sub(plain_fraction, text))))
-    return numbers[-1][0].strip() if numbers else None
-
-
-def plain_fraction(latex: re.Match[str]) -> str:
-    """A fraction of LaTeX as `3/4`; what stands before it is whole, as in 1 1/2."""
-    whole, above, below = latex[1], latex[2] or latex[3], latex[4] or latex[5]
-    if not whole or max(len(whole), len(above), len(below)) > MAX_DIGITS:
-        return f"{whole} {above}/{below}" if whole else f"{above}/{below}"
-    return f"{int(whole) * int(below) + int(above)}/{below}"
+    text = LATEX_FRACTION.sub(lambda latex: " " * latex.string[latex.start() - 1].isdigit() + (
+        f"{latex[1] or latex[2]}/{latex[3] or latex[4]}"), text)
+    numbers = list(NUMBER.finditer(UNIT_POWER.sub("", text)))
+    one = len(numbers) == 1 and not FUNCTION.search(text)
+    return numbers[-1][0].strip() if one or (numbers and not in_box) else None
 
 
 def is_same(given: str, accepted: str, task: AnswerTask) -> bool:
     """True if the two answers agree in the way the task asks for."""
     if task.match == "numeric":
         ours, theirs = number_of(given), number_of(last_number(accepted) or "")
-        return ours is not None and theirs is not None and (
-            ours == theirs or is_close(ours, theirs, task.tolerance))
+        return ours is not None and theirs is not None and is_close(ours, theirs, task.tolerance)
     return bare_text(given) == bare_text(accepted)
 
 
 def bare_text(text: str) -> str:
-    """A text without quotes around it and a full stop at its end, in lower case."""
-    words = " ".join(text.split())
-    return (words.strip(QUOTES).rstrip(".").strip(QUOTES) or words).casefold()
+    """A text without quotes or brackets around it and a full stop at its end, in lower case."""
+    words = " ".join(TEXT.sub(r"\1", text).split()).replace("\u2019", "'")
+    bare = words.strip(QUOTES).rstrip(".").strip(QUOTES) or words
+    option = OPTION.fullmatch(bare)
+    return (option[1] if option else bare).casefold()
 
 
 def is_close(ours: Fraction, theirs: Fraction, tolerance: float | None) -> bool:
-    """True if the two are near each other; whole numbers only if the task says how near is near enough.
-
-    Numbers that no float can hold are near nothing.
-    """
+    """True if the two are near each other; whole numbers only if the task says how near is near enough."""
     if tolerance is None:
         tolerance = 0 if ours.denominator == theirs.denominator == 1 else TOLERANCE
-    try:
-        return math.isclose(ours, theirs, rel_tol=tolerance, abs_tol=0.0)
-    except OverflowError:
-        return False
+    return abs(ours - theirs) <= Fraction(tolerance) * max(abs(ours), abs(theirs))
 
 
 def number_of(text: str) -> Fraction | None:
@@ -130,12 +134,15 @@ def number_of(text: str) -> Fraction | None:
         return None
     try:
         value = bounded(match[1].replace(",", ""))
-        if match[3]:
-            return value * bounded(f"1e{match[3]}")
         if match[4]:
-            power = int(bounded(match[4]))
+            return value * bounded(f"1e{match[4]}")
+        if match[5]:
+            power = int(bounded(match[5]))
             return value ** power if len(match[1]) * abs(power) <= MAX_DIGITS else None
-        return value / bounded(match[2] or "1")
+        if match[2]:
+            part = bounded(match[2]) / bounded(match[3])
+            return value - part if match[1].startswith("-") else value + part
+        return value / bounded(match[3] or "1")
     except (ValueError, ZeroDivisionError):
         return None
 

@@ -147,15 +147,17 @@ def is_expected(result: Any, call: Call, tolerance: float) -> bool:
 
 
 def same(value: Any, expected: Any, tolerance: float) -> bool:
-    """Equal as JSON can say it: a tuple is a list, a set is none, truth values are no numbers."""
+    """Equal as JSON can say it: a tuple is a list, a set is none, truth values are no numbers.
+
+    The tolerance is for what was rounded: whole numbers agree exactly, and a fraction has to round to one.
+    """
     if isinstance(expected, bool) or isinstance(value, bool) or expected is None:
         return value is expected
     if isinstance(expected, (int, float)):
-        if isinstance(value, int) and isinstance(expected, int) and not tolerance:
-            return value == expected                                # as floats, large integers may be equal
         return isinstance(value, (int, float)) and (
-            value == expected or math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
-            or (value != value and expected != expected))           # both are NaN
+            value == expected or (value != value and expected != expected)           # both are NaN
+            or (tolerance > 0 and math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
+                and (isinstance(expected, float) or 0 < abs(value - expected) < 0.5)))
     if isinstance(expected, list):
         return isinstance(value, (list, tuple)) and len(value) == len(expected) and all(
             same(ours, theirs, tolerance) for ours, theirs in zip(value, expected, strict=True))

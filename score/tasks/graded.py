@@ -18,12 +18,14 @@ from score.tasks.measures import Answer, Measures, digest, unit_measures
 from warehouse.store.errors import StageError
 from warehouse.tasks.answers import behind_thoughts, boxed
 
-LONGEST_TEXT = 4000         # characters at the end of an answer; bounds the grader's cost
+LONGEST_TEXT = 4000         # characters at the end of an answer, and of what is shown of it
 GRADER = """from {module} import grade as own
 
 def grade(text, payload):
     try:
-        return own(text, payload)
+        given = own(text, payload)
+        shown = {{"shown": str(given.get("shown", ""))[:{longest}]}} if isinstance(given, dict) else None
+        return {{**given, **shown}} if shown else given
     except MemoryError:
         raise
     except Exception as error:
@@ -55,8 +57,9 @@ class GradedKind:
         if self.module and not text.strip():
             return Outcome(error_class=ErrorClass.PARSING, error_message="no answer")
         order = {"entry_point": "grade", "setup": "", "calls": [[[text, task], {}]]}
-        return [Program(JobKind.CALL, GRADER.format(module=self.module or task["grader"]),
-                        json.dumps(order).encode(), then=None if self.module else OwnGrader(task["grader"]))]
+        source = GRADER.format(module=self.module or task["grader"], longest=LONGEST_TEXT)
+        return [Program(JobKind.CALL, source, json.dumps(order).encode(),
+                        then=None if self.module else OwnGrader(task["grader"]))]
 
     def measure(self, task: dict[str, Any], answer: Answer, outcomes: list[Outcome]) -> Measures:
         if outcomes[0].error_class is not None:
@@ -106,7 +109,7 @@ class OwnGrader:
 def boxed_or_end(text: str) -> str:
     r"""The last \boxed{} behind the thoughts of a text, in its box; the end of a text without one."""
     said = behind_thoughts(text)
-    inside = boxed(said)
+    inside = boxed(said).rstrip(".")
     return rf"\boxed{{{inside}}}" if inside else said[-LONGEST_TEXT:]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from score.protocol.frames import JobKind
 from score.sandbox.program import Outcome, Program
-from score.tasks.function import tests_program
+from score.tasks.function import same, tests_program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
 
 CHECKED = ("_input_", "_output_", "_expected_")       # what a checker is called with
@@ -119,10 +119,9 @@ def have_one_value(line: str, wanted: str) -> bool:
 
 
 def is_close(word: str, wanted: str, tolerance: float) -> bool:
-    """True if both are numbers, and near each other."""
+    """True if both are numbers, finite and near each other, and equal where they are whole."""
     try:
-        numbers = float(word), float(wanted)          # infinite where there are too many digits
-        return math.isclose(*numbers, rel_tol=tolerance, abs_tol=tolerance) and (
-            math.isfinite(numbers[0]) or Decimal(word) == Decimal(wanted))
-    except ValueError:
+        ours, theirs = (int(each) if each.lstrip("+-").isdigit() else float(each) for each in (word, wanted))
+        return abs(theirs) < math.inf and same(ours, theirs, tolerance) and word.isascii() and "_" not in word
+    except (ValueError, OverflowError):         # no numbers, or too many digits
         return False

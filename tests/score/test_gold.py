@@ -61,6 +61,8 @@ def test_gold_and_cheats_are_judged_of_a_run_and_of_a_source_alike(files):
     ("function", {"entry_point": "f", "calls": [{"args": [], "expected": []}]},
      "returns [], returns an array of nothing; call 1: right f()"),
     ("stdio", {"cases": [{"input": "2\n", "output": "2\n"}]}, "prints its input; case 1: right"),
+    ("stdio", {"cases": [{"input": "2\n", "output": "NO\n"}, {"input": "4\n", "output": "NO\n"}]},
+     "prints NO; case 1: right"),
     ("function", {"entry_point": "f", "tests": ["assert f(1) == 2"]}, ""),
     ("stdio", {"cases": [{"input": "2\n", "output": "4\n"}]}, "")])
 def test_tests_that_pay_a_cheat_are_named(files, kind, payload, paid):
@@ -71,6 +73,19 @@ def test_tests_that_pay_a_cheat_are_named(files, kind, payload, paid):
     found = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl"), str(files / "gold.jsonl")])
     lines = found.output.splitlines()
     assert lines[2:] == (["1 of 1 task pay programs that solve nothing", f"  weak: {paid}"] if paid else [])
+
+
+def test_a_grader_that_pays_for_silence_is_named(files):
+    (files / "kind_grader.py").write_text("def grade(text, payload):\n    return 'no' not in text\n")
+    files.chmod(0o755)
+    row = {"task_id": "kind", "kind": "graded", "messages": [{"role": "user", "content": "?"}],
+           "payload": {"grader": "kind_grader"}}
+    (files / "tasks.jsonl").write_text(json.dumps(row))
+    (files / "gold.jsonl").write_text(json.dumps({"task_id": "kind", "text": "yes"}))
+    found = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl"), str(files / "gold.jsonl"),
+                                       "--import-path", str(files)])
+    assert found.output.splitlines()[1:] == ["1 of 1 task pay programs that solve nothing",
+                                             '  kind: says nothing; got ""']
 
 
 def test_the_solutions_that_a_source_brings_are_judged(files):

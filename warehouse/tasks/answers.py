@@ -2,9 +2,9 @@
 
 import re
 
-# An unclosed block, which truncation leaves, does not match. Possessive: no backtracking over blanks, because
-# each would start another search through the rest of the text.
-CODE_BLOCK = re.compile(r"```python(?![A-Za-z0-9_])[ \t]*+\r?+\n?+(.*?)```", re.DOTALL)
+# Possessive: no backtracking over blanks, because each would start another search through the rest.
+BLOCK = re.compile(r"(?:^([ \t]*+))?(?<!`)```++ ?(?:[Pp]ython3?|PYTHON|py)(?![A-Za-z0-9_])[ \t]*+(\r?+\n)?+",
+                   re.MULTILINE)
 BOX = re.compile(r"\\(?:boxed|fbox)\s*+\{")
 # What models write where thoughts begin and end, for `re` and DuckDB. The last two of each are of Gemma 4 and
 # GPT-OSS. A text of GPT-OSS without thoughts begins with their end.
@@ -19,15 +19,27 @@ MARK = re.compile(rf"</?{THINK}>|\[/?THINK\]|<\|(?:START|END)_THINKING\|>|<\|cha
 
 
 def behind_thoughts(text: str) -> str:
-    """What stands behind closed thoughts; all of a text without them."""
+    """What stands behind closed thoughts, nothing behind open ones; all of a text without them."""
     ends = [match.end() for match in re.finditer(END_OF_THOUGHTS, text)]
-    return text[ends[-1]:] if ends else text
+    rest = text[ends[-1]:] if ends else text
+    return "" if re.match(rf"\s*+(?:{START_OF_THOUGHTS})", rest) else rest
 
 
 def first_code_block(text: str) -> str | None:
-    """Text of the first closed ```python block behind the thoughts, or None."""
-    match = CODE_BLOCK.search(behind_thoughts(text))
-    return match.group(1) if match else None
+    """The program in the first ```python block behind the thoughts; None where truncation left it unclosed.
+
+    It ends as in Markdown, at a line that begins with ```, less indented than a docstring in the program. One
+    glued to the last line does too, and any where there is no such line.
+    """
+    text = behind_thoughts(text)
+    begin = BLOCK.search(text)
+    if begin is None:
+        return None
+    indent = len(begin[1] or "")
+    closing = rf"^[ \t]{{0,{indent + 3}}}```|(?<=[^\s`#])```++[ \t]*+\r?$" if begin[2] else "```"
+    end = re.compile(closing, re.MULTILINE).search(text, begin.end()) or re.compile("```").search(
+        text, begin.end())
+    return end and re.sub(rf"^[ \t]{{0,{indent}}}", "", text[begin.end():end.start()], flags=re.MULTILINE)
 
 
 def boxed(text: str) -> str:

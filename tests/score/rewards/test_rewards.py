@@ -131,6 +131,20 @@ def test_a_reward_of_the_users_own(warehouse, user_file):
     assert len(warehouse.state.scorers(0, "train")) == len(before) + 1       # other code is another scorer
 
 
+def test_no_field_of_a_payload_takes_the_place_of_what_was_measured(tmp_path, user_file):
+    names = ("prompts", "completions", "completion_ids", "correct", "outputs", "self", "where")
+    run = new_run(tmp_path / "named", {"t": ("stdio", {"cases": [{"input": "", "output": "7"}],
+                                                       **dict.fromkeys(names, "mine")})})
+    add_rollout(run, [("t", fenced("print(7)")), ("t", fenced("print(8)"))])
+    user_file.write_text("def told(prompts, completions, completion_ids, correct, outputs, **columns):\n"
+                         "    assert all('```' in text for text in completions) and prompts[0] != 'mine'\n"
+                         "    assert all(len(ids) > 9 for ids in completion_ids)\n"
+                         "    return [float(ok) for ok, out in zip(correct, outputs) if out['test']]\n")
+    result = invoke(run.root, "--reward-file", f"{user_file}:told")
+    assert result.exit_code == 0, result.output
+    assert [row["reward"] for row in rows(run, "told-")] == [1.0, 0.0]
+
+
 def test_the_parts_of_a_users_reward_are_added_up_and_kept(warehouse, user_file):
     """A part that is None does not apply; the reward does not if none does."""
     assert invoke(warehouse.root, "--reward-file", f"{user_file}:parts").exit_code == 0

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from score.isolation import seccomp
 from score.isolation.lockdown import Layer
-from score.protocol.error_classes import ErrorClass
 from score.protocol.frames import (
     BadFrame,
     JobKind,
@@ -201,14 +200,15 @@ def test_memory_is_limited_above_the_empty_process():
     assert found[0].max_rss_mib > 40
 
 
-def test_programs_start_no_threads():
+def test_programs_start_no_threads_and_run_them_in_turn():
     threads = (
-        "import threading\nimport numpy as np\ndef transform(g):\n    out = []\n"
+        "import threading, _thread\nimport numpy as np\ndef transform(g):\n    out = []\n"
         "    t = threading.Thread(target=lambda: out.append(1))\n    t.start()\n    t.join()\n"
         "    return [out]\n"
     )
+    raw = "import _thread\ndef transform(g):\n    _thread.start_new_thread(print, ())\n    return g\n"
     with LanePool(STRICT, Limits(), 1) as pool:
-        assert outcomes_of(pool, [threads])[0].error_class == ErrorClass.RUNTIME
+        assert [outcome.error_class for outcome in outcomes_of(pool, [threads, raw])] == [None, "runtime"]
 
 
 def test_a_module_of_the_users_own_can_be_allowed(tmp_path):

@@ -872,8 +872,7 @@ def test_what_belongs_to_a_test_is_run_with_it(executor, tests):
     ("import pytest\n@pytest.fixture\ndef name(request): return request.node.name\n"
      "def test_f(name): assert name == f(1, 2)\n", "its node is not here"),
     ("import inspect\ndef test_f(): assert 'return' in inspect.getsource(f)\n", "inspect.getsource"),
-    ("def test_f():\n    with open('x', 'w') as file: file.write(str(f(1, 2)))\n", "not permitted"),
-    ("import threading\ndef test_f(): threading.Thread(target=f, args=(1, 2)).start()\n", "new thread")])
+    ("def test_f():\n    with open('x', 'w') as file: file.write(str(f(1, 2)))\n", "not permitted")])
 def test_tests_that_would_not_be_run_as_written_judge_nobody(executor, tests, message):
     for row in judged(executor, tests, {"zero": "def f(a, b):\n    return 0\n", "right": RIGHT}).values():
         assert row.outcome.error_class == "untestable" and message in row.outcome.error_message
@@ -963,10 +962,16 @@ def test_a_module_is_patched_by_plain_assignment_too(executor):
     assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
 
 
-def test_words_of_a_program_do_not_pass_for_those_of_threads(executor):
-    tests = ["try:\n    f(1)\nexcept Exception as error:\n    raise RuntimeError(*error.args)"]
-    code = "def f(x): raise RuntimeError(\"can't start new thread\")\n"
-    assert not judged(executor, tests, {"it": code})["it"].outcome.infrastructure
+@pytest.mark.parametrize("tests", [
+    ["import threading\ngot = []\nt = threading.Thread(target=lambda: got.append(f(1, 2)))\nt.start()\n"
+     "t.join(1)\nassert got == [3] and not t.is_alive()"],
+    ["import threading\ndef claim(): assert f(1, 2) == 3\nthreading.Thread(target=claim).start()"],
+    "import concurrent.futures\ndef test_f():\n    with concurrent.futures.ThreadPoolExecutor(2) as pool:\n"
+    "        assert list(pool.map(f, [1, 2], [2, 3])) == [3, 5]\n"], ids=["thread", "claim", "pool"])
+def test_threads_of_a_test_run_where_they_are_started(executor, tests):
+    codes = {"right": RIGHT, "wrong": "def f(a, b): return 0\n", "exits": "def f(a, b): raise SystemExit\n"}
+    rows = judged(executor, tests, codes)
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
 
 
 def test_a_return_of_a_generator_makes_no_test_untestable(executor):

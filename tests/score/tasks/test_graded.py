@@ -72,6 +72,11 @@ def test_the_share_that_a_grader_gives_is_what_is_right(letters: Callable[..., l
     assert half.fingerprint != whole.fingerprint
 
 
+def test_what_is_shown_of_a_long_answer_costs_no_reward(letters: Callable[..., list[Measures]]) -> None:
+    [row] = letters(({"letter": "a"}, "a" * 10**5))
+    assert row.correct and json.loads(row.outputs or "")["test"] == ["a" * graded.LONGEST_TEXT]
+
+
 @pytest.mark.parametrize("letter", ["raise", "twice", "text", "write"])
 def test_a_grader_that_fails_or_says_nonsense_gives_nothing(letters: Callable[..., list[Measures]],
                                                             letter: str) -> None:
@@ -87,6 +92,7 @@ def test_an_empty_answer_is_never_graded() -> None:
 def test_what_a_grader_sees_is_the_last_box_or_the_end_of_the_text() -> None:
     inner = r"\boxed{\frac{1}{\sqrt{2}}}"
     assert boxed_or_end(rf"\boxed{{1}}, no: {inner}, I think") == inner
+    assert boxed_or_end(r"\boxed{4.}") == r"\boxed{4}"
     assert boxed_or_end("word " * 2000) == ("word " * 2000)[-graded.LONGEST_TEXT:]
 
 

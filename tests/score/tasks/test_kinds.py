@@ -204,6 +204,23 @@ def test_integers_of_more_digits_than_python_reads_are_compared(executor, tmp_pa
     assert scored(executor, "function", json.loads(task.payload), code).measures.correct == right
 
 
+@pytest.mark.parametrize(("expected", "result", "right"), [
+    (1_000_000, "1_000_001", False), (1_000_000_006, "1_000_000_000", False),
+    (1_000_000, "1_000_000.6", False), ([10**18, 2], "[10**18 + 1, 2]", False),
+    ({"a": 10**7}, "{'a': 10**7 + 5}", False),
+    (2, "1.9999999999", True), (10**15, "1e15", True), (1_000_000, "1_000_000.0000001", True),
+    (0.3, "0.1 + 0.2", True), (1e6, "1_000_000", True), (0.5, "0.50001", False)])
+def test_a_tolerance_is_for_what_was_rounded_and_whole_numbers_are_counted(executor, expected, result, right):
+    payload = {"entry_point": "f", "calls": [{"expected": expected}], "tolerance": 1e-6}
+    assert scored(executor, "function", payload, f"def f():\n    return {result}\n").measures.correct == right
+
+
+@pytest.mark.parametrize(("expected", "result"), [(10**17 + 1, "1e17"), (1e16, "10**16 + 1")])
+def test_without_a_tolerance_a_float_near_an_integer_is_another_number(executor, expected, result):
+    payload = {"entry_point": "f", "calls": [{"expected": expected}]}
+    assert not scored(executor, "function", payload, f"def f():\n    return {result}\n").measures.correct
+
+
 SUMS = {"cases": [{"input": "1 2\n", "output": "3"}, {"input": "10 -4", "output": "6\n"}]}
 
 
@@ -216,6 +233,18 @@ SUMS = {"cases": [{"input": "1 2\n", "output": "3"}, {"input": "10 -4", "output"
         "import os\nos.write(1, str(sum(map(int, os.read(0, 99).split()))).encode())\n",
         "import sys\ndef main():\n    print(sum(map(int, input().split())))\n    sys.exit(0)\n"
         "if __name__ == '__main__':\n    main()\n",
+        "import sys, threading\nsys.setrecursionlimit(10**7)\nthreading.stack_size(1 << 27)\n"
+        "def main():\n    print(sum(map(int, input().split())))\n    sys.exit()\n"
+        "t = threading.Thread(target=main)\nt.start()\nt.join()\n",
+        "import threading\nfound = []\nclass Work(threading.Thread):\n    def __init__(self, x):\n"
+        "        super().__init__(daemon=True)\n        self.x = x\n    def run(self):\n"
+        "        found.append(int(self.x))\nworkers = [Work(x) for x in input().split()]\n"
+        "for each in workers: each.start()\nfor each in workers: each.join(1)\nprint(sum(found))\n",
+        "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(2) as pool:\n"
+        "    print(sum(pool.map(int, input().split())))\n",
+        "import asyncio\nasync def main():\n    words = await asyncio.to_thread(str.split, input())\n"
+        "    print(sum(map(int, words)))\nasyncio.run(main())\n",
+        "import argparse, doctest, locale\nprint(sum(map(int, input().split())))\n",
     ],
 )
 def test_scripts_that_are_right(executor, code):
@@ -237,6 +266,15 @@ def test_scripts_that_are_right(executor, code):
 def test_scripts_that_are_wrong(executor, code, share, error_class):
     row = scored(executor, "stdio", SUMS, code)
     assert (row.measures.test.correct_grids, row.outcome.error_class) == (share, error_class)
+
+
+@pytest.mark.parametrize("frame", ["b''", "b'RHR1' + bytes([1, 0, 0, 0, 0])"], ids=["no frame", "a frame"])
+def test_a_status_that_is_not_0_is_wrong_whatever_the_script_wrote(executor, frame):
+    payload = {"cases": [{"input": "", "output": "3\n"}]}
+    code = f"import os\nos.write(1, b'3\\n')\nos.pwrite(3, {frame}, 0)\nos._exit(7)\n"
+    row = scored(executor, "stdio", payload, code)
+    assert not row.measures.correct and row.outcome.error_class == "no_result"
+    assert scored(executor, "stdio", payload, code.replace("(7)", "(0)")).measures.correct
 
 
 @pytest.mark.parametrize(("code", "exact", "share"), [
@@ -289,6 +327,41 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
         ({"answer": "Paris"}, "\\boxed{\\text{\u201cparis\u201d}}", True),
         ({"answer": "'Paris'"}, "Paris", True),
         ({"answer": "..."}, "?", False),
+        ({"answer": 3.5, "match": "numeric"}, "3 1/2", True),
+        ({"answer": 0.5, "match": "numeric"}, "3 1/2", False),
+        ({"answer": -3.5, "match": "numeric"}, "so it is -3 1/2 m", True),
+        ({"answer": 3.5, "match": "numeric"}, r"\boxed{3\,\frac{1}{2}}", True),
+        ({"answer": -0.75, "match": "numeric"}, r"\boxed{\frac{3}{-4}}", True),
+        ({"answer": 0.15, "match": "numeric"}, r"\boxed{\frac{1.5}{10}}", True),
+        ({"answer": -3, "match": "numeric"}, r"\boxed{- 3}", True),
+        ({"answer": 42, "match": "numeric"}, r"\boxed{x_1 = 40 + 2 = 42}", True),
+        ({"answer": 42, "match": "numeric"}, r"\fbox{42}", True),
+        ({"answer": 1200000, "match": "numeric"}, "12,00,000", True),
+        ({"answer": 1234, "match": "numeric"}, r"\boxed{1,2,3,4}", False),
+        ({"answer": 42, "match": "numeric"}, r"\boxed{41 or 42}", False),
+        ({"answer": 58, "match": "numeric"}, r"\boxed{100-58}", False),
+        ({"answer": 3, "match": "numeric"}, r"\boxed{2\sqrt{3}}", False),
+        ({"answer": 16, "match": "numeric"}, r"\boxed{\sqrt{16}}", False),
+        ({"answer": 3, "match": "numeric"}, r"\boxed{3\pi}", False),
+        ({"answer": 3, "match": "numeric"}, r"\boxed{3!}", False),
+        ({"answer": 42, "match": "numeric"}, r"\boxed{42 \frac{\text{m}}{\text{s}}}", True),
+        ({"answer": "Paris", "label": "Final Answer"}, "### **Final Answer:** Paris", True),
+        ({"answer": "Paris"}, r"\boxed{\textbf{Paris}}", True),
+        ({"answer": "C"}, r"\boxed{\text{(C)}}", True),
+        ({"answer": "(C)"}, "c)", True),
+        ({"answer": "C"}, "(A)", False),
+        ({"answer": "(1, 2)"}, "1, 2", False),
+        ({"answer": "1/2"}, "$1/2$", True),
+        ({"answer": "x"}, r"\(x\)", True),
+        ({"answer": "don't"}, "Don\u2019t.", True),
+        *(({"answer": "Paris", "label": "Answer"}, text, True) for text in (
+            "## Answer: Paris", "- Answer: Paris", "> **Answer:** Paris", "1. Answer: Paris",
+            "## The final answer: Paris", "Final Answer: Paris",
+            "**The answer: Paris**", "Answer:\n\nParis\nbecause", "**Answer:**\nParis",
+            "Answer: $\\text{Paris}$",
+            "Answer: (Paris)", "Answer: Paris\nThe answer is clear.", "Answer: Paris\n\nAnswer:\n")),
+        *(({"answer": "Paris", "label": "Answer"}, text, False) for text in (
+            "Answer: Rome\nParis", "Answer: Paris\nFinal answer: Rome", "Answer:\nRome\nParis")),
     ],
 )
 def test_answers(executor, payload, text, correct):
@@ -330,6 +403,35 @@ def test_the_answer_stands_behind_the_thoughts_not_in_them(start, end):
     assert given_answer(KINDS["answer"].load({"answer": "Paris"}), f"{thoughts}{end}\n\nParis") == "Paris"
 
 
+@pytest.mark.parametrize(("start", "end"), THOUGHTS.values(), ids=THOUGHTS)
+def test_thoughts_that_never_end_hold_no_answer(start, end):
+    for text in (f"{start}a draft\n```python\ndraft\n```\n\\boxed{{1}}",
+                 f"{start}a{end} {start}\n```python\nx\n```"):
+        assert first_code_block(text) is None and boxed_or_end(text) == ""
+        assert given_answer(KINDS["answer"].load({"answer": "1", "match": "numeric"}), text) is None
+    assert first_code_block(f"```python\nx\n```\n{start}") == "x\n"
+
+
+@pytest.mark.parametrize("tag", ["python", "Python", "PYTHON", "python3", "py", " python"])
+def test_a_block_is_of_python_by_any_of_its_names(tag):
+    assert first_code_block(f"```\n7\n```\n```{tag}\nx = 1\n```\n```{tag}\ny\n```") == "x = 1\n"
+    assert first_code_block(f"```{tag}x\ny\n```") is None and first_code_block(f"```{tag}\nx") is None
+
+
+@pytest.mark.parametrize(("text", "code"), [
+    ("1. So:\n   ```python\n   if x:\n       y\n   ```\n", "if x:\n    y\n"),
+    ("\t```python\n\tx\n\t```", "x\n"), ("```python\nx='```'\ny\n```", "x='```'\ny\n"),
+    ("```python\nx # ends with ```\ny\n```\nz\n```", "x # ends with ```\ny\n"),
+    ("```python\nx #```\ny\n```", "x #```\ny\n"),
+    ("```python\ndef f():\n    \"\"\"As in\n    ```python\n    f()\n    ```\n    \"\"\"\n```",
+     "def f():\n    \"\"\"As in\n    ```python\n    f()\n    ```\n    \"\"\"\n"),
+    ("````python\nx\n````", "x\n"), ("```python\nx```\nThen:\n```\n7\n```", "x"), ("```python x```", "x"),
+    ("```python\nx ``` so", "x "), ("```python\r\nx\r\n```\r\n", "x\r\n"),
+    ("```python\nx\n``` This prints", "x\n"), ("**```python\nx\n```**", "x\n")])
+def test_a_block_ends_where_markdown_ends_it(text, code):
+    assert first_code_block(text) == code
+
+
 @given(st.text("xyz?!,; \n", max_size=80))
 def test_garbage_is_no_number(text):
     assert given_answer(KINDS["answer"].load({"answer": "7", "match": "numeric"}), text) is None
@@ -344,6 +446,16 @@ def test_blanks_between_words_of_an_output_are_harmless_and_other_words_are_not(
     assert is_expected(written, " ".join(words), task)
     assert not is_expected(written + "x", " ".join(words), task)
     assert not is_expected(written.replace(words[0], "+", 1), " ".join(words), task)
+
+
+@pytest.mark.parametrize(("written", "wanted", "right"), [
+    ("1000001", "1000000", False), ("3 999999999", "3 999999998", False), ("1e9", "1000000006", False),
+    ("1000000.9", "1000000", False), ("5.0", "5", True), ("5", "5.0", True),
+    ("0.3333333", "0.33333333", True),
+    ("1_0.5", "10.5", False), ("\u0661.5", "1.5", False), ("1e400", "1e500", False), ("nan", "NaN", False)])
+def test_whole_words_of_an_output_are_equal_and_others_near(written, wanted, right):
+    task = KINDS["stdio"].load({"cases": [{"input": "", "output": wanted}], "tolerance": 1e-6})
+    assert is_expected(written, wanted, task) == right
 
 
 @pytest.mark.parametrize(("written", "right"), [

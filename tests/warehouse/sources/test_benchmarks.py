@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from examples.sources import evalplus
+from score.tasks.function import same
 from warehouse.sources import benchmarks
 from warehouse.sources.named import Task, parse_source, read_source
 from warehouse.store.errors import StageError, UnusableFile
@@ -192,6 +193,15 @@ def test_livecodebench_methods_become_calls(tmp_path: Path) -> None:
     assert [call["args"] for call in payload["calls"]] == [[[1], 2], [["\u2028"], 0]]
     assert [call["expected"] for call in payload["calls"]] == [[2], []]
     assert "class Solution" in question
+
+
+@pytest.mark.parametrize(("wanted", "given", "right"), [
+    ("1.33333", 4 / 3, True), ("1.33333", 1.334, False), ("1000000000", 1000000001, False), ("2.0", 2, True)])
+def test_livecodebench_rounds_fractions_and_counts_whole_numbers(tmp_path: Path, wanted: str, given: Any,
+                                                                 right: bool) -> None:
+    row = livecodebench_row("functional", "class Solution:", ("1", wanted), ("2", wanted))
+    _, payload, _ = task_of(f"{LIVECODEBENCH}{write_lines(tmp_path / 'test.jsonl', [row])}")
+    assert same(given, payload["calls"][0]["expected"], payload["tolerance"]) is right
 
 
 def test_packed_tests_that_want_a_class_are_refused(tmp_path: Path) -> None:
