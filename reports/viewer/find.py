@@ -24,7 +24,7 @@ HEADS = ("completion", "reward", "verdict", "tokens", "ended", "error", "policy"
 QUESTIONS = (
     ("Highest reward", "reward IS NOT NULL", "reward DESC, iteration DESC"),
     ("Rewarded, though wrong", "NOT correct AND reward > 0", "reward DESC"),
-    ("Nearly right", "NOT correct AND valid_outputs", "iteration DESC, reward DESC"),
+    ("Nearly right", "NOT correct AND test_pixel_score >= 0.5", "test_pixel_score DESC, iteration DESC"),
     ("Right", "correct", "iteration DESC, num_completion_tokens"),
     ("Truncated", "truncated", "iteration DESC, num_completion_tokens DESC"),
     ("Loops", "loop_tokens >= 32", "iteration DESC, loop_tokens DESC"),
