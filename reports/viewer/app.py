@@ -103,7 +103,6 @@ def answered(session: Session, name: str, query: Query) -> Response:
 
 
 def go_behind(_view: View, _ask: Asking, query: Query) -> Response:
-    """The target of a click on a figure."""
     return RedirectResponse(links.behind(query.text("figure"), query.number("x"), query.text("row", ""),
                                          query.text("series", "")), 303)
 

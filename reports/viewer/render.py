@@ -52,7 +52,6 @@ def text_to_show(text: str | None) -> Text:
 
 
 def island(data: object) -> Markup:
-    """Data for a script of the page."""
     return Markup(data_island(data))
 
 
@@ -68,7 +67,6 @@ def asset(name: str) -> str:
 
 
 def script() -> str:
-    """The script of a page."""
     return asset("charts.js") + asset("tokens.js") + asset("viewer.js")
 
 
@@ -78,5 +76,4 @@ def html(page: Page, **frame: Any) -> str:
 
 
 def fragment(name: str, **context: Any) -> str:
-    """A part of a page."""
     return environment().get_template(name).render(context)

@@ -68,7 +68,6 @@ class Sampling:
             job.stop()
 
     def end(self) -> None:
-        """Wait until all have ended after a request to stop."""
         for _, _, job in self.running:
             job.end()
 
@@ -121,11 +120,9 @@ class Training:
             job.stop()
 
     def kill(self) -> None:
-        """End all at once."""
         for _, job in self.running:
             job.kill()
 
     def end(self) -> None:
-        """Wait until all have ended after a request to stop."""
         for _, job in self.running:
             job.end()

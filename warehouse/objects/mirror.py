@@ -110,7 +110,6 @@ def _files(copy: WorkingCopy) -> list[Path]:
 
 
 def _entries(keys: Collection[str]) -> list[str]:
-    """The entries of a log, in order."""
     return sorted(key for key in keys if key.startswith(f"{FOLDER}/"))
 
 
@@ -154,5 +153,4 @@ def _check_follows(there: list[str], here: list[str], read_there: Callable[[str]
 
 
 def _same(copy: WorkingCopy, key: str, path: Path, state: ObjectState) -> bool:
-    """Whether the object has the content of the file."""
     return state.size == path.stat().st_size and _object(copy, key) == path.read_bytes()

@@ -127,7 +127,6 @@ class Warehouse:
         return place / f"generation={name}" if name else place
 
     def part_path(self, table: str, number: int, **keys: Any) -> Path:
-        """Final path of one part."""
         return self.folder(table, **keys) / f"{STEMS.get(table, 'part')}-{number:05d}.parquet"
 
     def parts(self, table: str, **keys: Any) -> list[Path]:

@@ -106,7 +106,6 @@ class Stage:
         return max((path.stat().st_mtime for path in self.folder.glob("*") if path.exists()), default=None)
 
     def is_complete(self) -> bool:
-        """True once the log says so."""
         return self.life is not None and self.life.is_complete
 
     def settle(self, settings: dict[str, Any], accept_change: tuple[str, ...] = (),
@@ -157,7 +156,6 @@ class Stage:
                               else Changed(begun, **change))
 
     def changes(self) -> list[dict[str, Any]]:
-        """Changes of settings that were accepted while the stage ran."""
         return [dict(change) for change in self.life.changes] if self.life else []
 
     def complete(self, facts: dict[str, Any], numbers: Iterable[int] | None = None, *,

@@ -115,7 +115,6 @@ def _number(rows: list[dict[str, Any]], iteration: int, purpose: str) -> None:
 
 
 def _prompts(rows: list[dict[str, Any]], splits: dict[str, str]) -> list[dict[str, Any]]:
-    """One prompt row per group."""
     prompts: dict[str, dict[str, Any]] = {}
     for row in rows:
         prompt = prompts.setdefault(row["group_id"], {
