@@ -101,7 +101,8 @@ class Training:
             return STOPPED_EXIT_CODE if any(codes) else 0
         if len(self.failed) == len(self.running):
             return self.failed[0][1].poll()
-        self.kill()
+        for _, job in self.running:
+            job.kill()
         self.crew.part()
         for worker, job in self.failed:
             self.crew.note_end(worker, "train", well=False)
@@ -118,10 +119,6 @@ class Training:
         """Tell all to stop; saved work is kept."""
         for _, job in self.running:
             job.stop()
-
-    def kill(self) -> None:
-        for _, job in self.running:
-            job.kill()
 
     def end(self) -> None:
         for _, job in self.running:
