@@ -10,7 +10,7 @@ from warehouse.store.errors import StageError
 # Tables: the stages, commands of `warehouse` and `reports` by name, and [warehouse] (which scorer to show).
 TABLES = ("rollout", "score", "train", "warehouse", "summary", "sql", "watch", "check", "loop",
           "arms", "build", "compare")
-GONE = ("results", "queries", "prices")         # commands of earlier versions
+GONE = ("results", "queries")   # commands of 0.2
 HEADING = re.compile(r"\s*\[([^\[\]]+)\]")
 
 
