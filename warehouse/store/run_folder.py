@@ -34,7 +34,6 @@ STEMS = {**TRAIN_TABLES, "carried": "carried"}  # prefix of a table's part names
 TABLES_OF = {"rollout": ("completions", "carried", "prompts"), "score": ("samples",),
              "logprobs": ("policy_logprobs",), "train": tuple(TRAIN_TABLES)}
 STAGE_OF = {table: stage for stage, tables in TABLES_OF.items() for table in tables}
-WRITTEN_BY = 4                  # the schema version that brought the log
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Warehouse:
         """Append the transition that `ask` returns for the state; its number, None if `ask` returned none."""
         if not self.log.has_entries():
             old = old_entries(self.root)
-            self.log.make(upgrade(self.root, self.facts, WRITTEN_BY), old)
+            self.log.make(upgrade(self.root, self.facts), old)
         return self.log.append(ask)
 
     def check_live(self, stage: str, **identity: Any) -> Life:

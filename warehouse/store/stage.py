@@ -158,8 +158,7 @@ class Stage:
     def changes(self) -> list[dict[str, Any]]:
         return [dict(change) for change in self.life.changes] if self.life else []
 
-    def complete(self, facts: dict[str, Any], numbers: Iterable[int] | None = None, *,
-                 reads: Iterable[int] = ()) -> dict[str, Any]:
+    def complete(self, facts: dict[str, Any], numbers: Iterable[int] | None = None) -> dict[str, Any]:
         """Write the manifest: `facts`, the settings, versions, and sha256 and size of every part.
 
         The log entry after it completes the stage. StageError if a part is from another run, or if the parts
@@ -176,7 +175,7 @@ class Stage:
                     sha256: str = sha256) -> Completed | None:
                 now = state.lives[before.begun]     # a repair may have given it another folder
                 return (None if now.is_complete or now.folder != before.folder
-                        else Completed(now.begun, sorted({*reads}), sha256, kept))
+                        else Completed(now.begun, sha256, kept))
 
             self.warehouse.append(end)
         manifest = self.manifest()
@@ -233,9 +232,9 @@ class Stage:
         return Life(self.name, **keys, begun=-1, folder="", settings={}).title
 
 
-def read_manifest(folder: Path, name: str = "manifest.json") -> dict[str, Any] | None:
+def read_manifest(folder: Path) -> dict[str, Any] | None:
     """The manifest in a folder; None while the stage is not complete; StageError if it is damaged."""
-    path = folder / name
+    path = folder / "manifest.json"
     ensure_local([path])
     manifest = read_json(path, facts=dict, parts=list)
     for part in [*manifest["parts"], *manifest.get("prompts", [])] if manifest else []:
