@@ -23,7 +23,7 @@ from warehouse.store.run_folder import open_warehouse
 GROUPS, GROUP_SIZE, SLOTS, PROMPT, LIMIT = 64, 16, 512, 300, 8192
 MEDIAN, BETWEEN_TASKS, WITHIN_TASK = 500, 0.8, 0.8
 STEP, PER_COMPLETION, READ_PER_SECOND = 0.010, 0.000_02, 40_000        # seconds, seconds, prompt tokens
-SHARES = (1, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5)
+RULES = ("1", "0.98", "0.95", "0.9", "0.8", "0.7", "0.5", "48groups", "32groups")
 
 
 @dataclass
@@ -60,17 +60,17 @@ def main() -> None:
     lengths = draw_lengths(given.iterations * GROUPS, given.within)
     print(f"{lengths.size} completions, mean {lengths.mean():.0f} tokens, longest of an iteration "
           f"{lengths.reshape(given.iterations, -1).max(axis=1).mean():.0f}, {given.slots} slots")
-    print(f"{'share':>9} {'iterations':>10} {'tokens/s':>9} {'times':>6} {'mixed':>6}  "
+    print(f"{'rule':>9} {'iterations':>10} {'tokens/s':>9} {'times':>6} {'mixed':>6}  "
           "tokens by staleness 0, 1, 2, more")
     ordinary = 0.0
-    for share in SHARES:
-        totals = simulate(lengths, share, given.slots)
+    for rule in RULES:
+        totals = simulate(lengths, rule, given.slots)
         assert totals.tokens == lengths.sum(), "the same completions"
         rate = totals.tokens / totals.seconds
         ordinary = ordinary or rate
         ages = [totals.stale[0], totals.stale[1], totals.stale[2]]
         shares = " ".join(f"{count / totals.tokens:.3f}" for count in [*ages, totals.tokens - sum(ages)])
-        print(f"{share:>9} {totals.iterations:>10} {rate:>9,.0f} {rate / ordinary:>6.2f} "
+        print(f"{rule:>9} {totals.iterations:>10} {rate:>9,.0f} {rate / ordinary:>6.2f} "
               f"{totals.mixed / lengths.size:>6.1%}  {shares}")
 
 
@@ -82,7 +82,7 @@ def draw_lengths(num_groups: int, within: float) -> np.ndarray:
     return np.clip(np.exp(logs), 1, LIMIT).astype(int)
 
 
-def simulate(lengths: np.ndarray, share: float, slots: int) -> Totals:
+def simulate(lengths: np.ndarray, rule: str, slots: int) -> Totals:
     """All groups, iteration after iteration; the last ones wait for everything."""
     totals, begun, open_groups = Totals(), 0, dict[int, list[Completion]]()
     while begun < len(lengths) or open_groups:
@@ -92,7 +92,7 @@ def simulate(lengths: np.ndarray, share: float, slots: int) -> Totals:
             open_groups[number] = [Completion(number, length) for length in lengths[number].tolist()]
         begun = min(begun + fresh, len(lengths))
         last = begun == len(lengths)
-        now = 1 if last else share
+        now = "1" if last else rule
         totals.seconds += sample(open_groups, now, totals.iterations, slots)
         for number, group in list(open_groups.items()):
             if all(each.drawn == each.length for each in group):
@@ -102,11 +102,11 @@ def simulate(lengths: np.ndarray, share: float, slots: int) -> Totals:
     return totals
 
 
-def sample(groups: dict[int, list[Completion]], share: float, version: int, slots: int) -> float:
+def sample(groups: dict[int, list[Completion]], rule: str, version: int, slots: int) -> float:
     """One iteration of the engine; its seconds."""
     members = [each for group in groups.values() for each in group]
     waiting = [each for each in members if each.drawn < each.length]
-    ending = Ending(share, [])
+    ending = Ending(rule, [], 1)
     ending.begin([str(each.group) for each in members], [str(each.group) for each in waiting],
                  len(members) - len(waiting))
     seconds, now, read = 0.0, 0, set[int]()

@@ -1,12 +1,14 @@
 """Completions that continue in the next iteration: when a rollout ends early, and what it leaves to whom."""
 
+import math
+import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import fields
 from typing import Any
 
 from rollout.engines.engine import Engine, Sampling
-from rollout.options import RolloutOptions
+from rollout.options import RolloutOptions, carry_rule
 from rollout.parts import Key, Row, key_of
 from rollout.prompts.next_turn import clip, join
 from warehouse.ledger.state import TRAIN
@@ -23,20 +25,20 @@ class Ending:
     group ids of the parts from earlier calls, repeated for each completion.
     """
 
-    def __init__(self, share: float, closed: Sequence[str]) -> None:
-        self.share, self.num_all, self.num_whole = share, len(closed), len(set(closed))
-        self.left = Counter[str]()
+    def __init__(self, rule: str, closed: Sequence[str], num_workers: int) -> None:
+        (self.amount, self.unit), self.num_workers, self.began = carry_rule(rule), num_workers, 0.0
+        self.num_all, self.num_whole, self.left = len(closed), len(set(closed)), Counter[str]()
         self.settled: Collection[str] = ()
 
     def begin(self, members: Sequence[str], missing: Sequence[str], num_before: int,
               settled: Collection[str] = ()) -> None:
-        """Count the group ids of all completions in open parts, and of the unfinished ones.
+        """Start counting: group ids of all completions in open parts, and of the unfinished ones.
 
         `num_before` completions were finished by earlier iterations and do not count for this one. `settled`
         groups must be completed: the list of what their parts carry over is already written.
         """
         self.settled = settled
-        self.left = Counter(missing)
+        self.began, self.left = time.perf_counter(), Counter(missing)
         self.num_all += len(members) - num_before
         self.num_whole += len(set(members) - self.left.keys())
 
@@ -48,7 +50,11 @@ class Ending:
         num_left = self.left.total()
         if not self.num_whole or not num_left or any(self.left[group] for group in self.settled):
             return False
-        return self.num_all - num_left >= self.share * self.num_all
+        if self.unit == "s":
+            return time.perf_counter() - self.began >= self.amount
+        if self.unit == "groups":
+            return self.num_whole >= math.ceil(self.amount / self.num_workers)
+        return self.num_all - num_left >= self.amount * self.num_all
 
 
 def find_waiting(warehouse: Warehouse, options: RolloutOptions, iteration: int,

@@ -1,5 +1,6 @@
 """The options of `rollout`, for the command line, config.toml and the settings recorded with a rollout."""
 
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -7,6 +8,19 @@ from typing import Any, Self
 from rollout.engines.engine import Sampling
 from warehouse.fields import iteration_field, option
 from warehouse.stages.shard import Shard
+from warehouse.store.errors import StageError
+
+FORMS = re.compile(r"(\d*\.?\d+)(groups|s)?")  # of --carry-over
+
+
+def carry_rule(text: str) -> tuple[float, str]:
+    """Amount and unit ('', 'groups' or 's') of '0.9', '24groups' or '600s'; StageError for another text."""
+    form = FORMS.fullmatch(text)
+    amount, unit = (float(form[1]), form[2] or "") if form else (0.0, "")
+    if amount <= 0 or (not unit and amount > 1) or (unit == "groups" and amount % 1):
+        raise StageError(f"--carry-over {text} is not possible. Write a share of the completions above "
+                         "0 and up to 1 (0.9), a number of groups (24groups) or seconds (600s).")
+    return amount, unit
 
 
 @dataclass(frozen=True)
@@ -90,9 +104,10 @@ class RolloutOptions:
     api_key_variable: str = option("OPENAI_API_KEY", "Environment variable that holds the API's key.",
                                    metavar="NAME", guarded="", stored=False)
 
-    carry_over: float | None = option(
-        None, "End when this share of the completions is done; the next iteration continues the others.",
-        least=0, most=1, above=True, metavar="SHARE", group="Run, stop and resume")
+    carry_over: str | None = option(
+        None, "End when this share of the completions (0.9), so many groups (24groups) or seconds (600s) are "
+        "done; the next iteration continues the others.", metavar="SHARE|Ngroups|SECONDSs",
+        group="Run, stop and resume")
     shard: Shard = option(Shard(), "Sample this share of the parts, as one of several workers.",
                           parse=Shard.parse, metavar="INDEX/COUNT", stored=False)
     part_size: int = option(2048, "Completions per part.", least=1)

@@ -13,7 +13,7 @@ from rollout.carry import Ending, begun_rows, check_engine, find_waiting, place_
 from rollout.endpoint.failures import OF_THE_KEY, Refused
 from rollout.engines.engine import Engine
 from rollout.job import Job, find_jobs, read_prompts
-from rollout.options import RolloutOptions
+from rollout.options import RolloutOptions, carry_rule
 from rollout.parts import rollout_facts, split_parts
 from rollout.prompts.formats import find_format
 from rollout.prompts.next_turn import plan_turn
@@ -151,12 +151,12 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
     if not engine or not parts:
         return 0.0, 0
     ending = None
-    if options.carry_over and options.carry_over < 1:
+    if options.carry_over and carry_rule(options.carry_over) != (1.0, ""):
         open_parts = {part.number for part in parts}
         carried = set(job.warehouse.read("carried", ["group_id"], **keys)["group_id"].to_pylist())
         closed = [prompt["group_id"] for part in split_parts(prompts, options.part_size, options.shard)
                   if part.number not in open_parts for prompt, _ in part.without(carried).members]
-        ending = Ending(options.carry_over, closed)
+        ending = Ending(options.carry_over, closed, options.shard.count)
     try:
         return sample_parts(job, engine, parts, stop, begun=plan.begun, ending=ending)
     except Refused as refusal:          # an unknown --api-model must not be recorded

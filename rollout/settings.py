@@ -5,7 +5,7 @@ from typing import Any
 
 from rollout.engines.engine import MOST_TOP_K
 from rollout.engines.environment import engine_version, on_cpu
-from rollout.options import RolloutOptions
+from rollout.options import RolloutOptions, carry_rule
 from rollout.prompts.feedback import find_feedback
 from rollout.prompts.formats import find_format
 from warehouse.fields import stored_values
@@ -89,6 +89,7 @@ def _check_honest(options: RolloutOptions) -> None:
 def _check_carried(options: RolloutOptions) -> None:
     if options.carry_over is None:
         return
+    carry_rule(options.carry_over)
     if options.evaluate or options.distil or options.turn > 1 or options.endpoint:
         raise StageError("--carry-over is only for first turns of training by an engine of this machine: no "
                          "later iteration continues evaluations, turns, another model's answers, or what "

@@ -77,7 +77,7 @@ def _discard(warehouse: Warehouse, number: int) -> None:
 COMMANDS: dict[str, Callable[[Warehouse, int], object]] = {
     "rollout": lambda run, _: sample(run),
     "ahead": lambda run, _: sample(run, iteration=run.state.newest + 1, policy_version=run.state.newest),
-    "carry over": lambda run, _: sample(run, carry_over=0.5),
+    "carry over": lambda run, _: sample(run, carry_over="0.5"),
     "score": lambda run, _: score(run),
     "train": lambda run, _: train(run),
     "evaluation": lambda run, number: sample(run, evaluate=True, iteration=number % (run.state.newest + 1)),

@@ -16,7 +16,7 @@ from tests.building.sound import check_run
 from tests.chaos.care import die_at
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
-RULES = (0.5, 0.5, None)        # of the iterations; the last finishes what is left
+RULES = ("0.5", "0.5", None)        # of the iterations; the last finishes what is left
 
 
 def roll_out(run: Path, iteration: int) -> None:

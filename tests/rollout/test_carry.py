@@ -69,7 +69,7 @@ def add_policy(warehouse: Warehouse, version: int) -> None:
 def run(tmp_path: Path) -> Warehouse:
     """Six tasks, iteration 0 sampled with half of its completions carried over, iteration 1 due."""
     warehouse = small_run(tmp_path, num_tasks=6)
-    sample(warehouse, 0, carry_over=0.4)
+    sample(warehouse, 0, carry_over="0.4")
     add_policy(warehouse, 1)
     return warehouse
 
@@ -102,7 +102,7 @@ def test_what_is_unfinished_goes_on_where_it_was_left(run: Warehouse) -> None:
 
 def test_what_an_iteration_cost_is_what_it_sampled(tmp_path: Path) -> None:
     run = small_run(tmp_path, num_tasks=6)
-    for iteration, rule in enumerate((0.4, 0.7, 1)):
+    for iteration, rule in enumerate(("0.4", "0.7", "1")):
         engine = ScriptedEngine()
         if iteration:
             add_policy(run, iteration)
@@ -129,7 +129,7 @@ def test_the_rate_of_a_rollout_that_was_killed_is_that_of_the_process_that_ended
 
 
 def test_a_row_says_which_tokens_are_of_which_policy(run: Warehouse) -> None:
-    sample(run, 1, carry_over=0.2)
+    sample(run, 1, carry_over="0.2")
     add_policy(run, 2)
     sample(run, 2)
     before = {row["seed"]: [row] for row in rows(run, "carried") if row["finish_reason"] is None}
@@ -160,7 +160,7 @@ def test_a_row_says_which_tokens_are_of_which_policy(run: Warehouse) -> None:
 
 def test_every_group_is_there_once_whatever_the_shares(tmp_path: Path) -> None:
     whole, carried = small_run(tmp_path / "a", num_tasks=6), small_run(tmp_path / "b", num_tasks=6)
-    for iteration, rule in enumerate([0.3, 0.8, 0.9, 0.01, 0.001, 1]):
+    for iteration, rule in enumerate(["0.3", "5groups", "0.9", "0.01", "0.0001s", "1"]):
         sample(carried, iteration, carry_over=rule, policy_version=0, part_size=5 + 4 * iteration)
     begun = {row["group_id"] for iteration in range(6) for row in rows(carried, "prompts", iteration)}
     ended = drawn(carried, 6)
@@ -197,7 +197,7 @@ def test_lengths_of_each_task_are_those_of_an_ordinary_run(tmp_path: Path) -> No
     many: dict[str, Any] = {"sampling": Sampling(max_tokens=100), "group_size": 4, "policy_version": 0,
                             "prompts_per_task": 20, "part_size": 200}
     lengths: list[dict[str, list[int]]] = []
-    for name, rule in (("whole", None), ("carried", 0.6)):
+    for name, rule in (("whole", None), ("carried", "0.6")):
         warehouse, found = small_run(tmp_path / name, num_tasks=3), {}
         for iteration in range(6):
             sample(warehouse, iteration, Hazard(), carry_over=None if iteration == 5 else rule, **many)
@@ -214,16 +214,16 @@ def test_lengths_of_each_task_are_those_of_an_ordinary_run(tmp_path: Path) -> No
     assert len(cut) > 50 and min(cut) > 10, "what is left is long: the test would see a run that dropped it"
 
 
-def test_it_ends_with_the_share_and_never_before_a_group_is_whole(tmp_path: Path) -> None:
+def test_the_rules_end_where_they_say(tmp_path: Path) -> None:
     run = small_run(tmp_path, num_tasks=6)
-    sample(run, 0, carry_over=0.8)
+    sample(run, 0, carry_over="4groups")
     whole = {row["group_id"] for row in rows(run)}
-    assert 1 <= len(whole) < 6
-    sample(run, 1, carry_over=0.001, policy_version=0)
+    assert 4 <= len(whole) < 6
+    sample(run, 1, carry_over="0.0001s", policy_version=0)
     assert rows(run, iteration=1), "never before a group is whole"
     left = rows(run, "carried", 1)
     engine = ScriptedEngine()
-    sample(run, 2, engine, carry_over=1, policy_version=0, num_tasks=2)
+    sample(run, 2, engine, carry_over="1", policy_version=0, num_tasks=2)
     places = sum(row["finish_reason"] is None for row in left)
     fresh = {row["group_id"] for row in rows(run, iteration=2) if row["group_id"].startswith("2/")}
     assert len(fresh) == max(0, 2 * 4 - places) // 4 and len(engine.served) == places + 4 * len(fresh)
@@ -231,7 +231,7 @@ def test_it_ends_with_the_share_and_never_before_a_group_is_whole(tmp_path: Path
 
 def test_workers_end_their_shares_and_the_last_completes_the_iteration(tmp_path: Path) -> None:
     run = small_run(tmp_path, num_tasks=6)
-    said = [sample(run, 0, carry_over=0.5, shard=Shard(index, 2), part_size=4)[0] for index in (1, 0)]
+    said = [sample(run, 0, carry_over="0.5", shard=Shard(index, 2), part_size=4)[0] for index in (1, 0)]
     assert "shard 1/2" in said[0] and "groups carried over" in said[1]
     add_policy(run, 1)
     for index in (0, 1):
@@ -251,8 +251,8 @@ def test_a_killed_iteration_takes_up_what_was_carried_again(run: Warehouse) -> N
         group for group, _, _ in ended}
 
 
-@pytest.mark.parametrize("rule", [None, 0.001])
-def test_parts_of_which_nothing_is_left_to_sample_are_written(tmp_path: Path, rule: float | None) -> None:
+@pytest.mark.parametrize("rule", [None, "1groups"])
+def test_parts_of_which_nothing_is_left_to_sample_are_written(tmp_path: Path, rule: str | None) -> None:
     """Killed just before: all their completions are saved, or all their groups carried over."""
     run, engine = small_run(tmp_path, num_tasks=6), ScriptedEngine()
     keys = {"iteration": 0, "purpose": "train"}
@@ -310,7 +310,7 @@ def test_scores_and_groups_are_of_the_iteration_in_which_a_group_is_whole(run: W
 
 def test_what_later_iterations_went_on_with_stays(tmp_path: Path) -> None:
     run = small_run(tmp_path, num_tasks=6)
-    sample(run, 0, carry_over=0.4)
+    sample(run, 0, carry_over="0.4")
     left = {row["group_id"] for row in rows(run, "carried")}
     sample(run, 1, policy_version=0)
     with pytest.raises(Refusal) as refused:
@@ -368,7 +368,7 @@ def test_what_is_missing_of_a_pruned_rollout_is_not_sampled_without_its_prompts(
         (folder / name).unlink()
     fix(run, check_run(run).changes)
     with pytest.raises(StageError, match=r"The tokens of rollout of iteration 0 \(train\) were pruned"):
-        sample(run, 0, carry_over=0.4, policy_version=0)
+        sample(run, 0, carry_over="0.4", policy_version=0)
 
 
 def test_what_a_given_up_iteration_had_taken_waits_again(run: Warehouse) -> None:
@@ -409,7 +409,7 @@ def test_repair_neither_doubles_nor_loses_a_group(run: Warehouse, damaged: str, 
     path.write_bytes(path.read_bytes()[:-20] + bytes(20))
     assert check_run(run).problems
     fix(run, check_run(run, 0).changes)
-    sample(run, 0, carry_over=1, accept_change=("carry_over",), policy_version=0)
+    sample(run, 0, carry_over="1", accept_change=("carry_over",), policy_version=0)
     if not taken:
         sample(run, 1)
     now = drawn(run, 2)
@@ -428,17 +428,21 @@ def test_groups_that_were_carried_over_are_none_that_an_iteration_may_end_with(r
     whole = {row["group_id"] for row in rows(run)}
     (run.folder("completions", iteration=0, purpose="train") / "carried-00000.parquet").unlink()
     fix(run, check_run(run, 0).changes)
-    sample(run, 0, carry_over=0.4, policy_version=0)
+    sample(run, 0, carry_over="0.4", policy_version=0)
     assert {row["group_id"] for row in rows(run)} == whole and len(whole) == 1
 
 
 def test_bad_input_is_one_sentence_and_writes_nothing(run: Warehouse) -> None:
     before = sorted(run.root.rglob("*"))
     for values, sentence in [
-        ({"carry_over": 0.5, "evaluate": True}, "--carry-over is only for first turns of training"),
-        ({"carry_over": 0.5, "turn": 2}, "--carry-over is only for first turns of training"),
-        ({"carry_over": 0.5, "endpoint": ("http://gpu-1:8000",)}, "by an engine of this machine"),
-        ({"carry_over": 0.5, "allow_truncated_sampling": True,
+        ({"carry_over": "0"}, "--carry-over 0 is not possible. Write a share"),
+        ({"carry_over": "1.5"}, "--carry-over 1.5 is not possible"),
+        ({"carry_over": "2.5groups"}, "--carry-over 2.5groups is not possible"),
+        ({"carry_over": "half"}, "--carry-over half is not possible"),
+        ({"carry_over": "0.5", "evaluate": True}, "--carry-over is only for first turns of training"),
+        ({"carry_over": "0.5", "turn": 2}, "--carry-over is only for first turns of training"),
+        ({"carry_over": "0.5", "endpoint": ("http://gpu-1:8000",)}, "by an engine of this machine"),
+        ({"carry_over": "0.5", "allow_truncated_sampling": True,
           "sampling": Sampling(max_tokens=20, presence_penalty=1.0)}, "--presence-penalty counts the tokens"),
         ({"sampling": Sampling(max_tokens=10)}, "Iteration 0 carried over completions that were begun with "
          "--max-tokens 20, now it is 10"),
@@ -464,11 +468,11 @@ def test_an_iteration_keeps_the_share_that_it_began_with_unless_that_is_accepted
                     raise KeyboardInterrupt
                 yield sampled
     with pytest.raises(KeyboardInterrupt):
-        sample(run, 0, Dying(), carry_over=0.9, spill_seconds=0.0)
+        sample(run, 0, Dying(), carry_over="0.9", spill_seconds=0.0)
     with pytest.raises(SettingChanged) as refused:
-        sample(run, 0, carry_over=0.5)
-    assert (refused.value.name, refused.value.before, refused.value.now) == ("carry_over", 0.9, 0.5)
-    sample(run, 0, carry_over=0.5, accept_change=("carry_over",))
+        sample(run, 0, carry_over="0.5")
+    assert (refused.value.name, refused.value.before, refused.value.now) == ("carry_over", "0.9", "0.5")
+    sample(run, 0, carry_over="0.5", accept_change=("carry_over",))
     assert run.stage("rollout", iteration=0, purpose="train").is_complete() and rows(run, "carried")
 
 
@@ -507,7 +511,7 @@ def test_evaluations_leave_the_option_of_config_toml_alone(tmp_path: Path,
     for words in ([], ["--eval"], ["--turn", "2"], ["--eval", "--carry-over", "0.3"]):
         done = CliRunner().invoke(rollout, [str(run.root), *words])
         assert done.exit_code == 0, done.output
-    assert asked == [0.5, None, None, 0.3]
+    assert asked == ["0.5", None, None, "0.3"]
 
 
 def test_of_two_workers_on_one_part_the_first_settles_what_is_carried_over(tmp_path: Path) -> None:
@@ -522,10 +526,10 @@ def test_of_two_workers_on_one_part_the_first_settles_what_is_carried_over(tmp_p
                     for number in (0, 2):
                         runs.write_part(run, "carried", number, none, iteration=0, purpose="train")
                 yield each
-    said = sample(run, 0, Overtaken(), carry_over=0.4)
+    said = sample(run, 0, Overtaken(), carry_over="0.4")
     assert "left to the other shards: " in said[0]
     assert {row["group_id"] for row in rows(run, "carried")} <= {"0/train/t2/0", "0/train/t3/0"}
-    sample(run, 0, carry_over=0.4)        # the other died: what is settled is finished, and the rest not
+    sample(run, 0, carry_over="0.4")        # the other died: what is settled is finished, and the rest not
     assert run.stage("rollout", iteration=0, purpose="train").is_complete()
     sample(run, 1, policy_version=0)
     ended = drawn(run, 2)
