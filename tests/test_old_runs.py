@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from warehouse.maintain.check import check_run
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 ROOT = Path(__file__).parents[1]
@@ -53,21 +52,6 @@ def test_it_has_no_problem_and_answers(run: Warehouse) -> None:
     apart = json.loads(invoke("warehouse", "sql", run.root, told, "--format", "json"))
     assert apart == {"answers": 24, "thoughts": 0}      # of a model that writes none
     assert "train" in invoke("warehouse", "summary", run.root)
-
-
-def test_a_damaged_rollout_with_merged_parts_is_left_to_a_copy(run: Warehouse) -> None:
-    """Its plan numbers other parts, so sampling one again would double rows."""
-    folder = run.root / "completions" / "iteration=1" / "purpose=train"
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps({**manifest, "compacted_at": 1.0}))
-    (folder / "part-00001.parquet").write_bytes(b"")
-    open_warehouse(run.root).append(lambda _state: None)       # gives it a log, which knows of the merging
-    for damaged in ("part-00001.parquet", "manifest.json"):
-        changes = check_run(open_warehouse(run.root)).changes
-        said = next(str(change) for change in changes if str(folder / damaged) in str(change))
-        assert said.endswith("so they cannot be sampled again: restore it from a copy")
-        assert not any(change.path and change.path.parent == folder for change in changes)
-        (folder / "manifest.json").write_text("{")
 
 
 def test_it_is_scored_again_with_the_same_verdicts(run: Warehouse) -> None:

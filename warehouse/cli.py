@@ -11,7 +11,7 @@ import click
 from warehouse.experiments.commands import arms, branch
 from warehouse.inspect.commands import log_command, watch
 from warehouse.loop.command import loop
-from warehouse.maintain.commands import check, discard, prune, rollback, tasks
+from warehouse.maintain.commands import check, compact, discard, prune, rollback, tasks
 from warehouse.options import (
     as_line,
     at_option,
@@ -162,6 +162,6 @@ def warm(command: tuple[str, ...]) -> None:
     sys.exit(run_warm(command))
 
 
-for command in (arms, branch, check, demo, discard, doctor, export_command, import_command, log_command,
-                loop, mirror, prune, rollback, tasks, watch):
+for command in (arms, branch, check, compact, demo, discard, doctor, export_command, import_command,
+                log_command, loop, mirror, prune, rollback, tasks, watch):
     cli.add_command(command)

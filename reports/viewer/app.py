@@ -79,7 +79,7 @@ def guarded(request: Request, make: Callable[[], Response]) -> Response:
         except StageError as error:
             if ".parquet" not in str(error):
                 raise
-            return make()       # pruned or discarded while it was read
+            return make()       # compacted or discarded while it was read
     except StageError as error:
         return problem(request, str(error), 400)
     except MemoryError as error:

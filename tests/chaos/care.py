@@ -33,6 +33,7 @@ from tests.chaos.loop import new_run
 from train.cli import train
 from warehouse.cli import cli
 from warehouse.maintain.check import folders_that_count
+from warehouse.maintain.compact import compact_run
 from warehouse.store.checksums import file_hashes
 from warehouse.store.parts import read_parts
 from warehouse.store.run_folder import open_warehouse
@@ -40,7 +41,7 @@ from warehouse.store.run_folder import open_warehouse
 CALLS = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate", "os.symlink"}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 NAMED = re.compile(r"generation=\w+-(\w+-)?\w{6,12}")       # of a rewritten stage, or of tasks
-PASSING = {"finished_at", "at", "bytes", "checksum", "sha256", "bytes_after", "bytes_before"}
+PASSING = {"finished_at", "compacted_at", "at", "bytes", "checksum", "sha256", "bytes_after", "bytes_before"}
 COMPLETIONS, TRAIN = "completions/iteration={}/purpose=train", "train/iteration={}"
 
 
@@ -94,6 +95,15 @@ def damage(*names: str) -> Callable[[Path], None]:
     return flip
 
 
+def damage_compacted(run: Path) -> None:
+    """A bit of a merged part, and half of another manifest of merged parts."""
+    compact_run(open_warehouse(run))
+    damage(f"{COMPLETIONS.format(0)}/*/part-00000.parquet")(run)
+    torn, = run.glob(f"{COMPLETIONS.format(1)}/*/manifest.json")
+    torn.chmod(0o644)
+    torn.write_text("{")
+
+
 def lines_to_import(run: Path) -> None:
     """Rows of this run, to be imported as another iteration."""
     path = run.parent / "rows.jsonl"
@@ -124,6 +134,7 @@ CASES = (
     Case("rollback", "rollback {run} --to 1"),
     Case("rollback of a sampled policy", "rollback {run} --to 0", sample_ahead),
     Case("prune", "prune {run} --before 2 --yes"),
+    Case("compact", "compact {run}"),
     Case("discard eval", "discard {run} --iteration 0 --purpose eval"),
     Case("discard train", "discard {run} --iteration 1 --purpose train", untrain),
     Case("discard training", "discard {run} --iteration 1 --training", begin_training),
@@ -134,6 +145,7 @@ CASES = (
          damage("prompts/iteration=1/purpose=train/*/part-00000.parquet")),
     Case("fix a training", "check {run} --fix", damage(f"{TRAIN.format(1)}/*/samples-00000.parquet")),
     Case("fix lost rows", "check {run} --fix", damage(f"{TRAIN.format(0)}/*/samples-00000.parquet")),
+    Case("fix merged parts", "check {run} --fix", damage_compacted),
     Case("discard scores", f"discard {{run}} --iteration 0 --purpose train --scorer {SCORER}", untrain_all),
     Case("branch", "branch {run} {folder}/new --at 1"),
     Case("tasks replace", "tasks replace {run} {folder}/tasks.jsonl", other_tasks),

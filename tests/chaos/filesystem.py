@@ -20,6 +20,7 @@ from tests.building import scripted
 from tests.building.runs import small_run
 from tests.chaos.commands import watch
 from tests.chaos.loop import contents, leftovers, problems
+from warehouse.maintain.compact import compact_run
 from warehouse.store import commit
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -87,8 +88,8 @@ def one_folder_is_renamed(folders: list[Path]) -> str:
 
 
 def readers_see_whole_files(folders: list[Path]) -> str:
-    """A document that is replaced is the old one or the new one; where a rename over a file is
-    not atomic it may be missing for an instant, which is told."""
+    """A manifest that `warehouse compact` replaces is the old one or the new one; where a rename over a file
+    is not atomic it may be missing for an instant, which is told."""
     commit.replace_bytes(folders[0] / "manifest", b"0" * 9999)
     _settle()
 
@@ -119,14 +120,15 @@ def workers_share_a_rollout(folders: list[Path], expected: dict[str, object]) ->
 
 
 def killed_everywhere(folders: list[Path], expected: dict[str, object]) -> str:
-    """A rollout dies at every instant it passes, one after the other."""
+    """Rollout and compaction die at every instant they pass, one after the other, on one run."""
     warehouse, kills = small_run(folders[0] / "killed-rollout", num_tasks=8), 0
     inside, passed = warehouse.root.relative_to(folders[0]), folders[0] / "passed"
-    while (status := _fork(_work_and_die, sample, folders[kills % len(folders)] / inside, passed)):
-        assert status == -signal.SIGKILL, status
-        kills += 1
+    for work in (sample, compact_run):
+        while (status := _fork(_work_and_die, work, folders[kills % len(folders)] / inside, passed)):
+            assert status == -signal.SIGKILL, status
+            kills += 1
     _compare(warehouse, expected)
-    return f"{kills} kills of a rollout at every named instant: the undisturbed rows"
+    return f"{kills} kills of rollout and compact at every named instant: the undisturbed rows"
 
 
 def sample(warehouse: Warehouse) -> None:

@@ -18,7 +18,8 @@ from warehouse.store.run_folder import Warehouse
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {"rollout": ("rollout",), "turn": ("rollout", "--turn", "2"), "score": ("score",),
-            "train": ("train",), "report": ("reports", "build")}
+            "train": ("train",),
+            "compact": ("warehouse", "compact"), "report": ("reports", "build")}
 # But for what `train` needs, which few of them run.
 PRELOADED = ["rollout.cli", "rollout.run", "score.cli", "score.run", "train.cli", "warehouse.cli",
              "tests.building.scripted"]

@@ -27,6 +27,7 @@ from warehouse.ledger.log import Log
 from warehouse.ledger.old_runs import old_entries
 from warehouse.ledger.refusals import Refusal
 from warehouse.maintain import prune
+from warehouse.maintain.compact import compact_run
 from warehouse.maintain.discard import discard
 from warehouse.maintain.fix import fix
 from warehouse.maintain.rollback import roll_back
@@ -85,6 +86,7 @@ COMMANDS: dict[str, Callable[[Warehouse, int], object]] = {
     "discard": _discard,
     "fix": lambda run, _: _fix(run),
     "damage": _damage,
+    "compact": lambda run, _: compact_run(run),
     "prune": lambda run, number: prune.prune_run(run, number % (run.state.newest + 1) + 1, dry_run=False),
     "prune policies": lambda run, number: prune.prune_policies(run, number % 3 + 1),
     "prune ended": lambda run, _: prune.prune_ended(run, dry_run=False),

@@ -2,7 +2,7 @@
 
     python -m tests.chaos.soak --kills 300 --seed 0
 
-Each round takes a fresh run through two iterations of rollout, score, train and report, kills every
+Each round takes a fresh run through two iterations of rollout, score, train, compact and report, kills every
 command several times, runs it to its end, and compares the whole with an undisturbed run.
 """
 
@@ -19,7 +19,7 @@ from tests.chaos.kills import Ended, Step, at_next_instant, at_random, orphans, 
 from tests.chaos.loop import contents, leftovers, new_run, page, problems
 from warehouse.store.run_folder import Warehouse
 
-STEPS = ("rollout", "score", "train", "report")
+STEPS = ("rollout", "score", "train", "compact", "report")
 REAL_EVERY = 6  # one round of this many samples with the real engine
 
 

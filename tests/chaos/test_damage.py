@@ -193,6 +193,27 @@ def test_lost_rows_of_a_training_that_cannot_be_repeated_are_named_for_good(run:
     assert problems(run) == []
 
 
+@pytest.mark.parametrize("folder", [completions, prompts])
+def test_a_compacted_rollout_with_damage_is_sampled_again_whole(
+        whole: Warehouse, run: Warehouse, folder: Callable[[Warehouse], Path]) -> None:
+    assert to_the_end(Step("compact", 0), run).code == 0
+    flipped(folder(run) / "part-00000.parquet")
+    fix_all(run)
+    for step in STAGES[:2]:
+        assert to_the_end(step, run).code == 0
+    assert contents(run) == contents(whole)
+    assert problems(run) == leftovers(run) == []
+
+
+def test_a_damaged_manifest_of_merged_parts_comes_back(run: Warehouse) -> None:
+    assert to_the_end(Step("compact", 0), run).code == 0
+    before = contents(run)
+    torn(completions(run) / "manifest.json")
+    fix_all(run)
+    assert contents(run) == before
+    assert problems(run) == leftovers(run) == []
+
+
 def test_a_run_of_another_schema_version_is_refused(run: Warehouse) -> None:
     for version in (OLDEST_VERSION - 1, SCHEMA_VERSION + 1):
         change_document(run.root / "warehouse.json", schema_version=version)

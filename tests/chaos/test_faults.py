@@ -77,10 +77,10 @@ def test_a_disk_that_fills_up_stops_each_stage_and_room_lets_it_finish(
     assert leftovers(warehouse) == problems(warehouse) == []
 
 
-@pytest.mark.slow("six commands, each with its own imports")
+@pytest.mark.slow("eight commands, each with its own imports")
 def test_a_disk_mounted_read_only_is_one_sentence_in_each_stage(small_disk: Path) -> None:
     warehouse = new_run(small_disk / "archive")
-    for name in ("rollout", "score", "train"):
+    for name in ("rollout", "score", "train", "compact"):
         remount(small_disk, "ro")
         stopped = to_the_end(Step(name, 0), warehouse)
         remount(small_disk, "rw")

@@ -25,7 +25,7 @@ from warehouse.store.run_folder import Warehouse, open_warehouse
 __all__ = ["small_disk"]        # a fixture
 CARE = (["export", "{run}/../rows.jsonl"],
         ["export", "{run}/../rows.parquet"], ["prune", "--before", "1", "--yes"],
-        ["discard", "--iteration", "2", "--purpose", "train"], ["rollback", "--to", "0"])
+        ["discard", "--iteration", "2", "--purpose", "train"], ["compact"], ["rollback", "--to", "0"])
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from tests.building.runs import TURN, arc_file, new_run, without_waiting
 from tests.building.sound import check_run
 from warehouse.ledger.log import Log
 from warehouse.ledger.old_runs import old_entries
+from warehouse.maintain.compact import compact_run
 from warehouse.maintain.discard import discard
 from warehouse.maintain.fix import fix
 from warehouse.maintain.prune import prune_run
@@ -28,13 +29,13 @@ from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 COMMIT = Log._commit
-LEAVES_OPEN = {"score"}    # what is under way is left open, and done when it is run again
+LEAVES_OPEN = {"compact", "score"}    # what is under way is left open, and done when it is run again
 PASSING = {"finished_at", "started_at", "host", "seconds", "wall_seconds", "policy_sha256"}
 Command = Callable[[Warehouse], object]
 # How far the run is that the first command finds: what it changes is there, and nothing of it is done.
 READY = {"rollout": "trained", "score": "sampled", "train": "scored", "evaluation": "scored",
-         "rollback": "scored", "discard": "scored", "fix": "damaged", "prune": "scored",
-         "tasks add": "scored", "tasks replace": "scored"}
+         "rollback": "scored", "discard": "scored", "fix": "damaged", "compact": "scored",
+         "prune": "scored", "tasks add": "scored", "tasks replace": "scored"}
 
 
 def fix_all(warehouse: Warehouse) -> None:
@@ -46,13 +47,13 @@ COMMANDS: dict[str, Command] = {
     "evaluation": lambda warehouse: sample(warehouse, evaluate=True),
     "rollback": lambda warehouse: roll_back(warehouse, 0),
     "discard": lambda warehouse: discard(warehouse, 1, "train"),
-    "fix": fix_all,
+    "fix": fix_all, "compact": compact_run,
     "prune": lambda warehouse: prune_run(warehouse, 1, dry_run=False),
     "tasks add": lambda warehouse: add_tasks(warehouse, (f"more={_source('more.json')}",), ()),
     "tasks replace": lambda warehouse: replace_tasks(warehouse, (_source("other.json"),)),
 }
 PAIRS = [(first, second) for first in COMMANDS for second in COMMANDS]
-SAMPLE = PAIRS[3::16]
+SAMPLE = [*PAIRS[3::16], ("compact", "prune")]
 
 
 @cache

@@ -13,7 +13,7 @@ from tests.chaos.kills import Step, at_next_instant, to_the_end
 from tests.chaos.loop import contents, leftovers, new_run, problems
 from warehouse.store.run_folder import Warehouse
 
-COMMANDS = [Step(name, 0) for name in ("rollout", "score", "train", "report")]
+COMMANDS = [Step(name, 0) for name in ("rollout", "score", "train", "compact", "report")]
 # All instants in `make chaos`; here the first part stands for all, and these for train, which starts slowly.
 TRAIN = ("after rename train/iteration=0/checkpoint-1", "before rename policies/1", "after rename policies/1")
 
@@ -39,6 +39,7 @@ def test_commands_pass_the_instants_that_the_promise_names(
         assert f"{point} {train}/manifest.json" in instants["train"]
     assert sum("manifest.json" in instant for instant in instants["score"]) == 3
     assert "before rename policies/1" in instants["train"] and "after rename policies/1" in instants["train"]
+    assert f"before replace {rollout}/manifest.json" in instants["compact"]
     assert [f"{point} report.html" for point in ("before write", "before replace", "after replace")] == [
         instant for instant in instants["report"] if "report.html" in instant]
 

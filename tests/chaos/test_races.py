@@ -120,3 +120,11 @@ def test_of_two_trainings_at_once_one_wins_and_the_other_says_so(sampled: Wareho
     assert sampled.stage("train", iteration=0).is_complete()
     assert leftovers(sampled) == problems(sampled) == []
     assert not list(sampled.root.glob(".tmp-*"))
+
+
+def test_two_compactions_at_once_keep_every_row_once(sampled: Warehouse) -> None:
+    before = contents(sampled)
+    together(Step("compact", 0), sampled)
+    assert contents(sampled) == before
+    assert leftovers(sampled) == problems(sampled) == []
+    assert len(sampled.parts("completions", iteration=0, purpose="train")) == 1

@@ -25,6 +25,7 @@ STAGES = {"score": (("score", "{run}", "--purpose", "eval"), "samples/iteration=
                       "completions/iteration=1/purpose=eval-more/part-*")}
 OTHERS = (("warehouse summary {run}",), ("warehouse watch {run}",), ("reports build {run}",),
           ("warehouse check {run} --fix", "warehouse check {run}", "score {run}", "train {run}"),
+          ("warehouse compact {run}", "warehouse check {run}"),
           ("warehouse export {run} {run}/../rows.jsonl",),
           ("warehouse prune {run} --before 1 --yes", "warehouse check {run}"),
           ("warehouse rollback {run} --to 0", "rollout {run}"), ("warehouse log {run}",),

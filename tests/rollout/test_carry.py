@@ -26,6 +26,7 @@ from tests.building.stored import weights
 from train.inputs.groups import load_groups
 from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import RunState
+from warehouse.maintain.compact import compact_run
 from warehouse.maintain.discard import discard
 from warehouse.maintain.fix import fix
 from warehouse.maintain.prune import prune_run
@@ -430,6 +431,15 @@ def test_groups_that_were_carried_over_are_none_that_an_iteration_may_end_with(r
     fix(run, check_run(run, 0).changes)
     sample(run, 0, carry_over="0.4", policy_version=0)
     assert {row["group_id"] for row in rows(run)} == whole and len(whole) == 1
+
+
+def test_merged_parts_leave_what_is_carried_alone(run: Warehouse) -> None:
+    before = rows(run), rows(run, "carried")
+    assert compact_run(run) == ["iteration 0 (train): 3 files merged into 1"]
+    assert (rows(run), rows(run, "carried")) == before
+    assert check_run(run).problems == []
+    sample(run, 1)
+    assert {row["group_id"] for row in before[1]} <= {row["group_id"] for row in rows(run, iteration=1)}
 
 
 def test_bad_input_is_one_sentence_and_writes_nothing(run: Warehouse) -> None:

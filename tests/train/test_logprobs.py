@@ -20,6 +20,7 @@ from train.inputs.asked import model_of_folder, model_of_policy, rollouts_to_ask
 from train.steps.accelerator import Processes
 from warehouse.experiments.branch import make_branch
 from warehouse.maintain.check import check_run
+from warehouse.maintain.compact import compact_run
 from warehouse.maintain.discard import discard
 from warehouse.maintain.fix import fix
 from warehouse.maintain.prune import prune_run
@@ -177,12 +178,15 @@ def test_rows_of_a_policy_end_with_it(run: Warehouse) -> None:
         run, "policy-0")["task-1", 0]["logprobs"]
 
 
-def test_pruning_repair_and_branches_take_them_along(run: Warehouse, tmp_path: Path) -> None:
+def test_compaction_pruning_repair_and_branches_take_them_along(run: Warehouse, tmp_path: Path) -> None:
     before = rows_under(run, "policy-1")
+    compact_run(run)
+    assert len(run.parts("policy_logprobs", **KEYS, scorer="policy-1")) == 1
+    assert rows_under(run, "policy-1") == before and not check_run(run).problems
     branch = open_warehouse(make_branch(run, tmp_path / "branch", 1, rows=True).root)
     assert {life.scorer for life in branch.state.of_stage("logprobs")} == {"policy-0", "policy-1"}
     assert rows_under(branch, "policy-1") == before and not check_run(branch).problems
-    part = run.parts("policy_logprobs", **KEYS, scorer="policy-2")[0]
+    [part] = run.parts("policy_logprobs", **KEYS, scorer="policy-2")
     part.chmod(0o644)
     part.write_bytes(part.read_bytes()[:-9])
     assert fix(run, check_run(run).changes)

@@ -60,7 +60,7 @@ class Fold:
                 self._roll_back(what, entry.number)
             case entries.Rewritten():
                 for begun, facts in what.generations.items():
-                    self._rewrite(int(begun), facts, entry.number)
+                    self._rewrite(int(begun), facts, entry.number, what.why == "compacted")
             case entries.TasksChanged():
                 self._tasks = what.folder, what.sha256
                 self._task_changes += (what.change,)
@@ -130,10 +130,12 @@ class Fold:
         self._policies[version] = replace(chosen, version=version, rolled_back_to=to,
                                           global_step=what.global_step)
 
-    def _rewrite(self, begun: int, facts: dict[str, Any], number: int) -> None:
+    def _rewrite(self, begun: int, facts: dict[str, Any], number: int, compacted: bool) -> None:
         life = self._lives[begun]
+        compacted = (compacted or life.compacted) and not facts.get("open")
         lost = tuple(facts.get("lost", life.lost))
-        self._change(begun, folder=facts["folder"], pruned=facts.get("pruned", life.pruned), lost=lost)
+        self._change(begun, folder=facts["folder"], pruned=facts.get("pruned", life.pruned), lost=lost,
+                     compacted=compacted)
         if facts.get("open"):
             self._change(begun, completed=None)
         if facts.get("open") or lost != life.lost:

@@ -33,7 +33,7 @@ class Life:
     version: int = 0                                # number of the entry that last changed its rows
     facts: Mapping[str, Any] = field(default_factory=dict)
     pruned: bool = False
-    compacted: bool = False                         # by 0.2: its parts were merged, not as the plan says
+    compacted: bool = False                         # its parts were merged and no longer follow the plan
     lost: tuple[str, ...] = ()
     ended: int | None = None                        # number of the entry that ended it
     shared: int | None = None                       # in a branch: the last policy shared with the run that
@@ -550,7 +550,10 @@ class RunState:
         """Refusal if stages have other rows now than those that their new generations were made from."""
         lives = [self.lives[int(begun)] for begun in what.generations]
         for life, facts in zip(lives, what.generations.values(), strict=True):
-            if life.ended is not None or life.folder != facts["former"]:
+            readers = self.derived(life.iteration, str(life.purpose)) if life.stage == "rollout" else []
+            others = {reader.begun for reader in readers} - {each.begun for each in lives}
+            if life.ended is not None or life.folder != facts["former"] or (
+                    others and what.why == "compacted"):        # part i of scores is of part i of completions
                 raise Refusal("rewritten", title=life.title)
         if what.why == "pruned":
             self.check_prune(max(life.iteration for life in lives) + 1)

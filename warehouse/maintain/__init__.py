@@ -1,1 +1,1 @@
-"""The only room that changes committed files: check --fix, prune, discard, rollback, tasks."""
+"""The only room that changes committed files: check --fix, compact, prune, discard, rollback, tasks."""

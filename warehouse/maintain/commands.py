@@ -14,6 +14,21 @@ only_iteration = click.option("--iteration", type=click.IntRange(min=0), default
 
 @click.command()
 @run_argument
+@only_iteration
+@click.option("--part-mib", type=click.IntRange(min=1), default=256, show_default=True,
+              help="Size up to which parts are merged, in MiB.")
+@shows_errors
+def compact(run: Path, iteration: int | None, part_mib: int) -> None:
+    """Merge the parts of finished iterations into fewer files.
+
+    Rows and their order stay the same.
+    """
+    from warehouse.maintain.compact import compact_run
+    click.echo("\n".join(compact_run(open_run(run), iteration, part_mib)))
+
+
+@click.command()
+@run_argument
 @click.option("--iteration", type=click.IntRange(min=0), required=True, help="Iteration to discard.")
 @click.option("--purpose", default=None, help="Discard prompts, completions and samples of this purpose.")
 @click.option("--scorer", default=None, help="Discard only the samples of this scorer.")

@@ -4,17 +4,21 @@ Nothing is moved or deleted. A stage that loses files gets a new generation with
 longer counts, and `warehouse prune --ended` removes it.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from warehouse.ledger.entries import Discarded
 from warehouse.maintain.part_findings import Finding
 from warehouse.maintain.rewrite import NewGeneration, point_to
+from warehouse.store.errors import StageError
 from warehouse.store.names import is_training
 from warehouse.store.parts import part_number
 from warehouse.store.run_folder import Warehouse
-from warehouse.store.stage import Stage, readable_manifest
+from warehouse.store.stage import Stage, read_manifest, readable_manifest
+
+COPY = "manifest-copy.json"         # of merged parts, which the plan does not determine
 
 
 class Change(NamedTuple):
@@ -69,6 +73,8 @@ def _without(warehouse: Warehouse, stage: Stage, changes: list[Change]) -> NewGe
     going = {change.path for change in changes if change.path}
     kept = None if manifest in going else readable_manifest(stage)
     new.adopt(without=going)
+    if manifest in going and not any(path.suffix == ".parquet" for path in going):
+        kept = _copy_of_manifest(stage.folder)
     if kept is None:
         new.facts["open"] = True
         return new
@@ -78,16 +84,21 @@ def _without(warehouse: Warehouse, stage: Stage, changes: list[Change]) -> NewGe
     return new
 
 
+def _copy_of_manifest(folder: Path) -> dict[str, Any] | None:
+    """The parts that a compaction listed next to the manifest, if all exist."""
+    with contextlib.suppress(StageError):
+        kept = read_manifest(folder, COPY)
+        if kept and all((folder / part["name"]).exists() for part in kept["parts"]):
+            return kept
+    return None
+
+
 def _changes(warehouse: Warehouse, finding: Finding) -> Iterator[Change]:
     stage, path, why = finding.stage, finding.path, finding.why
     if stage is None or stage.life is None or finding.consequence not in ("aside", "again"):
         return
     gone_for_good = warehouse.state.why_not_again(stage.life)
-    if stage.name == "rollout" and stage.life.compacted and (
-            finding.consequence == "again" or path.name == "manifest.json"):
-        yield Change(None, f"{path} {why}; version 0.2 merged its parts, so they cannot be sampled again: "
-                     "restore it from a copy")
-    elif finding.consequence == "aside":
+    if finding.consequence == "aside":
         yield Change(path, why, stage)
     elif stage.name == "train":
         yield from _training(warehouse, stage, finding)
@@ -96,11 +107,12 @@ def _changes(warehouse: Warehouse, finding: Finding) -> Iterator[Change]:
         for score in _scores(warehouse, stage):
             if (scored := score.folder / path.name).exists():
                 yield Change(scored, "its completions are lost", score, lost=True)
-    elif stage.name == "rollout" and gone_for_good and not warehouse.state.has_weights(stage.life):
+    elif stage.name == "rollout" and gone_for_good and (
+            stage.life.compacted or not warehouse.state.has_weights(stage.life)):
         yield Change(None, f"{path} {why}; {gone_for_good}, so a newly drawn plan cannot be "
                      "sampled: restore it from a copy")
     else:
-        if stage.name == "rollout" and path.parent == stage.folder:
+        if stage.name == "rollout" and (path.parent == stage.folder or stage.life.compacted):
             yield from _sampled_again(warehouse, stage, path)
         yield Change(path, why, stage) if not path.is_dir() else Change(None, finding.text)
         yield _run_again(stage)
@@ -115,17 +127,25 @@ def _scores(warehouse: Warehouse, stage: Stage) -> list[Stage]:
 
 
 def _sampled_again(warehouse: Warehouse, stage: Stage, path: Path) -> Iterator[Change]:
-    """What was made from a damaged part of completions."""
-    name = f"part-{part_number(path):05d}.parquet"
-    if name != path.name and (stage.folder / name).exists():
+    """What was made from a damaged part of completions, or from a plan that merged parts do not follow."""
+    numbers = {part_number(path)}
+    if stage.life and stage.life.compacted:
+        # Merging decided which rows a merged part holds: the plan numbers them differently.
+        present = sorted(stage.folder.glob("part-*.parquet"))
+        yield from (Change(part, "its compacted rollout is sampled again as a whole", stage)
+                    for part in present if part != path)
+        numbers |= {part_number(part) for part in present}
+    twin = stage.folder / f"part-{part_number(path):05d}.parquet"
+    if path.parent == stage.folder and twin != path and twin.exists():
         # carried-over groups are started again with their part
-        yield Change(stage.folder / name, "groups carried over from it are damaged or gone", stage)
+        yield Change(twin, "groups carried over from it are damaged or gone", stage)
     for score in _scores(warehouse, stage):
-        if (score.folder / name).exists():
-            lost = bool(score.life and warehouse.state.why_not_again(score.life))
-            yield Change(score.folder / name, "its completions are damaged or gone", score, lost)
-            if not lost:
-                yield _run_again(score)
+        scored = [part for part in sorted(score.folder.glob("part-*.parquet"))
+                  if part_number(part) in numbers]
+        lost = bool(score.life and warehouse.state.why_not_again(score.life))
+        yield from (Change(part, "its completions are damaged or gone", score, lost) for part in scored)
+        if scored and not lost:
+            yield _run_again(score)
     iteration = stage.identity["iteration"]
     if is_training(stage.identity["purpose"]) and warehouse.state.is_trained(iteration):
         yield Change(None, f"policy {iteration + 1} stays: it was trained on the rows as they were")

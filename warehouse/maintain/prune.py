@@ -11,7 +11,7 @@ from warehouse.ledger.state import RunState
 from warehouse.maintain.rewrite import NewGeneration, point_to
 from warehouse.store.commit import ensure_local, file_names, remove_file, remove_folder
 from warehouse.store.errors import counted
-from warehouse.store.parts import read_parts, stored_bytes, write_part
+from warehouse.store.parts import part_metadata, read_parts, stored_bytes, write_part
 from warehouse.store.run_folder import TABLES_OF, Warehouse
 from warehouse.store.stage import Stage
 
@@ -87,7 +87,8 @@ def _write_without_tokens(warehouse: Warehouse, table: str, part: Path, path: Pa
         field = rows.schema.field(column)
         nothing = pa.nulls(rows.num_rows, field.type)
         rows = rows.set_column(rows.schema.get_field_index(column), field, nothing)
-    write_part(path, table, rows, {"run_id": warehouse.run_id, "part_uuid": uuid.uuid4().hex})
+    merged = {key: value for key, value in part_metadata(part).items() if key == "merged"}
+    write_part(path, table, rows, {"run_id": warehouse.run_id, "part_uuid": uuid.uuid4().hex, **merged})
 
 
 def prune_ended(warehouse: Warehouse, *, dry_run: bool) -> str:

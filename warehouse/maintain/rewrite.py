@@ -67,6 +67,11 @@ class NewGeneration:
     def entry(self) -> dict[str, Any]:
         return {"former": self.life.folder, "folder": self.name, **self.facts}
 
+    def remove(self) -> None:
+        """Delete the new folders, which the log does not name."""
+        for _, new in self.folders():
+            remove_folder(new)
+
     def remove_former(self) -> None:
         """Delete the stage's former files, which no longer count."""
         for old, _ in self.folders():
@@ -84,6 +89,6 @@ def point_to(warehouse: Warehouse, why: str, generations: Collection[NewGenerati
         warehouse.append(lambda state: Rewritten(why, {str(each.life.begun): each.entry()
                                                        for each in generations}))
     except Refusal:
-        for _, new in (pair for each in generations for pair in each.folders()):
-            remove_folder(new)
+        for each in generations:
+            each.remove()
         raise

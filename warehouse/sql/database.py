@@ -38,6 +38,12 @@ REFUSED = re.compile(r'(?s)file \\*"(?P<path>.+?)\\*": (?P<why>{})'.format("|".j
 Answer = TypeVar("Answer")
 
 
+def refresh_sql(warehouse: Warehouse) -> Path:
+    """Write RUN/warehouse.sql if its content has changed; a read-only run keeps the old one."""
+    keep_script(warehouse, script_of(warehouse.root, take_inventory(warehouse)))
+    return warehouse.root / "warehouse.sql"
+
+
 def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False,
             iteration: int | None = None, inventory: Inventory | None = None) -> Connection:
     """An in-memory connection with every table, view and macro of the run, or of an `inventory` of it.

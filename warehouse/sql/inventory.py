@@ -127,7 +127,7 @@ def _without_damage(held: Held, damage: dict[Path, str], left_out: list[str]) ->
     """The stage, without parts if one of them is damaged; this is reported."""
     bad = [part for part in held.parts if part in damage]
     again = readable_manifest(held.stage) if bad else None
-    if again is not None and again != held.manifest:  # pruned or repaired meanwhile
+    if again is not None and again != held.manifest:  # `warehouse compact` merged the parts meanwhile
         return Held(held.stage, again, _parts_of(held.stage, again))
     if not bad:
         return held

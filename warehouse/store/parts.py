@@ -41,13 +41,22 @@ def write_part(path: Path, table_name: str, table: pa.Table, metadata: dict[str,
     assert not missing, f"columns of {table_name} do not fit the schema: {sorted(missing)}"
 
     def write(temporary: Path) -> None:
-        with _part_writer(temporary, table_name, metadata) as writer:
-            rows = table.select(names).rename_columns(writer.schema.names).cast(writer.schema)
-            writer.write_table(rows, row_group_size=ROW_GROUP_SIZES.get(table_name, ROW_GROUP_SIZE))
+        with part_writer(temporary, table_name, metadata) as writer:
+            writer.write_table(as_stored(table.select(names), writer.schema),
+                               row_group_size=row_group_size(table_name))
     return commit_file(path, write)
 
 
-def _part_writer(path: Path, table_name: str, metadata: dict[str, str]) -> pq.ParquetWriter:
+def as_stored(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Columns in the readers' schema, converted to the order, names and types of a part's own schema."""
+    return rows.rename_columns(schema.names).cast(schema)
+
+
+def row_group_size(table_name: str) -> int:
+    return ROW_GROUP_SIZES.get(table_name, ROW_GROUP_SIZE)
+
+
+def part_writer(path: Path, table_name: str, metadata: dict[str, str]) -> pq.ParquetWriter:
     """A writer with the encodings of parts; each page gets a checksum, so a flipped bit is an error."""
     schema = arrow_schema(table_name)
     schema = pa.schema([field.with_name(stored_names(table_name)[field.name]) for field in schema])

@@ -131,7 +131,8 @@ class Warehouse:
     def parts(self, table: str, **keys: Any) -> list[Path]:
         """Parts sorted by number: those of the manifest if there is one, else those that exist.
 
-        The manifest decides: a missing part is an error when it is read, one from a late worker is ignored.
+        The manifest decides: a missing part is an error when it is read, and a part from a late worker,
+        or one that was merged into another, is ignored.
         """
         folder, name = self.folder(table, **keys), STEMS.get(table, "part")
         listed = self._parts_in_manifest(table, **keys)
@@ -172,11 +173,11 @@ class Warehouse:
             self.verify(table, **keys)
             return read_parts(parts, table, columns, task_ids)
         except StageError:
-            rewritten = self.parts(table, **keys)       # pruned or repaired meanwhile
-            if rewritten == parts:
+            merged = self.parts(table, **keys)
+            if merged == parts:
                 raise
-            ensure_local(rewritten)
-            return read_parts(rewritten, table, columns, task_ids)
+            ensure_local(merged)
+            return read_parts(merged, table, columns, task_ids)  # `warehouse compact` merged them meanwhile
 
     def write_part(self, table: str, number: int, rows: pa.Table, **keys: Any) -> bool:
         """Commit one part of a stage that this process began or joined.

@@ -85,7 +85,7 @@ class Stage:
             return None
         manifest = read_manifest(self.folder)
         if manifest is None and self.warehouse.log.is_past:
-            raise StageError(f"{self.title} was pruned, repaired or removed since: its rows "
+            raise StageError(f"{self.title} was compacted, pruned or removed since: its rows "
                              "of then are gone.")
         if manifest is None and self.is_complete():
             raise damaged(self.folder / "manifest.json", "it is missing")

@@ -231,12 +231,12 @@ def test_a_run_that_changes_while_it_is_branched_is_branched_again(tmp_path: Pat
     add_rollout(run, [("t0", fenced(SAME))], iteration=0)
     link: Callable[[Path, Path], None] = os.link
 
-    def changed_meanwhile(file: Path, to: Path) -> None:
+    def compacted_meanwhile(file: Path, to: Path) -> None:
         if "completions" in str(file) and file.name == "manifest.json":
             roll = open_warehouse(run.root)
             roll.append(lambda state: None)
             begin(roll, "rollout", iteration=0, purpose="eval")
             raise FileNotFoundError(errno.ENOENT, "gone", str(file))
         link(file, to)
-    monkeypatch.setattr("warehouse.experiments.branch.os.link", changed_meanwhile)
+    monkeypatch.setattr("warehouse.experiments.branch.os.link", compacted_meanwhile)
     assert "was changed by another command meanwhile" in str(refused(run, tmp_path / "new", rows=True))

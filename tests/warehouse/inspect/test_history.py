@@ -11,10 +11,10 @@ from tests.building import runs
 from tests.building.weather import build_run
 from warehouse.cli import cli
 from warehouse.inspect.history import history
+from warehouse.maintain.compact import compact_run
 from warehouse.maintain.discard import discard
-from warehouse.maintain.prune import prune_run
 from warehouse.maintain.rollback import roll_back
-from warehouse.sql.database import connect
+from warehouse.sql.database import refresh_sql
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 
@@ -58,19 +58,18 @@ def test_the_run_is_read_as_it_was(run: Warehouse) -> None:
 
 def test_what_is_gone_since_is_named(run: Warehouse) -> None:
     head = run.state.head
-    prune_run(run, 1, dry_run=False)
+    compact_run(run, 0)
     query = "select count(*) from completions"
     result = CliRunner().invoke(cli, ["sql", str(run.root), query, "--at", str(head)])
-    assert result.exit_code == 0 and "was pruned, repaired or removed since" in result.stderr
+    assert result.exit_code == 0 and "was compacted, pruned or removed since" in result.stderr
 
 
 def test_an_old_warehouse_sql_ends_with_the_way_out(run: Warehouse) -> None:
-    connect(run)
-    script = (run.root / "warehouse.sql").read_text()
+    script = refresh_sql(run).read_text()
     assert duckdb.connect().execute(script + "\nselect count(*) from completions").fetchone() == (24,)
     discard(run, 1, "eval")
     with pytest.raises(duckdb.Error, match="The run has changed since this file was written"):
         duckdb.connect().execute(script)
-    connect(open_warehouse(run.root))
+    refresh_sql(open_warehouse(run.root))
     assert duckdb.connect().execute((run.root / "warehouse.sql").read_text()
                                     + "\nselect count(*) from completions").fetchone() == (16,)

@@ -187,18 +187,20 @@ class Machine(RuleBasedStateMachine):
     def roll_back(self, to: int, late: bool) -> None:
         self.propose(lambda state: RolledBack(to % state.newest, 7), late)
 
-    @rule(number=NUMBER, why=st.sampled_from(["pruned", "repaired"]), late=st.booleans())
+    @rule(number=NUMBER, why=st.sampled_from(["compacted", "pruned", "repaired"]), late=st.booleans())
     def rewrite(self, number: int, why: str, late: bool) -> None:
         def ask(state: RunState) -> Transition | None:
             lives = [life for life in self.lives() if life.is_complete]
             if not lives:
                 return None
             life = lives[number % len(lives)]
+            beside = state.scores(life.iteration, str(life.purpose)) if life.stage == "rollout" else []
+            changed = [life, *(beside if why == "compacted" else [])]
             facts = {"pruned": True} if why == "pruned" else {}
             if why == "repaired" and life.stage != "train":
                 facts = {"open": True}
-            return Rewritten(why, {str(life.begun): {"former": life.folder, "folder": f"{why}-{state.head}",
-                                                     **facts}})
+            return Rewritten(why, {str(each.begun): {"former": each.folder, "folder": f"{why}-{state.head}",
+                                                     **facts} for each in changed})
         self.propose(ask, late)
 
     @rule(keep=st.integers(1, 3), late=st.booleans())

@@ -20,6 +20,7 @@ from tests.building.weather import SCORER, build_run
 from warehouse.cli import cli
 from warehouse.init import init_run
 from warehouse.ledger.refusals import Refusal
+from warehouse.maintain.compact import compact_run
 from warehouse.maintain.fix import fix
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -74,9 +75,11 @@ def test_a_good_run_has_no_problem(intact: Warehouse) -> None:
     assert report.num_rows == 4 + 2 * (4 + 16 + 16 + 16 + 16 + 4)
 
 
-def test_an_iteration_that_is_not_there_is_not_called_sound(intact: Warehouse) -> None:
+@pytest.mark.parametrize("ask", [lambda run: check_run(run, 9), lambda run: compact_run(run, 9)])
+def test_an_iteration_that_is_not_there_is_not_called_sound(intact: Warehouse,
+                                                            ask: Callable[[Warehouse], Any]) -> None:
     with pytest.raises(Refusal) as refused:
-        check_run(intact, 9)
+        ask(intact)
     assert (refused.value.code, refused.value.fields["iteration"]) == ("no_iteration", 9)
 
 

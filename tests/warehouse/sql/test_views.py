@@ -28,6 +28,7 @@ from warehouse.sql.database import (
     define,
     empty_connection,
     new_connection,
+    refresh_sql,
     rows_of,
 )
 from warehouse.sql.dictionary import described_columns
@@ -313,16 +314,13 @@ def test_the_kind_of_task_has_one_name_for_readers_and_its_old_one_in_the_file(r
 
 
 def test_the_written_sql_names_a_command_that_can_be_pasted(tmp_path: Path) -> None:
-    run = empty_run(tmp_path / "it's a run")
-    connect(run)
-    sql = run.root / "warehouse.sql"
+    sql = refresh_sql(empty_run(tmp_path / "it's a run"))
     [words] = (line.partition(" Use: ")[2] for line in sql.read_text().splitlines() if " Use: " in line)
     assert shlex.split(words) == ["duckdb", "-init", str(sql)]
 
 
 def test_the_written_sql_stands_alone(run: Warehouse) -> None:
-    connect(run)
-    text = (run.root / "warehouse.sql").read_text()
+    text = refresh_sql(run).read_text()
     alone = duckdb.connect()
     directory = os.getcwd()
     os.chdir("/")  # absolute paths: nothing depends on where it is run

@@ -369,6 +369,19 @@ def test_a_damaged_part_of_a_pruned_iteration_is_lost_alone(run: Warehouse) -> N
     assert left["n"] == 8
 
 
+def test_a_plan_with_which_nothing_can_be_sampled_is_not_drawn_again(run: Warehouse) -> None:
+    """Merged parts fit no plan, and those of a pruned iteration cannot be sampled anew: all rows stay."""
+    assert warehouse("compact", run.root).exit_code == 0
+    warehouse("prune", run.root, "--before", 1, "--yes")
+    prompts = run.parts("prompts", iteration=0, purpose="train")[0]
+    content = prompts.read_bytes()
+    prompts.unlink()
+    said = warehouse("check", run.root, "--fix")
+    assert f"{prompts} is missing" in said.stdout and "restore it from a copy\n" in said.stdout
+    prompts.write_bytes(content)
+    assert check_run(run).problems == []
+
+
 def test_iterations_that_are_not_trained_keep_their_tokens(run: Warehouse) -> None:
     back_before(run, "train", complete=True, iteration=1)
     run = open_warehouse(run.root)
