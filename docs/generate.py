@@ -91,6 +91,7 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "staleness": "Policies since the last one shared with the sampler, of the oldest rows.",
         "ess": "Effective sample size of the last optimizer step, as a share.",
         "steps": "Optimizer steps.", "seconds": "Seconds of the arm's stages.",
+        "cost": "Their price in dollars, if config.toml has a price per hour.",
         "error": "Why the arm failed.", "stopped": "Which arm it was clearly behind, with --stop-behind.",
         "changed": "If the evaluation has rewards of another scorer than the training, which; else empty."},
     "warehouse doctor --json": {
@@ -179,7 +180,8 @@ def config_page() -> str:
 
 def _other_tables() -> list[str]:
     return table("table", "key", "value", rows=[
-        ("[warehouse]", "scorer", "The scorer that views and `train` read.")])
+        ("[warehouse]", "scorer", "The scorer that views and `train` read."),
+        ("[warehouse]", "price-per-hour", "Dollars per hour of the machine, for the cost in `summary`.")])
 
 
 def _keys(command: click.Command) -> list[tuple[str, str, str]]:

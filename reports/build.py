@@ -15,7 +15,7 @@ from reports.page import alarm_notice, figure_block, page, table, tiles
 from reports.scale import duration, number
 from warehouse.inspect.advice import advise, judged_lines
 from warehouse.inspect.alarms import last_rollback, raised_alarms
-from warehouse.inspect.story import story_lines
+from warehouse.inspect.story import cost_lines, story_lines
 from warehouse.inspect.summary import REACH, went_back
 from warehouse.sql.database import Connection, compute_once, connect, rows_of
 from warehouse.sql.rollup import keep_rolled_up
@@ -69,9 +69,10 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     since = last_rollback(warehouse)
     alarms = raised_alarms(connection, since=since)
     story = "".join(f"<p>{escape(line)}</p>" for line in story_lines(connection, alarms))
+    spent = "".join(f"<p>{escape(line)}</p>" for line in cost_lines(warehouse, connection))
     places = "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>'
                      for name in (*(title for title, _ in SECTIONS), "Numbers"))
-    body = [f'<div class="story">{story}</div><nav>{places}</nav>', tiles(headline(connection, stats))]
+    body = [f'<div class="story">{story}</div><nav>{places}</nav>', tiles(headline(connection, stats)), spent]
     if stats:
         advice = advise(warehouse, connection, alarms).lines
         body.append(alarm_notice(alarms, advice, judged_lines(connection, since), went_back(warehouse.state)))

@@ -94,7 +94,7 @@ def test_keys_are_the_long_options_and_flags_win(tmp_path: Path) -> None:
     ("[[rollout]]\ngroup-size = 4\n", "'rollout' is not a table"),
     ("rollout = 5\n", "'rollout' is not a table"),
     ("group-size = 5\n", "line 1: 'group-size' is not a table. Put it below the [command] it is for"),
-    ("[warehouse]\nscorers = 'a'\n", "[warehouse] has no key 'scorers'. Known: scorer."),
+    ("[warehouse]\nscorers = 'a'\n", "[warehouse] has no key 'scorers'. Known: scorer, price-per-hour."),
     ("[warehouse]\nscorer = 5\n", "[warehouse] scorer = 5 is not text"),
 ])
 def test_mistakes_in_the_file_are_one_sentence(tmp_path: Path, config: str, sentence: str) -> None:

@@ -10,8 +10,10 @@ from warehouse.experiments.arms_file import PARENT, Arm
 from warehouse.experiments.comparison import evaluated, holm, means, measured
 from warehouse.experiments.plan import Plan
 from warehouse.inspect.render import as_table
+from warehouse.inspect.story import dollars
 from warehouse.ledger.entries import Branched
 from warehouse.sql.database import Connection, connect, rows_of
+from warehouse.store.config_file import price_per_hour
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 SAME = 1e-6                 # a reward that is pass@1 has no column of its own
@@ -51,6 +53,9 @@ def table_of(plan: Plan, arms: Sequence[Arm], failed: Mapping[str, str],
         rows.append(_row(plan, arm) | found | _steps(own, plan) | {
             "seconds": seconds_of(run, plan),
             "changed": scorer and run.state.change_of_scorer(plan.last, scorer)})
+    price = price_per_hour(plan.run.root)
+    for row in rows if price is not None else []:
+        row["cost"] = row["seconds"] * price / 3600 if "seconds" in row else None
     tested = [row for row in rows if row.get("p_value") is not None]
     solved = any(row.get("pass_1") for row in rows)
     for row in tested:
@@ -89,6 +94,8 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
         columns["stale"] = _number("staleness", "d")
     columns |= {"ESS": _number("ess", ".2f"), "steps": _number("steps", "d"),
                 "seconds": _number("seconds", ".1f")}
+    if any("cost" in row for row in rows):
+        columns["cost"] = lambda row: dollars(row["cost"]) if row["cost"] is not None else ""
     lines = [as_table([*columns], [[show(row) for show in columns.values()] for row in rows], full=True)]
     lines += [f"{row['arm']}: {row['error']}" for row in rows if row.get("error")]
     lines += [f"{row['arm']}: stopped at {row['stopped']}" for row in rows if row.get("stopped")]

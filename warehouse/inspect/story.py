@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 from warehouse.inspect.alarms import MISMATCH_SIGNALS, STEP_SIGNALS, Alarm
 from warehouse.inspect.render import short_share
 from warehouse.sql.database import Connection, rows_of
+from warehouse.store.config_file import price_per_hour
+from warehouse.store.run_folder import Warehouse
 
 # Of two iterations that end early, the first has the quickest completions and the second the rest: neither
 # is a baseline.
@@ -31,6 +33,10 @@ SELECT count(*) AS num,
 FROM (FROM visits WHERE iteration = $2) AS former
 FULL JOIN (FROM visits WHERE iteration = $3) AS now USING (task_id)
 HAVING count(now.value - former.value) = count(*)"""
+SECONDS = """
+SELECT stage, sum(seconds) AS seconds FROM stages WHERE seconds IS NOT NULL
+GROUP BY stage ORDER BY list_position(['rollout', 'score', 'train'], stage)"""
+
 NAMES = {"solving": "pass@1", "reward": "reward"}
 SAME = 0.005        # largest difference between a paired gain and one of plain means that is not shown
 
@@ -69,10 +75,44 @@ def story_lines(connection: Connection, alarms: list[Alarm]) -> list[str]:
     return lines or ["Nothing is judged yet: nothing is scored."]
 
 
+def cost_lines(warehouse: Warehouse, connection: Connection) -> list[str]:
+    """The cost of complete stages in dollars, and of a point of pass@1; empty without a price in config.toml.
+
+    The gain is measured on evaluations, or on training tasks if no evaluation has two visits.
+    """
+    price = price_per_hour(warehouse.root)
+    spent = rows_of(connection, SECONDS) if price is not None else []
+    if price is None or not spent:
+        return []
+    each = {row["stage"]: row["seconds"] * price / 3600 for row in spent}
+    parts = ", ".join(f"{stage} {dollars(amount)}" for stage, amount in each.items())
+    gained = {purpose: _change(connection, rows, "solving")
+              for purpose, rows in _by_purpose(connection).items()
+              if rows[0]["iteration"] < rows[-1]["iteration"]
+              and None not in (rows[0]["policy_version"], rows[-1]["policy_version"])}
+    judged = {purpose: change for purpose, change in gained.items() if purpose != "train"} or gained
+    total = sum(each.values())
+    return [f"Cost at {dollars(price)} an hour: {dollars(total)} ({parts}).",
+            *(_point_line(total, purpose, change) for purpose, change in judged.items())]
+
+
+def dollars(amount: float) -> str:
+    """An amount of money: in cents, or with two significant digits if it is small."""
+    return f"${amount:,.2f}" if amount >= 0.1 or amount == 0 else f"${amount:.2g}"
+
+
 def _by_purpose(connection: Connection) -> dict[str, list[dict[str, Any]]]:
     """The adjusted results of each iteration, training first."""
     return {purpose: list(rows) for purpose, rows in
             groupby(rows_of(connection, QUERY), key=lambda row: row["purpose"])}
+
+
+def _point_line(total: float, purpose: str, change: Change) -> str:
+    """The cost of a hundredth of pass@1, if it rose beyond chance."""
+    tasks = "the training tasks" if purpose == "train" else f"'{purpose}'"
+    if change.direction <= 0:
+        return f"No gain beyond chance on {tasks} for it: pass@1 {change}."
+    return f"{dollars(total / (100 * change.gain))} per point of pass@1 gained on {tasks}: {change}."
 
 
 def _measure(rows: list[dict[str, Any]]) -> str:

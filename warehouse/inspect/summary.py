@@ -6,7 +6,7 @@ from typing import Any
 from warehouse.inspect.advice import advise
 from warehouse.inspect.alarms import alarm_count_lines, last_rollback, raised_alarms
 from warehouse.inspect.render import mean, short_share, stretches
-from warehouse.inspect.story import story_lines
+from warehouse.inspect.story import cost_lines, story_lines
 from warehouse.ledger.entries import RolledBack
 from warehouse.ledger.state import RunState
 from warehouse.sql.database import Connection, rows_of
@@ -58,7 +58,8 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
             lines.append(f"({counted(len(train) - last, 'earlier iteration')}: --last {len(train)})")
     if evaluations:
         lines += ["", *_table(evaluations[-last:], "evaluation")]
-    lines += _remarks(rows, inventory)
+    spent = cost_lines(warehouse, connection)
+    lines += [*(["", *spent] if spent else []), *_remarks(rows, inventory)]
     due = f"Next: {warehouse.state.due().stage} {shell_quote(warehouse.root)}"
     lines += ["", due if rows else f"Nothing is scored yet. {due}"]
     return [*lines, *alarm_count_lines(warehouse, alarms)]

@@ -1,5 +1,6 @@
 """RUN/config.toml, the only file of a run that users edit: its tables and their allowed content."""
 
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -7,16 +8,23 @@ from typing import Any
 
 from warehouse.store.errors import StageError
 
-# Tables: the stages, commands of `warehouse` and `reports` by name, and [warehouse] (which scorer to show).
+# Tables: the stages, commands of `warehouse` and `reports` by name, and for all of them [warehouse] (which
+# scorer to show, what an hour costs).
 TABLES = ("rollout", "score", "train", "warehouse", "summary", "sql", "watch", "check", "loop",
           "arms", "build", "compare")
 GONE = ("results", "queries")   # commands of 0.2
+PRICE = "price-per-hour"
 HEADING = re.compile(r"\s*\[([^\[\]]+)\]")
 
 
 def named_scorer(root: Path) -> str | None:
     """The scorer named in [warehouse] of RUN/config.toml, if any."""
     return read_config(root / "config.toml").get("warehouse", {}).get("scorer")
+
+
+def price_per_hour(root: Path) -> float | None:
+    """The price in dollars of an hour of the run's machine, from [warehouse]; None if not given."""
+    return read_config(root / "config.toml").get("warehouse", {}).get(PRICE)
 
 
 def read_config(path: Path) -> dict[str, dict[str, Any]]:
@@ -36,9 +44,14 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
         if name not in (*TABLES, *GONE):
             raise StageError(f"{place_in(path, name)} has a table [{name}]. The tables are named after the "
                              f"commands: {', '.join(TABLES)}.")
-    for key in tables.get("warehouse", {}).keys() - {"scorer"}:
+    for key in tables.get("warehouse", {}).keys() - {"scorer", PRICE}:
         where = place_in(path, "warehouse", key)
-        raise StageError(f"{where}: [warehouse] has no key '{key}'. Known: scorer.")
+        raise StageError(f"{where}: [warehouse] has no key '{key}'. Known: scorer, {PRICE}.")
+    price = tables.get("warehouse", {}).get(PRICE, 0)
+    if type(price) not in (int, float) or not 0 <= price < math.inf:
+        where = place_in(path, "warehouse", PRICE)
+        raise StageError(f"{where}: [warehouse] {PRICE} = {price} is not a price. Write what an hour of the "
+                         "machine costs in dollars, as 2.5.")
     scorer = tables.get("warehouse", {}).get("scorer", "")
     if not isinstance(scorer, str):
         where = place_in(path, "warehouse", "scorer")

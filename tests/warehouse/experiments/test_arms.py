@@ -340,6 +340,17 @@ def test_rows_that_an_arm_samples_are_sampled_and_scored_with_its_options(run: W
     assert "Raise --iterations" in refusal(run.root, path, "--folder", run.root.parent / "elsewhere")
 
 
+def test_what_arms_cost_follows_from_the_price_of_an_hour(run: Warehouse) -> None:
+    arms = arms_of(run, FILE)
+    World().run(plan_of(run), arms)
+    assert all("cost" not in row for row in table_of(plan_of(run), arms, {}))
+    with (run.root / "config.toml").open("a") as file:
+        file.write("[warehouse]\nprice-per-hour = 3600\n")
+    rows = table_of(plan_of(run), arms, {})
+    assert [row["cost"] for row in rows] == [row["seconds"] for row in rows] and rows[1]["cost"] > 0
+    assert "$" in command(run.root, run.root.parent / "arms.toml", "--evaluate", 2).stdout
+
+
 @pytest.mark.parametrize(("solved", "p_value"), [(0.0, 3 / 2**7), (0.5, 1.0)])
 def test_p_is_of_the_reward_if_nothing_is_solved(run: Warehouse, monkeypatch: pytest.MonkeyPatch,
                                                  solved: float, p_value: float) -> None:
