@@ -181,7 +181,8 @@ def config_page() -> str:
 def _other_tables() -> list[str]:
     return table("table", "key", "value", rows=[
         ("[warehouse]", "scorer", "The scorer that views and `train` read."),
-        ("[warehouse]", "price-per-hour", "Dollars per hour of the machine, for the cost in `summary`.")])
+        ("[warehouse]", "price-per-hour", "Dollars per hour of the machine, for the cost in `summary`."),
+        ("[links]", "NAME", "A page of `reports serve` that the run's page links to.")])
 
 
 def _keys(command: click.Command) -> list[tuple[str, str, str]]:

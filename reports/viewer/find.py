@@ -10,6 +10,7 @@ from reports.viewer.links import Query
 from reports.viewer.render import Page
 from reports.viewer.session import Asking, View
 from warehouse.sql.catalog import quoted
+from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
 from warehouse.store.names import completion_name
 
@@ -70,7 +71,7 @@ def rows_answer(_view: View, ask: Asking, query: Query) -> dict[str, Any]:
     return {"rows": [listed(row) for row in ask.checked(sql)]}
 
 
-def find_page(_view: View, ask: Asking, query: Query) -> Page:
+def find_page(view: View, ask: Asking, query: Query) -> Page:
     """Find completions by a condition, by their text, or by both."""
     where, order, text = (query.text(name, "") for name in ("where", "order", "text"))
     problem, found = "", None
@@ -79,8 +80,9 @@ def find_page(_view: View, ask: Asking, query: Query) -> Page:
             found = listing(ask, where, order)
         except StageError as error:
             problem = str(error)
+    saved = read_config(view.warehouse.root / "config.toml").get("links", {})
     return Page("find.html", "Find", {
-        "where": where, "order": order, "text": text, "found": found, "problem": problem,
+        "where": where, "order": order, "text": text, "found": found, "problem": problem, "saved": saved,
         "questions": QUESTIONS, "heads": HEADS, "search": links.address("search", text=text, where=where)})
 
 

@@ -20,6 +20,7 @@ from warehouse.inspect.alarms import Alarm, alarm_count_lines, last_rollback, ra
 from warehouse.inspect.history import history
 from warehouse.inspect.story import story_lines
 from warehouse.sql.database import Connection, rows_of
+from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
 
 CURVE_SQL = """\
@@ -116,10 +117,11 @@ def short(value: Any) -> str:
 def run_page(view: View, _ask: Asking, _query: Query) -> Page:
     """A run: its story and figures are requested one by one, and again when there is new data."""
     sections = [(title, [(figure.name, figure.title) for figure in group]) for title, group in SECTIONS]
+    saved = read_config(view.warehouse.root / "config.toml").get("links", {})
     return Page("run.html", view.warehouse.root.name, {
         "subtitle": f"base {view.warehouse.base_name} · run {view.warehouse.run_id[:8]} · "
                     f"{view.warehouse.root}",
-        "sections": sections, "questions": find.QUESTIONS, "version": view.version})
+        "sections": sections, "saved": saved, "questions": find.QUESTIONS, "version": view.version})
 
 
 def story_answer(view: View, _ask: Asking, _query: Query) -> dict[str, str]:

@@ -96,6 +96,7 @@ def test_keys_are_the_long_options_and_flags_win(tmp_path: Path) -> None:
     ("group-size = 5\n", "line 1: 'group-size' is not a table. Put it below the [command] it is for"),
     ("[warehouse]\nscorers = 'a'\n", "[warehouse] has no key 'scorers'. Known: scorer, price-per-hour."),
     ("[warehouse]\nscorer = 5\n", "[warehouse] scorer = 5 is not text"),
+    ("[links]\nmine = ['a']\n", "[links] mine = ['a'] is not text"),
 ])
 def test_mistakes_in_the_file_are_one_sentence(tmp_path: Path, config: str, sentence: str) -> None:
     result = call(tmp_path, config)

@@ -9,9 +9,9 @@ from typing import Any
 from warehouse.store.errors import StageError
 
 # Tables: the stages, commands of `warehouse` and `reports` by name, and for all of them [warehouse] (which
-# scorer to show, what an hour costs).
+# scorer to show, what an hour costs) and [links] (saved pages of the viewer).
 TABLES = ("rollout", "score", "train", "warehouse", "summary", "sql", "watch", "check", "loop",
-          "arms", "build", "compare")
+          "arms", "build", "compare", "links")
 GONE = ("results", "queries")   # commands of 0.2
 PRICE = "price-per-hour"
 HEADING = re.compile(r"\s*\[([^\[\]]+)\]")
@@ -52,10 +52,11 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
         where = place_in(path, "warehouse", PRICE)
         raise StageError(f"{where}: [warehouse] {PRICE} = {price} is not a price. Write what an hour of the "
                          "machine costs in dollars, as 2.5.")
-    scorer = tables.get("warehouse", {}).get("scorer", "")
-    if not isinstance(scorer, str):
-        where = place_in(path, "warehouse", "scorer")
-        raise StageError(f"{where}: [warehouse] scorer = {scorer} is not text. Put it in quotes.")
+    for name in ("warehouse", "links"):
+        for key, value in tables.get(name, {}).items():
+            if not isinstance(value, str) and (name, key) != ("warehouse", PRICE):
+                where = place_in(path, name, key)
+                raise StageError(f"{where}: [{name}] {key} = {value} is not text. Put it in quotes.")
     return tables
 
 

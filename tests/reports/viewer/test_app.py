@@ -300,6 +300,13 @@ def test_a_missing_value_is_a_dash_and_a_float_has_three_digits() -> None:
     assert "<dd>0.167</dd>" in shown and shown.endswith("\u2013")
 
 
+def test_the_links_of_a_run_stand_among_its_questions(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=1, evals=(), num_tasks=2, group_size=2).root
+    (run / "config.toml").write_text('[links]\n"paid for nothing" = "find?where=NOT+correct"\n')
+    with client_of(run) as client:
+        assert "paid for nothing" in client.get("/run/find").text
+
+
 def test_several_runs_are_told_apart_and_compared(run: Warehouse, tmp_path: Path) -> None:
     other = build_run(tmp_path / "blow-up", iterations=3)
     with client_of(run.root, other.root) as client:
