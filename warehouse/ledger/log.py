@@ -104,6 +104,8 @@ class Log:
         content = json_bytes({**entry.to_json(), "nonce": uuid.uuid4().hex, "before": self._before})
         first = commit_bytes(self.path(self._next), content)
         self._read_next()
+        if first and (twin := twin_of(self._root)):
+            twin.pack_log(entry.number)
         return first
 
     def _read_next(self) -> bool:

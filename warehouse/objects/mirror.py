@@ -4,12 +4,13 @@ Files of a run never change, and the log says which count. So the target's log h
 source's; missing files are copied first, the entries of the log last.
 """
 
+import hashlib
 import json
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from warehouse.ledger.log import FOLDER
-from warehouse.objects.bucket import ObjectState, is_address
+from warehouse.objects.bucket import ObjectState, is_address, mark_of
 from warehouse.objects.fetch import bar, fits, in_parallel
 from warehouse.objects.keys import TABLES, TOP_FILES
 from warehouse.objects.working_copy import WorkingCopy
@@ -54,9 +55,12 @@ def mirror_run(run: str, to: str) -> str:
     with bar(f"to {to}", num_bytes, "B", worth=1 << 20) as progress:
         for rank in range(5):           # a killed mirror lists no missing file
             of_rank = sorted((key, path) for key, path in wanted.items() if _rank(key) == rank)
-            # Entry after entry: another command would fill a gap.
-            for items in [[item] for item in of_rank] if rank == 3 else [of_rank]:
-                in_parallel(put, items)
+            if rank == 3:               # entry after entry: another command would fill a gap
+                for number, item in enumerate(of_rank, start=len(_entries(listed))):
+                    put(item)
+                    target.pack_log(number)
+            else:
+                in_parallel(put, of_rank)
     target.bucket.delete(_gone(listed, files))
     return (f"{counted(len(wanted), 'file')} copied to {to} ({num_bytes:,} bytes), "
             f"{len(files) - len(wanted)} were there already")
@@ -153,4 +157,10 @@ def _check_follows(there: list[str], here: list[str], read_there: Callable[[str]
 
 
 def _same(copy: WorkingCopy, key: str, path: Path, state: ObjectState) -> bool:
-    return state.size == path.stat().st_size and _object(copy, key) == path.read_bytes()
+    """Whether the object has the content of the file."""
+    if state.size != path.stat().st_size:
+        return False
+    content = path.read_bytes()
+    if state.mark == mark_of(hashlib.md5(content, usedforsecurity=False).hexdigest()):  # the e-tag, on S3
+        return True
+    return _object(copy, key) == content

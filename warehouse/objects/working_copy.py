@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterable
@@ -19,12 +20,12 @@ from typing import Any
 from warehouse.objects.bucket import Bucket, ObjectState
 from warehouse.objects.fetch import bar, fetch, fits, in_parallel, stamp
 from warehouse.objects.keys import DOCUMENT, OWN, TABLES, TOP_FILES, WHOLE, document_of, files_of, key_of
-from warehouse.store.commit import COPY_MARKER, reached, replace_bytes
+from warehouse.store.commit import COPY_MARKER, beside, reached, replace_bytes
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import json_bytes, read_json
 
 WORTH_A_BAR = 1 << 24           # bytes to put
-LOG = "_log"
+LOG, PACKS, PACKED = "_log", "_log-packs", 8
 
 
 class WorkingCopy:
@@ -53,10 +54,38 @@ class WorkingCopy:
             self.bring_documents(self.listing())
 
     def _bring_log(self) -> None:
-        """Download the entries that are missing here."""
+        """Download missing entries, many at once if they are packed."""
         number = next(each for each in itertools.count() if not self._entry(each).exists())
+        packs, last, wanted = dict[int, tuple[int, str]](), number, list[int]()
+        for key, _ in self.bucket.list(PACKS, after=f"{PACKS}/{number:08d}"):
+            first, size = map(int, key.rpartition("/")[2].removesuffix(".json").split("-"))
+            packs[first], last = max(packs.get(first, (0, "")), (size, key)), max(last, first + size)
+        while number < last:
+            pack = self.bucket.get(packs[number][1]) if number in packs else None
+            texts = json.loads(pack[0]) if pack else []
+            for place, text in enumerate(texts, start=number):
+                with beside(self._entry(place)) as temporary:
+                    temporary.write_text(text, encoding="utf-8")
+                    temporary.chmod(0o444)
+                    os.replace(temporary, self._entry(place))
+            wanted += [] if texts else [number]
+            number += len(texts) or 1
         behind = self.bucket.list(LOG, after=f"{LOG}/{number - 1:08d}.json" if number else None)
-        fetch(self.bucket, {key: self.root / key for key, _ in behind})
+        keys = [*(self.key_of(self._entry(each)) for each in wanted), *(key for key, _ in behind)]
+        fetch(self.bucket, {key: self.root / key for key in keys})
+
+    def pack_log(self, last: int) -> None:
+        """Pack the last entries together at 8, 64, 512 ..: a new machine then downloads few objects.
+
+        If this fails, they are downloaded one by one.
+        """
+        size = PACKED
+        with contextlib.suppress(StageError):
+            while (last + 1) % size == 0:
+                first = last + 1 - size
+                texts = [self._entry(each).read_text(encoding="utf-8") for each in range(first, last + 1)]
+                self.bucket.put(f"{PACKS}/{first:08d}-{size:08d}.json", json.dumps(texts).encode())
+                size *= PACKED
 
     def _entry(self, number: int) -> Path:
         return self.root / LOG / f"{number:08d}.json"

@@ -23,7 +23,7 @@ from train.cli import train
 from warehouse.cli import cli
 from warehouse.ledger.entries import WeightsDropped
 from warehouse.objects.bucket import Bucket
-from warehouse.objects.working_copy import WorkingCopy
+from warehouse.objects.working_copy import PACKS, WorkingCopy
 from warehouse.sql.database import connect
 from warehouse.stages.shard import Shard
 from warehouse.store.commit import TWINS, commit_bytes
@@ -186,13 +186,21 @@ def test_a_damaged_marker_and_a_cache_that_cannot_be_made_name_the_way_out(
         open_warehouse(address)
 
 
-def test_a_new_machine_brings_the_log_and_an_old_one_what_is_new(machine) -> None:
-    first = machine("a")
-    for _ in range(20):
+def test_a_long_log_is_opened_in_few_requests(machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries lie packed by 8 and by 64; what came since the last pack is brought one by one."""
+    first, asked = machine("a"), list[str]()
+    for _ in range(80):
         first.append(lambda _state: WeightsDropped([]))
-    assert machine("b").state.head == 20
-    first.append(lambda _state: WeightsDropped([]))
-    assert machine("b").state.entries == first.state.entries
+    ask = Bucket._ask
+    monkeypatch.setattr(Bucket, "_ask", lambda self, work: asked.append("") or ask(self, work))
+    second = machine("b")
+    assert second.state.head == 80 and len(asked) <= 12
+    for _ in range(3):
+        first.append(lambda _state: WeightsDropped([]))
+    asked.clear()
+    assert machine("b").state.head == 83 and len(asked) <= 8
+    Bucket(f"{STORE}/{first.root.name}").delete([f"{PACKS}/00000000-00000064.json"])     # as if never put
+    assert machine("c").state.entries == first.state.entries
 
 
 def test_settings_that_another_put_first_count(machine) -> None:
