@@ -93,7 +93,7 @@ def test_answers_are_rows_with_the_runs_own_tokens_and_no_logprobs(
         assert row["behaviour_logprobs"] is None and row["policy_version"] is None
         assert row["logprobs_mode"] is None and row["engine"] == "wise-1 (openai)"
         assert row["completion_ids"] == [*encoder.encode(row["completion"]), encoder.end_id]
-        assert row["num_completion_tokens"] == len(row["completion_ids"])
+        assert row["num_completion_tokens"] == len(row["completion_ids"]) and row["cost"] is None
     assert any(row["completion"] == FLIP for row in rows(warehouse))
     prompts = warehouse.read("prompts", iteration=0, purpose="distil").to_pylist()
     assert {prompt["split"] for prompt in prompts} == {"train"}, "training tasks, not held-out ones"

@@ -101,7 +101,8 @@ class Checkpoints:
             dcp.load(tensors, checkpoint_id=self._path(latest) / WEIGHTS, no_dist=not policy.shards)
         state = json.loads((self._path(latest) / STATE).read_text(encoding="utf-8"))
         policy.loss_scale = state["loss_scale"]
-        return state["steps"], load_file(str(self._path(latest) / TOKENS))
+        tokens = self._path(latest) / TOKENS
+        return state["steps"], load_file(str(tokens)) if tokens.exists() else {}
 
     def _path(self, number: int) -> Path:
         return self._stage.folder / f"checkpoint-{number}"

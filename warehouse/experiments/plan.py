@@ -98,8 +98,8 @@ def check_arm(plan: Plan, arm: Arm) -> None:
                              "folder with --folder.")
     elif facts["run_id"] != plan.run.run_id:
         raise StageError(f"{root} is an arm of another run. Name another folder with --folder.")
-    elif facts["stored"] != plan.stored:
-        raise StageError(f"The arms in {plan.folder} have the stored rows of {facts['stored']} "
+    elif facts.get("stored", 1) != plan.stored:
+        raise StageError(f"The arms in {plan.folder} have the stored rows of {facts.get('stored', 1)} "
                          f"iterations, not of {plan.stored}. Name another folder with --folder.")
     elif facts["settings"] != arm.settings:
         was = Arm(arm.name, facts["settings"]).title

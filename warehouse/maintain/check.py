@@ -132,6 +132,9 @@ def _stage(warehouse: Warehouse, stage: Stage, seen: Seen, *, quick: bool) -> It
     for table in TABLES_OF[stage.name]:
         folder = warehouse.folder(table, **stage.identity)
         yield from find_damaged_parts(warehouse, stage, table, folder, manifest, seen, quick=quick)
+    if manifest and "prompts" not in manifest and stage.prompts and not any(stage.prompts.glob("part-*")):
+        yield Finding.of(stage.prompts, f"holds no prompts, though {stage.title} is complete. Restore them, "
+                         "or let `warehouse check --fix` open the stage again.", "again", stage)
 
 
 def _gone(warehouse: Warehouse, stage: Stage) -> Finding:

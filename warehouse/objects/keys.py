@@ -7,7 +7,7 @@ from pathlib import Path
 from warehouse.store.commit import TEMPORARY_MARK
 
 TABLES = ("_log", "tasks", "prompts", "completions", "samples", "policy_logprobs", "train", "policies")
-TOP_FILES = ("warehouse.json", "config.toml", "pruned.jsonl")   # the last of old runs
+TOP_FILES = ("warehouse.json", "config.toml", "intent.json", "pruned.jsonl")   # the last two of old runs
 DOCUMENT = re.compile(r"(?!.*/files-).*\.(json|jsonl|toml)")     # downloaded when the run is opened
 OWN = re.compile(rf"{re.escape(TEMPORARY_MARK)}|\.spill-")       # local to this machine, never an object
 WHOLE = re.compile(r"(policies/[^/]+(?:/generation=[^/]+)?|train/[^/]+(?:/generation=[^/]+)?/checkpoint-\d+)"

@@ -147,9 +147,9 @@ def _parts_of(stage: Stage, manifest: dict[str, Any] | None) -> Listed:
     """The parts of a stage by path: those of its manifest, or all that exist if there is none."""
     listed: Listed = {}
     for folder, key in ((stage.prompts, "prompts"), (stage.folder, "parts")):
-        if folder is not None and manifest is not None:
+        if folder is not None and manifest is not None and key in manifest:
             listed |= {folder / facts["name"]: facts for facts in manifest[key]}
-        elif folder is not None:
+        elif folder is not None:  # not complete, or a rollout from before manifests listed the prompts
             listed |= {folder / name: {} for name in file_names(folder, "*-*.parquet")}
     return dict(sorted(listed.items()))
 

@@ -12,7 +12,7 @@ from warehouse.store.errors import StageError
 # scorer to show, what an hour costs) and [links] (saved pages of the viewer).
 TABLES = ("rollout", "score", "train", "warehouse", "summary", "sql", "watch", "check", "loop",
           "arms", "build", "compare", "links")
-GONE = ("results", "queries")   # commands of 0.2
+GONE = ("results", "queries", "prices")         # commands of earlier versions
 PRICE = "price-per-hour"
 HEADING = re.compile(r"\s*\[([^\[\]]+)\]")
 

@@ -20,7 +20,7 @@ from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import NoRun, StageError, shell_quote
 from warehouse.store.json_files import damaged, read_json
 from warehouse.store.names import SCORER, check_name
-from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION, UNRELEASED
+from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
 from warehouse.store.stage import TABLES as TABLE_OF
 from warehouse.store.stage import Stage
 
@@ -136,7 +136,7 @@ class Warehouse:
         """
         folder, name = self.folder(table, **keys), STEMS.get(table, "part")
         listed = self._parts_in_manifest(table, **keys)
-        if listed is None:
+        if listed is None:  # not complete, or a rollout from before manifests listed the prompts
             return [folder / name for name in file_names(folder, f"{name}-*.parquet")]
         return sorted(folder / part["name"] for part in listed)
 
@@ -286,7 +286,7 @@ def open_warehouse(path: str | Path, at: int | None = None) -> Warehouse:
         raise NoRun(path, None, "is not a run folder (it has no warehouse.json). Make one with `warehouse "
                                 f"init {shell_quote(path)} --model MODEL --tasks SOURCE`.")
     version = facts["schema_version"]
-    if version < OLDEST_VERSION or version == UNRELEASED:
+    if version < OLDEST_VERSION:
         raise NoRun(path, version, f"has schema version {version}, which was never released: no Rollhouse "
                                    "reads it. Sample the run again.")
     if version > SCHEMA_VERSION:

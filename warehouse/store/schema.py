@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 SCHEMA_VERSION = 4
-OLDEST_VERSION, UNRELEASED = 2, 3       # the oldest readable version; one that no release wrote
+OLDEST_VERSION = 2  # oldest readable version; version 1 was never released
 
 TEXT, FLAG, FLOAT, DOUBLE, COUNT, BIG = (
     pa.string(), pa.bool_(), pa.float32(), pa.float64(), pa.int32(), pa.int64())
@@ -77,19 +77,19 @@ PROMPTS = (
     Column("color_map", SMALL_LIST, "Augmentation: color_map[c] is the colour that c became, 10 entries."),
     Column("pair_order", SMALL_LIST, "Indices of the train pairs shown, in the order shown."),
     Column("shown_test", COUNT, "Index of the test input shown in the prompt; null if none is."),
-    Column("turn", COUNT, "Turn of the conversation that is sampled; 1, or null, is the first.", since=4),
+    Column("turn", COUNT, "Turn of the conversation that is sampled; 1, or null, is the first.", since=3),
     Column("parent_iteration", COUNT, "Iteration of the completion that is answered; null in first turns.",
-           since=4),
-    Column("parent_purpose", TEXT, "Its purpose.", since=4),
-    Column("parent_sample_index", COUNT, "Its sample_index; its task is the same.", since=4),
+           since=3),
+    Column("parent_purpose", TEXT, "Its purpose.", since=3),
+    Column("parent_sample_index", COUNT, "Its sample_index; its task is the same.", since=3),
     Column("feedback_format", TEXT, "Name and version of the feedback, for example 'tests@1'.",
-           since=4),
+           since=3),
     Column("verbatim_prefix", FLAG, "prompt_ids begin with exactly the prompt_ids and completion_ids of the "
-           "parent; false if the chat template rewrites earlier turns.", since=4),
+           "parent; false if the chat template rewrites earlier turns.", since=3),
     Column("segments", SEGMENTS, "What prompt_ids are made of, in order: start, length and kind: 'template', "
-           "'task', 'feedback', or 'policy' for sampled tokens; null in first turns.", since=4),
+           "'task', 'feedback', or 'policy' for sampled tokens; null in first turns.", since=3),
     Column("messages", TEXT, "The chat messages as JSON if they were sent to a model behind an API; null "
-           "otherwise.", since=4),
+           "otherwise.", since=3),
 )
 
 COMPLETIONS = (
@@ -121,9 +121,10 @@ COMPLETIONS = (
     Column("host", TEXT, "Machine that sampled it."),
     Column("finished_at", pa.timestamp("ms", tz="UTC"), "When the completion finished."),
     Column("version_segments", VERSION_SEGMENTS, "Which policy sampled which tokens, in order: start, "
-           "length, policy_version; null if one policy sampled all.", since=4),
+           "length, policy_version; null if one policy sampled all.", since=3),
     Column("support_ids", SUPPORT, "The ids that remained after top_k, top_p and min_p for each "
-           "token, the sampled one first; null without truncation, or if top_k is 0 or above 64.", since=4),
+           "token, the sampled one first; null without truncation, or if top_k is 0 or above 64.", since=3),
+    Column("cost", DOUBLE, "Price of an answer from an API, in rows of earlier versions.", since=3),
 )
 
 SAMPLES = (

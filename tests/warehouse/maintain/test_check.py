@@ -215,6 +215,17 @@ def test_changed_prompts_are_named(run: Warehouse) -> None:
     assert PROMPTS in problem and "does not match its manifest (sha256 differs)" in problem
 
 
+def test_a_rollout_from_before_manifests_listed_prompts_is_still_checked(run: Warehouse) -> None:
+    manifest = (run.root / COMPLETIONS).with_name("manifest.json")
+    facts = json.loads(manifest.read_text())
+    assert facts.pop("prompts") and facts.pop("checksum")
+    manifest.chmod(0o644)
+    manifest.write_text(json.dumps(facts))
+    assert check_run(run).problems == []
+    shutil.rmtree((run.root / PROMPTS).parent)
+    assert "holds no prompts, though rollout of iteration 0" in check_run(run, quick=True).problems[0]
+
+
 def shorter_logprobs(rows: list[dict[str, Any]]) -> None:
     rows[3]["behaviour_logprobs"] = rows[3]["behaviour_logprobs"][:-1]
 
