@@ -232,9 +232,9 @@ class Stage:
         return Life(self.name, **keys, begun=-1, folder="", settings={}).title
 
 
-def read_manifest(folder: Path) -> dict[str, Any] | None:
+def read_manifest(folder: Path, name: str = "manifest.json") -> dict[str, Any] | None:
     """The manifest in a folder; None while the stage is not complete; StageError if it is damaged."""
-    path = folder / "manifest.json"
+    path = folder / name
     ensure_local([path])
     manifest = read_json(path, facts=dict, parts=list)
     for part in [*manifest["parts"], *manifest.get("prompts", [])] if manifest else []:
