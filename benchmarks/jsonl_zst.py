@@ -53,7 +53,7 @@ def write_polars(table: pa.Table, path: Path) -> None:
 
 
 def decompress_pyarrow(path: Path) -> int:
-    """As `warehouse import` does; bytes of the text."""
+    """Bytes of the text."""
     return len(pa.CompressedInputStream(pa.BufferReader(path.read_bytes()), "zstd").read())
 
 

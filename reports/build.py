@@ -100,7 +100,6 @@ def draw_figure(connection: Connection, figure: Figure, events: Rows) -> Chart |
 
 
 def headline(connection: Connection, stats: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """The most important numbers."""
     train = [row for row in stats if row["purpose"] == "train"]
     seconds, completions, tokens = connection.execute(
         "SELECT sum(seconds), sum(num_completions) FILTER (stage = 'rollout'), "

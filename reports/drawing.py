@@ -145,7 +145,6 @@ def _across(xs: Sequence[int], *, inset: bool = False) -> Scale:
 
 
 def rulers(up: Scale) -> list[str]:
-    """Grid lines with their values."""
     return [f'<path class="grid" d="M{LEFT} {up(value)}H{WIDTH - RIGHT}"/>'
             + text_at(LEFT - 6, up(value) + 3.5, number(value), anchor="end") for value in scale_ticks(up)]
 
@@ -157,7 +156,6 @@ def _iteration_labels(xs: Sequence[int], across: Any, left: float, height: float
 
 
 def text_at(x: float, y: float, text: str, *, kind: str = "tick", anchor: str = "middle") -> str:
-    """Text at a position, with a class of the style sheet."""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
@@ -199,6 +197,5 @@ def _chart(marks: Sequence[str], xs: Sequence[int], series: Sequence[Series], ac
 
 
 def svg_of(marks: Sequence[str], height: float) -> str:
-    """A picture of these marks, with the line that follows the pointer."""
     return (f'<svg class="chart" viewBox="0 0 {WIDTH} {height:g}" role="img" '
             f'xmlns="http://www.w3.org/2000/svg">{"".join(marks)}<path class="cursor" d=""/></svg>')

@@ -40,7 +40,6 @@ def lines(*, share: bool = False, log: bool = False, levels: Sequence[tuple[floa
 
 
 def bars(*, whole: bool = False, tones: Sequence[int] = (), **labels: str) -> Draw:
-    """Draw columns of the rows as stacked bars."""
     def draw(rows: Rows) -> Chart:
         rows = thin_out(rows, MOST_CELLS)
         return stacked_bars(column(rows, "iteration"), series(rows, labels, tones=tones), whole=whole)
@@ -67,7 +66,6 @@ def series(rows: Rows, labels: dict[str, str], *, positive: bool = False,
 
 
 def column(rows: Rows, name: str) -> list[Any]:
-    """The values of a column."""
     return [row[name] for row in rows]
 
 

@@ -57,7 +57,6 @@ def draw_passes(rows: Rows) -> Chart:
 
 
 def draw_parts(rows: Rows) -> Chart:
-    """A line per part."""
     xs, table = pivot(rows, "part", "mean")
     places, values = thin_columns(xs, {str(name): found for name, found in table.items()}, MOST_POINTS)
     return line_chart(places, [Series(name, found) for name, found in values.items()])

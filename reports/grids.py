@@ -29,7 +29,6 @@ class GridSheet:
                 f'height="{height * size}"><use href="#{name}"/>{marks}</svg>')
 
     def symbols(self) -> str:
-        """Definitions of all grids drawn, for one hidden <svg> of the page."""
         return "".join(f'<symbol id="{name}" viewBox="0 0 {len(cells[0])} {len(cells)}">{cell_paths(cells)}'
                        '</symbol>' for cells, name in self._ids.items())
 

@@ -87,7 +87,6 @@ def _alarm_item(alarm: Alarm, link: Link) -> str:
 
 
 def tiles(facts: Sequence[tuple[str, str]]) -> str:
-    """A row of numbers with labels."""
     cells = "".join(f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span></div>'
                     for name, value in facts)
     return f'<div class="tiles">{cells}</div>'

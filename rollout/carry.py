@@ -43,12 +43,10 @@ class Ending:
         self.num_whole += len(set(members) - self.left.keys())
 
     def note(self, group_id: str) -> None:
-        """Count a finished completion of a group."""
         self.left[group_id] -= 1
         self.num_whole += not self.left[group_id]
 
     def is_due(self) -> bool:
-        """True once the rollout should end."""
         num_left = self.left.total()
         if not self.num_whole or not num_left or any(self.left[group] for group in self.settled):
             return False

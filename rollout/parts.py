@@ -144,7 +144,6 @@ class Spill:
         self.files, self.fresh = [*(() if merged else self.files), path], {}
 
     def remove(self) -> None:
-        """Remove the files and free the rows, because the part is written."""
         self.rows, self.drawn, self.fresh = {}, {}, {}
         for file in spills_of(self.part):
             file.unlink(missing_ok=True)

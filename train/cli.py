@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from warehouse.store.errors import StageError, shell_quote
 
 # Modules that `warehouse warm` imports in advance; its training processes keep the policy loaded.
 LOADS, STAYS = ("train.run",), True
-RANGE = re.compile(r"(\d+)(?:\.\.(\d+))?")
 
 
 def refuse_adapter_options() -> None:
@@ -59,24 +57,14 @@ def export(run: str, policy: int | None, output: Path, dtype: str | None) -> Non
     click.echo(export_policy(warehouse, version, output, dtype=dtype))
 
 
-def chosen_iterations(_context: click.Context, _option: object, value: str | None) -> set[int] | None:
-    if value is None:
-        return None
-    ranges = [RANGE.fullmatch(piece.strip()) for piece in value.split(",")]
-    if not all(ranges):
-        raise click.BadParameter(f"{value} is not a list of iterations. Write 2, or 0,3..5.")
-    bounds = [(int(found[1]), int(found[2] or found[1])) for found in ranges if found]
-    return {number for first, last in bounds for number in range(first, last + 1)}
-
-
 @click.command(context_settings={"show_default": True})
 @click.argument("run", type=RunFolder())
-@click.option("--policy", multiple=True, metavar="K",
-              help="A policy of the run: its version, or base; may be repeated.")
+@click.option("--policy", multiple=True, type=click.IntRange(min=0), metavar="K",
+              help="A policy of the run, 0 is the base; may be repeated.")
 @click.option("--model", multiple=True, metavar="PATH",
               help="A model folder or hub id with the run's tokenizer; may be repeated.")
-@click.option("--iterations", callback=chosen_iterations, metavar="N,N..N",
-              help="Iterations of the completions, for example 0,3..5.  [default: all]")
+@click.option("--iteration", multiple=True, type=click.IntRange(min=0),
+              help="Iterations of the completions; may be repeated.  [default: all]")
 @click.option("--purpose", default="train", help="Rows of this purpose; eval is every evaluation.")
 @click.option("--entropy", is_flag=True, help="Store the entropy of every token's distribution, too.")
 @click.option("--shard", default="0/1", metavar="I/N", help="The parts of worker I of N, I from 0 on.")
@@ -88,22 +76,20 @@ def chosen_iterations(_context: click.Context, _option: object, value: str | Non
 @click.option("--time-limit", type=FiniteRange(min=0),
               help="Stop after this many seconds and exit with 75; run it again to continue.")
 @shows_errors
-def logprobs(run: str, policy: tuple[str, ...], model: tuple[str, ...], iterations: set[int] | None,
+def logprobs(run: str, policy: tuple[int, ...], model: tuple[str, ...], iteration: tuple[int, ...],
              purpose: str, shard: str, device: str | None, time_limit: float | None, **options: Any) -> None:
     """Store logprobs of stored completions under policies or other models: the table policy_logprobs.
 
     Every model is applied to every complete rollout. Written parts are kept: run it again to continue.
     """
-    wrong = [name for name in policy if name != "base" and not name.isdecimal()]
-    if wrong or not (policy or model):
-        raise StageError(f"--policy {wrong[0]} is not a policy: give a version, or base." if wrong else
-                         "Name a model: --policy K, --policy base, or --model PATH.")
+    if not (policy or model):
+        raise StageError("Name a model: --policy K, or --model PATH.")
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads crawl on a shared machine
     from train.inputs.asked import model_of_folder, model_of_policy, rollouts_to_ask_about
     from warehouse.stages.shard import Shard
     warehouse = open_run(run)
-    rollouts = rollouts_to_ask_about(warehouse, iterations, purpose)
-    models = [model_of_policy(warehouse, 0 if name == "base" else int(name)) for name in policy]
+    rollouts = rollouts_to_ask_about(warehouse, iteration, purpose)
+    models = [model_of_policy(warehouse, version) for version in policy]
     models += [model_of_folder(warehouse, path) for path in model]
     part = Shard.parse(shard)
     from train.ask import How, Processes, write_logprobs  # which loads torch

@@ -27,7 +27,6 @@ MOST_ROLLOUTS = 5           # with this many, --until-signal trains in any case
 
 
 def open_processes(settings: TrainOptions) -> Processes:
-    """The processes that train together, each with its number of threads."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
     processes = Processes(settings.device)

@@ -6,7 +6,6 @@ from functools import partial
 
 
 def start(module: str, command: str) -> None:
-    """Import a command and run it."""
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler   # not if nohup ignores it
     if interruptible:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -52,7 +52,6 @@ def option(default: Any, help: str = "", *flags: str, group: str = "", choices: 
 
 
 def iteration_field(group: str) -> Any:
-    """The field of --iteration; it begins a group of the help."""
     return option(None, "Iteration to work on.  [default: the next one due]", least=0, stored=False,
                   group=group)
 

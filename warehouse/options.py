@@ -149,7 +149,6 @@ def config_defaults(command: click.Command, path: Path, section: str | None = No
 
 
 def names_of(command: click.Command) -> dict[str, click.Parameter]:
-    """The options of a command by their long names without dashes."""
     return {option.removeprefix("--"): parameter for parameter in command.params for option in parameter.opts
             if option.startswith("--") and parameter.expose_value}
 

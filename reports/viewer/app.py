@@ -99,25 +99,12 @@ def answered(session: Session, name: str, query: Query) -> Response:
         return answer if isinstance(answer, Response) else JSONResponse(answer)
     page = PAGES[name](view, ask, query)
     here = links.address(name, **query.all())
-    return HTMLResponse(render.html(page, run=view.name, asked=ask.asked, here=here, name=name,
-                                    query=query.all()))
+    return HTMLResponse(render.html(page, run=view.name, asked=ask.asked, here=here))
 
 
 def go_behind(_view: View, _ask: Asking, query: Query) -> Response:
-    """The target of a click on a figure."""
     return RedirectResponse(links.behind(query.text("figure"), query.number("x"), query.text("row", ""),
                                          query.text("series", "")), 303)
-
-
-def export(view: View, ask: Asking, query: Query) -> Response:
-    """A page as a file."""
-    name = query.text("page")
-    page = PAGES[name](view, ask, query) if name in PAGES else None
-    if page is None or not page.can_stand_alone:
-        raise StageError("A completion, a group or a task can be exported as a file. Open one of them.")
-    text = render.html_alone(page, run=view.name, asked=ask.asked, here="", name=name, query={})
-    file = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in page.title)[:80]
-    return HTMLResponse(text, headers={"content-disposition": f'attachment; filename="{quote(file)}.html"'})
 
 
 def whole_text(_view: View, ask: Asking, query: Query) -> Response:
@@ -136,7 +123,7 @@ def search(view: View, ask: Asking, query: Query) -> Response:
 # What is no page: a response, or data for a script.
 ANSWERS: dict[str, Callable[[View, Asking, Query], Any]] = {
     "rows": find.rows_answer, "figure": overview.figure_answer, "story": overview.story_answer,
-    "now": live.now_answer, "behind": go_behind, "export": export, "text": whole_text, "search": search}
+    "now": live.now_answer, "behind": go_behind, "text": whole_text, "search": search}
 
 
 def problem(request: Request, sentence: str, status: int) -> Response:

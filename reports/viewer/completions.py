@@ -90,8 +90,7 @@ def group_page(_view: View, ask: Asking, query: Query) -> Page:
     return Page("group.html", f"Group {group}", {
         "iteration": iteration, "purpose": purpose, "group": group, "task": task, "members": members,
         "a": first, "b": second, "difference": difference(programs[first], programs[second]),
-        "prompt": prompt[0]["prompt"] if prompt else "", "symbols": Markup(sheet.symbols())},
-        can_stand_alone=True)
+        "prompt": prompt[0]["prompt"] if prompt else "", "symbols": Markup(sheet.symbols())})
 
 
 def difference(one: str, other: str) -> list[tuple[str, str]]:
@@ -127,7 +126,7 @@ def completion_page(view: View, ask: Asking, query: Query) -> Page:
         "turns": conversation(ask, row, prompt), "answers": ask.rows(ANSWERS_SQL, list(key)),
         "made_by": ask.rows(MADE_BY_SQL, [key[0], key[1], row["scorer"] or "",
                                           [each["trained_iteration"] for each in trainings]]),
-        "symbols": Markup(sheet.symbols())}, can_stand_alone=True)
+        "symbols": Markup(sheet.symbols())})
 
 
 def conversation(ask: Asking, row: dict[str, Any], prompt: dict[str, Any]) -> list[Turn]:

@@ -43,14 +43,12 @@ def rows_sql(where: str, order: str, offset: int, limit: int) -> str:
 
 
 def count_of(ask: Asking, where: str) -> int:
-    """The number of completions that satisfy a condition."""
     if not where:
         return int(ask.rows("SELECT coalesce(sum(num_completions), 0) AS num FROM iteration_stats")[0]["num"])
     return int(ask.checked(f"SELECT count(*) AS num FROM samples WHERE ({where}\n)")[0]["num"])
 
 
 def listed(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the list: its address and its cells."""
     key = row["iteration"], row["purpose"], row["task_id"], row["sample_index"]
     verdict = "not scored" if row["correct"] is None else "right" if row["correct"] else "wrong"
     cells = [completion_name(*key), number(row["reward"]), verdict, str(row["num_completion_tokens"]),
@@ -68,7 +66,6 @@ def listing(ask: Asking, where: str, order: str, num: int = 50) -> dict[str, Any
 
 
 def rows_answer(_view: View, ask: Asking, query: Query) -> dict[str, Any]:
-    """A section of a list."""
     limit = min(query.number("limit", MOST_ROWS), MOST_ROWS)
     sql = rows_sql(query.text("where", ""), query.text("order", ""), query.number("offset", 0), limit)
     return {"rows": [listed(row) for row in ask.checked(sql)]}

@@ -147,7 +147,7 @@ def task_page(view: View, ask: Asking, query: Query) -> Page:
         "task": task, "pairs": pairs, "groups": groups, "visits": visits, "curve": curve(visits),
         "payload": "" if pairs else json.dumps(payload, indent=1, ensure_ascii=False),
         "prompt": asked[0]["prompt"] if asked else "", "messages": task["messages"],
-        "first": ask.rows(FIRST_SQL, [name]), "symbols": Markup(sheet.symbols())}, can_stand_alone=True)
+        "first": ask.rows(FIRST_SQL, [name]), "symbols": Markup(sheet.symbols())})
 
 
 def curve(visits: list[dict[str, Any]]) -> Markup:

@@ -32,27 +32,22 @@ def address(page: str, **query: Any) -> str:
 
 
 def completion(iteration: int, purpose: str, task_id: str, index: int, **query: Any) -> str:
-    """The page of a completion."""
     return address("completion", name=completion_name(iteration, purpose, task_id, index), **query)
 
 
 def group(iteration: int, purpose: str, group_id: str, **query: Any) -> str:
-    """The page of a group."""
     return address("group", iteration=iteration, purpose=purpose, group=group_id, **query)
 
 
 def task(task_id: str) -> str:
-    """The page of a task."""
     return address("task", task=task_id)
 
 
 def iteration(number: int, purpose: str = "train", **query: Any) -> str:
-    """The page of an iteration."""
     return address("iteration", iteration=number, purpose=purpose, **query)
 
 
 def find(where: str, order: str = "") -> str:
-    """The list of completions that satisfy a condition."""
     return address("find", where=where, order=order)
 
 
@@ -93,13 +88,10 @@ def behind(figure: str, x: int, row: str = "", series: str = "") -> str:
 
 
 class Query:
-    """The query parameters of an address."""
-
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = dict(values)
 
     def all(self) -> dict[str, str]:
-        """Every value by its name."""
         return dict(self._values)
 
     def text(self, name: str, default: str | None = None) -> str:

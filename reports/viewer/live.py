@@ -32,7 +32,6 @@ def now_answer(view: View, _ask: Asking, _query: Query) -> dict[str, str]:
 
 
 def unfinished(view: View) -> list[Stage]:
-    """Begun and incomplete stages; of scores only those of the newest iterations."""
     return [stage for stage in view.warehouse.stages() if not stage.is_complete()][-8:]
 
 

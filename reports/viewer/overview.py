@@ -46,8 +46,6 @@ MOST_ENTRIES = 1000
 
 
 class Line(NamedTuple):
-    """A run's row in the list of runs."""
-
     story: str
     curve: str
     alarms: str
@@ -71,7 +69,6 @@ def alarms_of(view: View) -> list[Alarm]:
 
 
 def line_of(view: View) -> Line:
-    """A run's row in the list."""
     def make() -> Line:
         ask, alarms = view.asking(), alarms_of(view)
         rows = {purpose: list(each) for purpose, each in groupby(ask.rows(CURVE_SQL), itemgetter("purpose"))}
@@ -113,7 +110,6 @@ def runs_page(sessions: Sequence[Session]) -> Page:
 
 
 def short(value: Any) -> str:
-    """A setting's value in one line."""
     text = "none" if value is None else str(value)
     return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE - 1] + "…"
 

@@ -1,4 +1,4 @@
-"""Pages as HTML: filled templates, or one page as a self-contained file."""
+"""Pages as HTML: filled templates."""
 
 from functools import cache
 from importlib.resources import files
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jinja2
 from markupsafe import Markup
 
-from reports.page import content_policy, data_island, page_style
+from reports.page import data_island, page_style
 from reports.scale import NO_VALUE, number
 from reports.viewer import links
 from warehouse.store.errors import printable
@@ -21,7 +21,6 @@ class Page(NamedTuple):
     template: str
     title: str
     context: dict[str, Any]
-    can_stand_alone: bool = False
 
 
 class Text(NamedTuple):
@@ -53,7 +52,6 @@ def text_to_show(text: str | None) -> Text:
 
 
 def island(data: object) -> Markup:
-    """Data for a script of the page."""
     return Markup(data_island(data))
 
 
@@ -69,23 +67,13 @@ def asset(name: str) -> str:
 
 
 def script() -> str:
-    """The script of a page."""
     return asset("charts.js") + asset("tokens.js") + asset("viewer.js")
 
 
 def html(page: Page, **frame: Any) -> str:
     """A page with its frame: `run`, `asked` (its SQL) and `here` (its address)."""
-    context = {"alone": False, **frame, **page.context, "title": page.title}
-    return environment().get_template(page.template).render(context)
-
-
-def html_alone(page: Page, **frame: Any) -> str:
-    """The same as one file: style and script included, no links to other pages, no external content."""
-    inner, code = style(), script()
-    return html(page, **frame | {"alone": True, "style": Markup(inner), "script": Markup(code),
-                                 "policy": content_policy(inner, code)})
+    return environment().get_template(page.template).render({**frame, **page.context, "title": page.title})
 
 
 def fragment(name: str, **context: Any) -> str:
-    """A part of a page."""
-    return environment().get_template(name).render({"alone": False, **context})
+    return environment().get_template(name).render(context)

@@ -37,7 +37,6 @@ class View(NamedTuple):
     locks: defaultdict[str, threading.Lock]
 
     def asking(self) -> Asking:
-        """A connection of its own, for one page."""
         return Asking(self.connection.cursor())
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
@@ -66,7 +65,6 @@ class Asking:
         return cast(Connection, self)
 
     def rows(self, query: str, parameters: Any = None) -> list[dict[str, Any]]:
-        """All rows as dictionaries."""
         return rows_of(self.connection, query, parameters)
 
     def checked(self, query: str) -> list[dict[str, Any]]:

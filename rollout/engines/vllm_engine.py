@@ -234,7 +234,6 @@ def parameters(sampling: Sampling, seed: int, max_tokens: int) -> SamplingParams
 
 
 def _drawn(output: Any, sampling: Sampling) -> Drawn:
-    """The draw of a finished request."""
     completion = output.outputs[0]
     ids, logprobs = list(completion.token_ids), completion.logprobs or FlatLogprobs()  # None at first
     if not sampling.num_likely():

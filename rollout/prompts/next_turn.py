@@ -101,7 +101,6 @@ def next_prompt(parent: dict[str, Any], feedback: str, encoder: PromptEncoder) -
 
 
 def _answered(said: str, feedback: str, encoder: PromptEncoder) -> str:
-    """The conversation as the template writes it."""
     return encoder.render([QUESTION, {"role": "assistant", "content": said},
                            {"role": "user", "content": feedback}], ask=True)
 

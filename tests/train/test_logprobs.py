@@ -43,7 +43,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
         if iteration == 0:
             sample_turn(run, 0, 2)
         assert run_train(run, "--turns", "1").exit_code == 0
-    done = ask(run, "--policy", "base", "--policy", "1", "--policy", "2", "--entropy")
+    done = ask(run, "--policy", "0", "--policy", "1", "--policy", "2", "--entropy")
     assert done.exit_code == 0, done.output
     return open_warehouse(run.root)
 
@@ -100,7 +100,7 @@ def test_rows_hold_what_a_plain_forward_says(asked: Warehouse, version: int, key
 def test_turns_and_what_truncation_left(run: Warehouse) -> None:
     assert ask(run, "--policy", "1", "--purpose", "train-turn2").exit_code == 0
     sample_rows(run, 2, top_k=5)
-    assert ask(run, "--policy", "1", "--iterations", "2").exit_code == 0
+    assert ask(run, "--policy", "1", "--iteration", "2").exit_code == 0
     for keys in ({"purpose": "train-turn2"}, {"iteration": 2}):
         expected = plain(run, 1, **keys)
         for key, row in rows_under(run, "policy-1", **keys).items():
@@ -129,18 +129,19 @@ def test_what_is_written_is_kept_and_workers_share_the_parts(run: Warehouse) -> 
     assert work() == 3 and state.head == open_warehouse(run.root).state.head, "nothing was to be done"
     np.testing.assert_allclose(rows_under(run, "policy-1", iteration=1)["task-3", 2]["logprobs"],
                                plain(run, 1, iteration=1)["task-3", 2][0], atol=2e-5)
-    other = ask(run, "--policy", "1", "--iterations", "1", "--entropy")
+    other = ask(run, "--policy", "1", "--iteration", "1", "--entropy")
     assert other.exit_code == 1 and "entropy" in other.output
 
 
 @pytest.mark.parametrize(("words", "why"), [
-    ([], "--policy K"), (["--policy", "latest"], "latest"), (["--policy", "7"], "no policy 7"),
+    ([], "--policy K"), (["--policy", "7"], "no policy 7"),
     (["--policy", "1", "--purpose", "eval"], "no complete rollout"),
-    (["--policy", "1", "--iterations", "5..3"], "no complete rollout")])
+    (["--policy", "1", "--iteration", "5"], "no complete rollout")])
 def test_what_cannot_be_asked_is_one_sentence(asked: Warehouse, words: list[str], why: str) -> None:
     refused = ask(asked, *words)
     assert refused.exit_code == 1 and why in refused.output and refused.output.startswith("Error: ")
-    assert ask(asked, "--policy", "1", "--iterations", "x").exit_code == 2
+    assert ask(asked, "--policy", "latest").exit_code == ask(
+        asked, "--policy", "1", "--iteration", "x").exit_code == 2
 
 
 def test_another_model_has_to_have_the_same_vocabulary(tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_another_model_has_to_have_the_same_vocabulary(tmp_path: Path) -> None:
 
 def test_another_model_is_asked(run: Warehouse, tmp_path: Path) -> None:
     same = Path(shutil.copytree(run.model, tmp_path / "same"))
-    assert ask(run, "--model", str(same), "--iterations", "0").exit_code == 0
+    assert ask(run, "--model", str(same), "--iteration", "0").exit_code == 0
     [name] = {life.scorer for life in open_warehouse(run.root).state.of_stage("logprobs")
               if not str(life.scorer).startswith("policy-")}
     assert str(name).startswith("same-")
@@ -273,7 +274,7 @@ def test_rows_of_two_dtypes_are_each_asked_about_in_their_own(tmp_path: Path, mo
         loaded.append(dtype), load(warehouse, model, dtype, processes))[1])
     dtypes = iter(["float32", "bfloat16"])
     monkeypatch.setattr(train_ask, "dtype_of", lambda _part: next(dtypes), raising=False)
-    assert ask(run, "--policy", "base").exit_code == 0
+    assert ask(run, "--policy", "0").exit_code == 0
     assert loaded == ["float32", "bfloat16"]
     stored = [run.stage("logprobs", iteration=number, purpose="train", scorer="policy-0").settings()
               for number in (0, 1)]

@@ -1,6 +1,6 @@
 """Which models compute logprobs, policies of the run or others, and for which rows; no torch."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,10 +46,10 @@ def model_of_folder(warehouse: Warehouse, path: str) -> Model:
                  found.revision)
 
 
-def rollouts_to_ask_about(warehouse: Warehouse, iterations: Iterable[int] | None, purpose: str) -> list[Life]:
-    """Complete rollouts with tokens, of these iterations or of all; StageError if there are none."""
+def rollouts_to_ask_about(warehouse: Warehouse, iterations: Sequence[int], purpose: str) -> list[Life]:
+    """Complete rollouts with tokens, of these iterations, or of all; StageError if there are none."""
     lives = [life for life in warehouse.state.of_stage("rollout")
-             if is_of(str(life.purpose), purpose) and (iterations is None or life.iteration in iterations)
+             if is_of(str(life.purpose), purpose) and (not iterations or life.iteration in iterations)
              and life.is_complete and not life.pruned]
     if not lives:
         raise StageError(f"There is no complete rollout of purpose {purpose} with tokens in the iterations "

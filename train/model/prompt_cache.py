@@ -44,7 +44,6 @@ class KeysAndValues(DynamicLayer):
         return joined
 
     def take(self) -> LayerState:
-        """The keys and values that the layer was given last, behind the prompt."""
         joined, self._joined, self._taken = self._joined, None, True
         return joined or ((self.keys, self.values) if self.is_initialized else ())
 
@@ -77,7 +76,6 @@ class States(LinearAttentionCacheLayerMixin):
         return joined
 
     def update_recurrent_state(self, recurrent_states: Tensor, state_idx: int = 0, **_: Any) -> Tensor:
-        """Record the recurrent state as it is."""
         self._leave("recurrent", state_idx, recurrent_states)
         return recurrent_states
 
@@ -86,7 +84,6 @@ class States(LinearAttentionCacheLayerMixin):
             self._left[name, state_idx] = state
 
     def take(self) -> LayerState:
-        """The states that the layer recorded last."""
         left, self._left = self._left or {}, None
         return tuple(left.get((name, index), NOTHING) for index in range(self.number_of_states)
                      for name in ("conv", "recurrent"))
@@ -120,7 +117,6 @@ class NoState:
         """There is nothing to start from."""
 
     def take(self) -> LayerState:
-        """No tensors."""
         return ()
 
 

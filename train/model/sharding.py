@@ -101,7 +101,6 @@ class Shards:
         self._sharded[-1].set_reshard_after_backward(last, recurse=recurse)
 
     def _idle(self) -> None:
-        """Make a pass without rows."""
         assert self._ticks is not None
         kind = self._ticks[self._at]
         self._next()

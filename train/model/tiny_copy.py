@@ -146,7 +146,6 @@ def _is_per_layer(name: str, value: Any, count: int) -> bool:
 
 def _shrink(name: str, value: Any, heads: int, head_width: int, num_layers: int,
             vocabulary_size: int | None) -> Any:
-    """A smaller value for the option `name`."""
     if type(value) is not int or not value:
         return value
     if name in LAYERS:

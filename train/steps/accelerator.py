@@ -153,7 +153,6 @@ class Processes:
             parameter.grad = values.view_as(parameter).to(parameter.dtype)
 
     def gather(self, values: list[Any]) -> list[Any]:
-        """The concatenated lists of all processes, in every process."""
         return gather_object(values) if self.count > 1 else values
 
     @contextlib.contextmanager

@@ -48,7 +48,7 @@ def due(state: RunState, plan: Plan, arm: Arm, upto: int) -> list[str] | None:
         return ["score", RUN, *number, "--purpose", plan.purpose]
     if (arm.name != PARENT and upto == plan.last
             and not state.is_complete("logprobs", upto, plan.purpose, f"policy-{plan.at}")):
-        return ["train", "logprobs", RUN, "--policy", str(plan.at), "--iterations", str(upto),
+        return ["train", "logprobs", RUN, "--policy", str(plan.at), "--iteration", str(upto),
                 "--purpose", plan.purpose]
     return None
 

@@ -34,12 +34,10 @@ class Arm(NamedTuple):
 
     @property
     def of_training(self) -> dict[str, Any]:
-        """The options of `train`."""
         return {key: value for key, value in self.settings.items() if key not in SAMPLING}
 
     @property
     def title(self) -> str:
-        """The settings in words."""
         words = [f"{key} {_text(value)}" if value != UNSET else f"without {key}"
                  for key, value in self.of_training.items()]
         words += [f"{stage} {key} {_text(value)}" for stage in SAMPLING
@@ -85,7 +83,6 @@ def read_arms(path: Path, train: click.Command, config: Path) -> list[Arm]:
 
 
 def _arm(path: Path, name: str, table: object, train: click.Command) -> Arm:
-    """One arm, its keys with dashes."""
     if not isinstance(table, dict):
         raise StageError(f"{place_in(path, '', name)}: '{name}' is not a table. Put it below the [name] of "
                          "an arm.")
@@ -166,7 +163,6 @@ def _key(key: str) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value in TOML's notation."""
     if isinstance(value, list):
         return f"[{', '.join(_text(each) for each in value)}]"
     if isinstance(value, dict):

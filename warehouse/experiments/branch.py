@@ -28,7 +28,7 @@ from warehouse.store.commit import (
     twin_of,
 )
 from warehouse.store.errors import StageError, shell_quote
-from warehouse.store.run_folder import WRITTEN_BY, Warehouse, open_warehouse
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 Share = Callable[[Path, Path], object]      # gives a file a second name, or copies it
 
@@ -117,7 +117,7 @@ def _branch_log(warehouse: Warehouse, building: Path, share: Share) -> Log:
         for number in range(warehouse.state.head + 1):
             share(warehouse.log.path(number), log.path(number))
     else:
-        log.make(upgraded(warehouse.facts, WRITTEN_BY), old_entries(warehouse.root))
+        log.make(upgraded(warehouse.facts), old_entries(warehouse.root))
     return log
 
 

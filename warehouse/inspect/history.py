@@ -34,7 +34,6 @@ def history(state: RunState) -> list[dict[str, Any]]:
 
 
 def history_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """Entries as `git log` prints commits."""
     lines = []
     for row in rows:
         name = f"entry {row['number']}" if row["number"] >= 0 else "before the log"

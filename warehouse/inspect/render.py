@@ -41,7 +41,6 @@ def as_table(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool 
 
 
 def as_markdown(names: Sequence[str], rows: Sequence[Sequence[Any]], *, full: bool = False, **_: Any) -> str:
-    """A Markdown table."""
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     for row in rows:
         lines.append("| " + " | ".join(_cell(value, full).replace("|", "\\|") for value in row) + " |")
@@ -90,7 +89,6 @@ def stretches(count: int, most: int) -> list[tuple[int, int]]:
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """Mean of the values that are not None."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
@@ -131,7 +129,6 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """A DuckDB value as JSON can hold it."""
     if isinstance(value, dict):
         return {name if isinstance(name, str) else str(_plain(name)): _plain(item)
                 for name, item in value.items()}

@@ -87,7 +87,6 @@ def iteration_rows(connection: Connection, inventory: Inventory, iteration: int,
 
 
 def line_of(row: dict[str, Any]) -> str:
-    """One of these rows as a sentence."""
     pieces = [f"iteration {row['iteration']}" + ("" if row["purpose"] == "train" else f"  {row['purpose']}")]
     if row["own_reward"] and row["reward_mean"] is not None:
         pieces.append(f"reward {row['reward_mean']:.3f}")
@@ -115,7 +114,6 @@ def _with_seconds(rows: list[dict[str, Any]], inventory: Inventory) -> list[dict
 
 
 def latest_iteration(connection: Connection, purpose: str = "train") -> int:
-    """The latest iteration that is scored."""
     scored = [row["iteration"] for row in rows_of(connection, "SELECT iteration, purpose FROM scorers")
               if is_of(row["purpose"], purpose)]
     if not scored:

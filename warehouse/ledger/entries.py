@@ -47,7 +47,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class Completed:
-    """A stage is complete. `reads` as in Begun, `manifest` is the sha256 of its manifest.json.
+    """A stage is complete. `manifest` is the sha256 of its manifest.json.
 
     `facts` are those that the state needs: `carried` (groups left to the next rollout), `scorer`, `waiting`
     and `policy` (folder below policies/) of a training, `rolled_back_to` of an iteration that an old run left
@@ -55,7 +55,6 @@ class Completed:
     """
 
     generation: int
-    reads: list[int] = field(default_factory=list)
     manifest: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
 

@@ -84,7 +84,7 @@ class Fold:
     def _completed(self, number: int, what: entries.Completed) -> None:
         life = self._lives[what.generation]
         self._change(what.generation, completed=number, version=number, facts=what.facts,
-                     reads=life.reads | {*what.reads}, lost=tuple(what.facts.get("lost", ())),
+                     lost=tuple(what.facts.get("lost", ())),
                      pruned=bool(what.facts.get("pruned")), compacted=bool(what.facts.get("compacted")))
         if life.stage == "train" and "policy" in what.facts:
             version = life.iteration + 1

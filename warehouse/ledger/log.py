@@ -96,7 +96,6 @@ class Log:
         return self.path(0).exists()
 
     def path(self, number: int) -> Path:
-        """The file of an entry."""
         return self._root / FOLDER / f"{number:08d}.json"
 
     def _commit(self, what: Transition) -> bool:

@@ -12,6 +12,7 @@ from warehouse.store.errors import StageError
 from warehouse.store.json_files import json_bytes, read_json
 from warehouse.store.names import base_purpose, turn_of, turn_purpose
 
+WITH_LOG = 4            # the schema version that brought the log
 FIRST = -10**9          # number of the first of these entries; those of a log begin at 0
 STAGE_FOLDER = re.compile(r"(?P<table>completions|samples|train)/iteration=(?P<iteration>\d+)"
                           r"(?:/purpose=(?P<purpose>[^/]+))?(?:/scorer=(?P<scorer>[^/]+))?")
@@ -57,7 +58,7 @@ class _Found:
                                                         change["now"])))
         complete = [(manifest.get("finished_at", 0.0), key, manifest)
                     for key, (_, _, manifest) in self._stages.items() if manifest]
-        events += [(at, Completed(self._begun[key], [], "", self._facts(key, manifest)))
+        events += [(at, Completed(self._begun[key], "", self._facts(key, manifest)))
                    for at, key, manifest in sorted(complete, key=lambda each: each[0])]
         events += list(self._policies())
         for path in sorted((self._root / "tasks").glob("change-*.json")):
@@ -120,7 +121,7 @@ class _Found:
                     "waiting": bool((policy.get("facts") or {}).get("waiting"))})
 
 
-def upgrade(root: Path, facts: dict[str, Any], version: int) -> dict[str, Any]:
+def upgrade(root: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """Give warehouse.json a schema version that software without a log refuses; return the new facts.
 
     If this is killed in between, either software can open the run. StageError if a command of an old version
@@ -130,19 +131,19 @@ def upgrade(root: Path, facts: dict[str, Any], version: int) -> dict[str, Any]:
         raise StageError(f"`{intent['command']}` of an earlier version was stopped during its changes. "
                          "Open the run once with that version (`warehouse summary` finishes them).")
     facts = read_json(root / "warehouse.json", run_id=str) or facts
-    if facts["schema_version"] < version:
-        facts = upgraded(facts, version)
+    if facts["schema_version"] < WITH_LOG:
+        facts = upgraded(facts)
         if twin := twin_of(root):
             twin.bucket.put("warehouse.json", json_bytes(facts))
         replace_bytes(root / "warehouse.json", json_bytes(facts))
     return facts
 
 
-def upgraded(facts: dict[str, Any], version: int) -> dict[str, Any]:
-    """warehouse.json with a schema version of at least `version`."""
-    if facts["schema_version"] >= version:
+def upgraded(facts: dict[str, Any]) -> dict[str, Any]:
+    """warehouse.json with the schema version of a run that has a log."""
+    if facts["schema_version"] >= WITH_LOG:
         return facts
-    return {"oldest_part": facts["schema_version"], **facts, "schema_version": version}
+    return {"oldest_part": facts["schema_version"], **facts, "schema_version": WITH_LOG}
 
 
 def _readable(path: Path) -> dict[str, Any] | None:

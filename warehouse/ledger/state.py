@@ -152,7 +152,6 @@ class RunState:
         return [str(life.purpose) for life in self.of_stage("rollout", iteration)]
 
     def iterations(self, stage: str) -> list[int]:
-        """Iterations in which a kind of stage has begun, in order."""
         return sorted({life.iteration for life in self.of_stage(stage)})
 
     def turns(self, iteration: int, base: str = TRAIN) -> list[str]:
@@ -160,7 +159,6 @@ class RunState:
         return [purpose for purpose in self.purposes(iteration) if base_purpose(purpose) == base]
 
     def scores(self, iteration: int, purpose: str) -> list[Life]:
-        """Every score of a rollout, unfinished or complete."""
         return [life for life in self.of_stage("score", iteration) if life.purpose == purpose]
 
     def derived(self, iteration: int, purpose: str) -> list[Life]:
@@ -232,7 +230,6 @@ class RunState:
 
     @property
     def versions(self) -> list[int]:
-        """Versions of the run's policies, in order."""
         return sorted(self.policies)
 
     def trained_purpose(self, iteration: int) -> str:
@@ -553,7 +550,6 @@ class RunState:
         """Refusal if a stage cannot complete: it already is, or it or what it read has ended."""
         self.check_live(what.generation)
         life = self.lives[what.generation]
-        self.check_reads(what.reads, life.title)
         if life.is_complete:
             raise Refusal("complete", title=life.title)
 

@@ -68,7 +68,6 @@ class Sampling:
             job.stop()
 
     def end(self) -> None:
-        """Wait until all have ended after a request to stop."""
         for _, _, job in self.running:
             job.end()
 
@@ -102,7 +101,8 @@ class Training:
             return STOPPED_EXIT_CODE if any(codes) else 0
         if len(self.failed) == len(self.running):
             return self.failed[0][1].poll()
-        self.kill()
+        for _, job in self.running:
+            job.kill()
         self.crew.part()
         for worker, job in self.failed:
             self.crew.note_end(worker, "train", well=False)
@@ -120,12 +120,6 @@ class Training:
         for _, job in self.running:
             job.stop()
 
-    def kill(self) -> None:
-        """End all at once."""
-        for _, job in self.running:
-            job.kill()
-
     def end(self) -> None:
-        """Wait until all have ended after a request to stop."""
         for _, job in self.running:
             job.end()

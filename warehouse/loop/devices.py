@@ -116,7 +116,6 @@ class Crew:
         self.together = []
 
     def is_left_out(self, worker: Worker) -> bool:
-        """Whether a device has failed so often that it is no longer used."""
         return len(self._left(worker.devices)) < len(worker.devices)
 
     def adapt(self, sampling: float, training: float) -> bool:

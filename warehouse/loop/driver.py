@@ -40,8 +40,6 @@ NO_GRADIENT = 1                 # also the exit code of a training without a gra
 
 @dataclasses.dataclass(frozen=True)
 class LoopOptions:
-    """The options of `warehouse loop`."""
-
     iterations: int
     ahead: bool = False
     ahead_by: int | None = None

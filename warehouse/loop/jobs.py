@@ -37,7 +37,6 @@ class Job:
         return self.process.poll()
 
     def said(self) -> str:
-        """Its output so far."""
         return self.output.read_text(errors="replace")
 
     def stop(self) -> None:
@@ -46,7 +45,6 @@ class Job:
             self.process.terminate()
 
     def kill(self) -> None:
-        """End it at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 

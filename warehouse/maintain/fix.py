@@ -123,7 +123,6 @@ def _run_again(stage: Stage) -> Change:
 
 
 def _scores(warehouse: Warehouse, stage: Stage) -> list[Stage]:
-    """The scores and logprobs of a rollout; none for another stage."""
     return warehouse.derived(**stage.identity) if stage.name == "rollout" else []
 
 

@@ -46,7 +46,6 @@ class NewGeneration:
                 for table in tables]
 
     def new_path(self, path: Path) -> Path:
-        """The new location of a file of the stage."""
         return next(new / path.name for old, new in self.folders() if path.parent == old)
 
     def adopt(self, without: Collection[Path] = ()) -> None:

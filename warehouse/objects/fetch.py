@@ -38,7 +38,6 @@ def fetch(bucket: Bucket, wanted: Mapping[str, Path]) -> None:
 
 
 def fits(path: Path, state: ObjectState | None) -> bool:
-    """Whether a file matches the object in a listing."""
     try:
         stat = path.stat()
     except OSError:
@@ -47,7 +46,6 @@ def fits(path: Path, state: ObjectState | None) -> bool:
 
 
 def stamp(path: Path, state: ObjectState) -> None:
-    """Store the mark of its object with a file."""
     second = int(path.stat().st_mtime)
     os.utime(path, ns=(second * 10**9, second * 10**9 + state.mark * 1000))
 

@@ -114,7 +114,6 @@ def _files(copy: WorkingCopy) -> list[Path]:
 
 
 def _entries(keys: Collection[str]) -> list[str]:
-    """The entries of a log, in order."""
     return sorted(key for key in keys if key.startswith(f"{FOLDER}/"))
 
 

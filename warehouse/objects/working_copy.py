@@ -29,8 +29,6 @@ LOG, PACKS, PACKED = "_log", "_log-packs", 8
 
 
 class WorkingCopy:
-    """A working copy and the objects that it is a copy of."""
-
     def __init__(self, root: Path, address: str) -> None:
         self.root = root
         self.bucket = Bucket(address)
@@ -115,7 +113,6 @@ class WorkingCopy:
         return (name in TOP_FILES or name.partition("/")[0] in TABLES) and not OWN.search(name)
 
     def key_of(self, path: Path) -> str:
-        """The key of a file's object."""
         return key_of(self.root, path)
 
     def create(self, path: Path, temporary: Path) -> bool:
@@ -203,7 +200,6 @@ class WorkingCopy:
             stamp(path, state)      # both names are one local file
 
     def remove(self, path: Path) -> None:
-        """Delete the objects of a file or a folder."""
         place = path.relative_to(self.root).as_posix()
         self.bucket.delete([place, *(key for key, _ in self.bucket.list(place))])
 

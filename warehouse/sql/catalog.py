@@ -79,7 +79,6 @@ def _newly_computed(name: str) -> str:
 
 
 def quoted(text: object) -> str:
-    """A SQL string literal."""
     return "'" + str(text).replace("'", "''") + "'"
 
 
@@ -96,7 +95,6 @@ def of_purposes(purposes: Collection[str], column: str = "purpose") -> str:
 
 
 def quoted_name(name: str) -> str:
-    """A SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 

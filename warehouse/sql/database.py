@@ -63,7 +63,6 @@ def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False
 
 
 def new_connection() -> Connection:
-    """An empty connection in memory."""
     import duckdb
     connection = duckdb.connect()
     connection.execute(f"SET enable_progress_bar = false; {SETTINGS}")    # it would be printed among the rows
@@ -248,7 +247,6 @@ def interruptible(connection: Connection, work: Callable[[], Answer]) -> Answer:
 
 def rows_of(connection: Connection, query: str,
             parameters: list[Any] | dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """All rows of a query as dictionaries."""
     with explain_errors():
         cursor = connection.execute(query, parameters or [])
         names = [column[0] for column in cursor.description or []]

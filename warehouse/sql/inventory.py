@@ -45,7 +45,6 @@ class Inventory(NamedTuple):
 
     @property
     def manifests(self) -> list[Path]:
-        """The manifests of all complete stages."""
         return [held.stage.folder / "manifest.json" for held in self.stages if held.manifest is not None]
 
 
@@ -89,7 +88,6 @@ def rolled_up(inventory: Inventory, rollup: Rollup | None, *, partial: bool = Fa
 
 
 def table_of(stage: Stage, part: Path) -> str:
-    """The table that a part of a stage belongs to."""
     if stage.name == "rollout":
         return "prompts" if part.parent == stage.prompts else (
             "carried" if part.name.startswith("carried-") else "completions")

@@ -29,7 +29,6 @@ def definitions() -> str:
 
 
 def measures_text() -> str:
-    """The SQL of all measures in a rollup."""
     return files("warehouse.sql.texts").joinpath("measures.sql").read_text(encoding="utf-8")
 
 

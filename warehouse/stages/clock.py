@@ -20,14 +20,12 @@ class Clock:
         self._last = time.perf_counter() if started is None else started
 
     def lap(self, phase: str) -> None:
-        """Add the time since the last lap to the phase."""
         now = time.perf_counter()
         self.seconds[phase] += now - self._last
         self._last = now
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the time of the block to the phase."""
         started = time.perf_counter()
         try:
             yield

@@ -23,7 +23,6 @@ class Shard:
         return cls(int(index), int(count))
 
     def holds(self, part_number: int) -> bool:
-        """True if the part belongs to this worker."""
         return part_number % self.count == self.index
 
     def __str__(self) -> str:

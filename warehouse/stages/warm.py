@@ -57,7 +57,6 @@ def folder() -> str | None:
 
 
 def number(value: int) -> bytes:
-    """A number, encoded to be sent."""
     return value.to_bytes(8, "big")
 
 

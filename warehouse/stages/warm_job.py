@@ -119,7 +119,6 @@ def call(command: Any, job: Job) -> int:
 
 
 def tell(words: str) -> None:
-    """Print to standard error if possible."""
     with contextlib.suppress(OSError):
         print(words, file=sys.stderr)
 
@@ -133,6 +132,5 @@ def end_with_client(line: socket.socket, finished: threading.Event) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End a fork."""
     clean_up()
     os._exit(code)

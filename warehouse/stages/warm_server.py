@@ -208,7 +208,6 @@ def start(job: Job, rooms: dict[str, Any], residents: Residents, forks: set[int]
 
 
 def room_of(command: Any) -> ModuleType:
-    """The module that a command was written in."""
     return sys.modules[command.callback.__module__ if command.callback else __name__]
 
 

@@ -36,7 +36,6 @@ def run_demo(run: Path, iterations: int, say: Callable[[str], None]) -> None:
 
 
 def _call(name: str, *words: str) -> None:
-    """Run a command in this process."""
     try:
         room_command(name).main([*words], prog_name=name, standalone_mode=False)
     except SystemExit as end:

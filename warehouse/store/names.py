@@ -40,7 +40,6 @@ def begins_purpose(name: str) -> bool:
 
 
 def group_id_of(iteration: int, purpose: str, task_id: str, index: int) -> str:
-    """The name of a group, unique in the run."""
     return f"{iteration}/{purpose}/{task_id}/{index}"
 
 

@@ -53,7 +53,6 @@ def as_stored(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def row_group_size(table_name: str) -> int:
-    """Rows of a table per row group."""
     return ROW_GROUP_SIZES.get(table_name, ROW_GROUP_SIZE)
 
 
@@ -110,7 +109,6 @@ def read_parts(paths: list[Path], table_name: str, columns: Sequence[str] | None
 
 
 def read_groups(path: Path, table_name: str, names: Sequence[str]) -> Iterator[pa.Table]:
-    """The columns of a part, one row group at a time."""
     with _open(path) as file:
         for number in range(file.num_row_groups):
             group = file.read_row_group(number, columns=_stored_columns(table_name, names))

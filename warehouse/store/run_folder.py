@@ -34,7 +34,6 @@ STEMS = {**TRAIN_TABLES, "carried": "carried"}  # prefix of a table's part names
 TABLES_OF = {"rollout": ("completions", "carried", "prompts"), "score": ("samples",),
              "logprobs": ("policy_logprobs",), "train": tuple(TRAIN_TABLES)}
 STAGE_OF = {table: stage for stage, tables in TABLES_OF.items() for table in tables}
-WRITTEN_BY = 4                  # the schema version that brought the log
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Warehouse:
         """Append the transition that `ask` returns for the state; its number, None if `ask` returned none."""
         if not self.log.has_entries():
             old = old_entries(self.root)
-            self.log.make(upgrade(self.root, self.facts, WRITTEN_BY), old)
+            self.log.make(upgrade(self.root, self.facts), old)
         return self.log.append(ask)
 
     def check_live(self, stage: str, **identity: Any) -> Life:
@@ -127,7 +126,6 @@ class Warehouse:
         return place / f"generation={name}" if name else place
 
     def part_path(self, table: str, number: int, **keys: Any) -> Path:
-        """Final path of one part."""
         return self.folder(table, **keys) / f"{STEMS.get(table, 'part')}-{number:05d}.parquet"
 
     def parts(self, table: str, **keys: Any) -> list[Path]:

@@ -106,7 +106,6 @@ class Stage:
         return max((path.stat().st_mtime for path in self.folder.glob("*") if path.exists()), default=None)
 
     def is_complete(self) -> bool:
-        """True once the log says so."""
         return self.life is not None and self.life.is_complete
 
     def settle(self, settings: dict[str, Any], accept_change: tuple[str, ...] = (),
@@ -157,11 +156,9 @@ class Stage:
                               else Changed(begun, **change))
 
     def changes(self) -> list[dict[str, Any]]:
-        """Changes of settings that were accepted while the stage ran."""
         return [dict(change) for change in self.life.changes] if self.life else []
 
-    def complete(self, facts: dict[str, Any], numbers: Iterable[int] | None = None, *,
-                 reads: Iterable[int] = ()) -> dict[str, Any]:
+    def complete(self, facts: dict[str, Any], numbers: Iterable[int] | None = None) -> dict[str, Any]:
         """Write the manifest: `facts`, the settings, versions, and sha256 and size of every part.
 
         The log entry after it completes the stage. StageError if a part is from another run, or if the parts
@@ -178,7 +175,7 @@ class Stage:
                     sha256: str = sha256) -> Completed | None:
                 now = state.lives[before.begun]     # a repair may have given it another folder
                 return (None if now.is_complete or now.folder != before.folder
-                        else Completed(now.begun, sorted({*reads}), sha256, kept))
+                        else Completed(now.begun, sha256, kept))
 
             self.warehouse.append(end)
         manifest = self.manifest()

@@ -141,7 +141,6 @@ def _check_function(payload: dict[str, Any], where: str) -> None:
 
 
 def _list_of(where: str, payload: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """A list of at least one object."""
     rows: list[Any] = _field(where, payload, name, list)
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise StageError(f"{where}: payload field '{name}' is empty, or holds something other than objects. "

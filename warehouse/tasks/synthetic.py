@@ -84,5 +84,4 @@ def apply_steps(steps: tuple[str, ...], grid: Grid) -> Grid | None:
 
 @lru_cache(maxsize=4096)
 def compiled_step(step: str) -> CodeType:
-    """Code object of one numpy expression."""
     return compile(step, "<step>", "eval")

@@ -1,7 +1,6 @@
 """Lines of rollouts sampled elsewhere, each checked against the columns that it would fill."""
 
 import functools
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from warehouse.store.errors import StageError, shorten
 from warehouse.store.names import UNTRUNCATED
 from warehouse.store.schema import arrow_schema
 from warehouse.tasks.augmentation import NUM_COLORS
+from warehouse.tasks.task_files import json_lines
 
 REQUIRED = ("task_id", "prompt_ids", "completion_ids", "behaviour_logprobs", "completion", "finish_reason",
             "policy_version")
@@ -31,13 +31,10 @@ EXPORTED = {"finished_at", "scorer", "reward", "reward_parts", "correct", "error
             "old_logprobs"}
 
 
-def read_lines(content: bytes, source: Path, tasks: dict[str, str], plain_sampling: bool,
+def read_lines(source: Path, tasks: dict[str, str], plain_sampling: bool,
                purpose: str) -> list[dict[str, Any]]:
     """All lines of a file, as rows of completions with prompt columns."""
-    if source.suffix == ".zst":
-        content = _decompress(content, source)
-    rows = [_read_line(line, number, tasks, plain_sampling, purpose)
-            for number, line in enumerate(content.split(b"\n"), start=1) if line.strip()]
+    rows = [_checked(row, where, tasks, plain_sampling, purpose) for where, row in json_lines(source)]
     if not rows:
         raise StageError(f"{source} holds no completion. Give a file with one JSON object per line.")
     policies = {row["policy_version"] for row in rows}
@@ -47,68 +44,48 @@ def read_lines(content: bytes, source: Path, tasks: dict[str, str], plain_sampli
     return rows
 
 
-def _decompress(content: bytes, source: Path) -> bytes:
-    """All frames of a .zst file; StageError if a frame is damaged or cut off."""
-    try:
-        return pa.CompressedInputStream(pa.BufferReader(content), "zstd").read()
-    except OSError as error:
-        raise StageError(f"{source} is not a zstd file, damaged, or cut off ({error}). Make or copy it again."
-                         ) from error
-
-
-def _object_of(line: bytes, number: int) -> dict[str, Any]:
-    try:
-        row = json.loads(line.decode())
-    except UnicodeDecodeError as error:
-        raise StageError(f"Line {number} is not UTF-8 text ({error}). Save the file as UTF-8.") from error
-    except (ValueError, RecursionError) as error:
-        raise StageError(f"Line {number} is not JSON ({error}). Fix or remove it.") from error
-    if not isinstance(row, dict):
-        raise StageError(f"Line {number} is not a JSON object. One line is one completion.")
-    return row
-
-
-def _read_line(line: bytes, number: int, tasks: dict[str, str], plain_sampling: bool,
-               purpose: str) -> dict[str, Any]:
+def _checked(row: Any, where: str, tasks: dict[str, str], plain_sampling: bool,
+             purpose: str) -> dict[str, Any]:
     """One line as a row of completions, with prompt columns."""
-    row = _object_of(line, number)
+    if not isinstance(row, dict):
+        raise StageError(f"{where} is not a JSON object. One line is one completion.")
     for field in REQUIRED:
         if row.get(field) is None:
-            raise StageError(f"Line {number}: '{field}' is missing. Every line needs {', '.join(REQUIRED)}.")
+            raise StageError(f"{where}: '{field}' is missing. Every line needs {', '.join(REQUIRED)}.")
     if row.get("version_segments"):
-        raise StageError(f"Line {number}: 'version_segments' has tokens of several policies. One "
+        raise StageError(f"{where}: 'version_segments' has tokens of several policies. One "
                          "rollout has one policy: leave such groups out.")
     for field, value in row.items():
         if field in EXPORTED:
             continue
         if field not in _columns():
-            raise StageError(f"Line {number}: no column is named '{field}'. Fix its name, or leave it out.")
+            raise StageError(f"{where}: no column is named '{field}'. Fix its name, or leave it out.")
         if not _fits(field, value):
             least, most = LIMITS.get(field, (-math.inf, math.inf))
             within = f" from {least:g} to {most:g}" if field in LIMITS else ""
-            raise StageError(f"Line {number}: '{field}' is {shorten(value, 60)}, not {_columns()[field]}"
+            raise StageError(f"{where}: '{field}' is {shorten(value, 60)}, not {_columns()[field]}"
                              f"{within}.")
     if row.get("purpose", purpose) != purpose:
-        raise StageError(f"Line {number}: 'purpose' is '{row['purpose']}', not '{purpose}'. Export with "
+        raise StageError(f"{where}: 'purpose' is '{row['purpose']}', not '{purpose}'. Export with "
                          "--purpose, and import under the same one: evaluations are never trained on.")
     if row["task_id"] not in tasks:
-        raise StageError(f"Line {number}: task '{row['task_id']}' is not in this run. Import it with "
+        raise StageError(f"{where}: task '{row['task_id']}' is not in this run. Import it with "
                          "`warehouse init --tasks`.")
     if row["finish_reason"] not in FINISH_REASONS:
-        raise StageError(f"Line {number}: 'finish_reason' is '{row['finish_reason']}'; it must be "
+        raise StageError(f"{where}: 'finish_reason' is '{row['finish_reason']}'; it must be "
                          f"{' or '.join(FINISH_REASONS)}.")
     ids, logprobs = row["completion_ids"], row["behaviour_logprobs"]
     if not ids or len(ids) != len(logprobs):
-        raise StageError(f"Line {number}: {len(ids)} completion_ids but {len(logprobs)} "
+        raise StageError(f"{where}: {len(ids)} completion_ids but {len(logprobs)} "
                          "behaviour_logprobs; there must be one for each token.")
     if not row["prompt_ids"]:
-        raise StageError(f"Line {number}: 'prompt_ids' is empty. A completion follows a prompt.")
+        raise StageError(f"{where}: 'prompt_ids' is empty. A completion follows a prompt.")
     if row.get("color_map") is not None and sorted(row["color_map"]) != list(range(NUM_COLORS)):
-        raise StageError(f"Line {number}: 'color_map' is {shorten(row['color_map'], 60)}; it must hold "
+        raise StageError(f"{where}: 'color_map' is {shorten(row['color_map'], 60)}; it must hold "
                          "each of 0 to 9 once.")
     missing = [name for name in SAMPLING if row.get(name) is None]
     if missing and not plain_sampling:
-        raise StageError(f"Line {number}: '{missing[0]}' is missing. Give the sampling parameters in "
+        raise StageError(f"{where}: '{missing[0]}' is missing. Give the sampling parameters in "
                          "every line, or --plain-sampling if there were none (temperature 1, no truncation, "
                          "no penalty).")
     stored = {field: row.get(field) for field in _columns().keys() - OWN}

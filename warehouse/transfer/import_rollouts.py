@@ -1,12 +1,12 @@
 """Rollouts sampled elsewhere: JSON lines with token ids become one complete rollout stage."""
 
 import datetime
-import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from warehouse.store.checksums import sha256_of
 from warehouse.store.errors import StageError, counted
 from warehouse.store.json_files import read_json
 from warehouse.store.names import begins_purpose, check_name, group_id_of, prompt_id_of, turn_of
@@ -34,14 +34,14 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
         raise StageError(f"No command reads rows of --purpose {purpose}. Use train, or eval or distil, alone "
                          "or with a label as in eval-mine.")
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
-    stage, content = warehouse.stage("rollout", **keys), source.read_bytes()
+    stage = warehouse.stage("rollout", **keys)
     settings = _settings(stage, {"imported_from": source.name, "plain_sampling": plain_sampling,
-                                 "sha256": hashlib.sha256(content).hexdigest()})
+                                 "sha256": sha256_of(source)})
     if facts := stage.facts():
         return facts["num_completions"]
     tasks = warehouse.read("tasks", ["task_id", "split", "heldout"]).to_pylist()
     splits = {row["task_id"]: row["split"] for row in tasks}
-    rows = read_lines(content, source, splits, plain_sampling, purpose)
+    rows = read_lines(source, splits, plain_sampling, purpose)
     if purpose.split("-")[0] in ("train", "distil"):
         held_out = {row["task_id"] for row in tasks if row["heldout"]}      # lines do not name splits
         if kept := sorted({row["task_id"] for row in rows} & held_out):
@@ -115,7 +115,6 @@ def _number(rows: list[dict[str, Any]], iteration: int, purpose: str) -> None:
 
 
 def _prompts(rows: list[dict[str, Any]], splits: dict[str, str]) -> list[dict[str, Any]]:
-    """One prompt row per group."""
     prompts: dict[str, dict[str, Any]] = {}
     for row in rows:
         prompt = prompts.setdefault(row["group_id"], {

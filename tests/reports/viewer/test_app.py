@@ -133,7 +133,7 @@ def test_the_connection_reads_the_run_alone_and_keeps_its_settings(run: Warehous
     ("task?task=nobody", "no task"), ("group?iteration=1&group=none", "no group none"),
     ("iteration?iteration=99", "not scored"), ("iteration?iteration=x", "not a whole number"),
     ("iteration", "not a whole number"), ("task", "lacks"), ("gaps?iteration=99", "No old logprobs"),
-    ("export?page=find", "can be exported as a file"), ("figure?figure=none", "no figure"),
+    ("figure?figure=none", "no figure"),
     ("rows?offset=-1", "not a whole number")])
 def test_a_bad_address_is_answered_with_a_sentence(client: TestClient, address: str, said: str) -> None:
     answer = client.get(f"/blow-up/{address}")
@@ -178,7 +178,7 @@ def test_a_hostile_completion_is_text_alone(run: Warehouse, tmp_path: Path) -> N
     replace_completions(copy, HOSTILE + "x" * 200_000)
     with client_of(copy.root) as client:
         for address in ("completion?name=0/task-003/4", "group?iteration=0&group=0/train/task-003/0",
-                        "task?task=task-003", "find?text=owned", "export?page=completion&name=0/task-003/4"):
+                        "task?task=task-003", "find?text=owned"):
             text = client.get(f"/copy/{address}").text
             assert "<script>window" not in text and "<img" not in text and "\u202e" not in text
             assert len(text) < 1_000_000
@@ -197,8 +197,7 @@ def test_ten_megabytes_and_a_million_tokens_are_shown_by_stretches(tmp_path: Pat
         iteration=0, purpose="train")
     name = f"0/{row['task_id']}/{row['sample_index']}"
     with client_of(run.root) as client:
-        for address in (f"completion?name={name}", f"completion?name={name}&first=900000",
-                        f"export?page=completion&name={name}"):
+        for address in (f"completion?name={name}", f"completion?name={name}&first=900000"):
             answer = client.get(f"/run/{address}")
             assert answer.status_code == 200 and len(answer.content) < 1_000_000
             assert "<script>window" not in answer.text
@@ -231,15 +230,6 @@ def test_a_stage_under_way_is_told_with_its_share(run: Warehouse, tmp_path: Path
         told = client.get("/copy/now").json()["html"]
     assert "rollout of iteration 7" in told and "64 of 128 completions" in told and 'value="50"' in told
     assert "tokens/s since it began" in told and "train of iteration 7" in told
-
-
-def test_a_page_as_one_file_loads_nothing_and_links_nowhere(client: TestClient) -> None:
-    for page in ("export?page=completion&name=3/task-003/4", "export?page=task&task=task-003",
-                 "export?page=group&iteration=3&group=3/train/task-003/0"):
-        answer = client.get(f"/blow-up/{page}")
-        assert "attachment" in answer.headers["content-disposition"]
-        assert "<link" not in answer.text and " src=" not in answer.text and "<a href" not in answer.text
-        assert "default-src 'none'" in unescape(answer.text)
 
 
 def test_an_older_run_is_shown(tmp_path: Path) -> None:

@@ -234,15 +234,3 @@ def test_a_hostile_completion_does_nothing(window: Browser, run: Warehouse, tmp_
             assert window.script("return window.owned === undefined && !document.querySelector('main img')")
     finally:
         assert hostile.end() == 0
-
-
-def test_an_exported_page_opens_without_the_viewer(window: Browser, site: Site, tmp_path: Path) -> None:
-    site.go("/blow-up/completion?name=3/task-003/4")
-    text = window.script("const request = new XMLHttpRequest(); request.open('GET', "
-                         "'export?page=completion&name=3/task-003/4', false); request.send();"
-                         "return request.responseText")
-    (tmp_path / "alone.html").write_text(text)
-    window.open(tmp_path / "alone.html")
-    window.script("tokens.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}))")
-    assert window.script("return document.getElementById('token').textContent").startswith("token 0,")
-    assert window.script("return getComputedStyle(document.querySelector('.sample')).borderRadius") == "8px"

@@ -72,7 +72,7 @@ class World:
             return Command(words, 1)
         run, named = open_warehouse(root), dict(pairwise(rest))
         if stage == "logprobs":
-            plain.logprobs(run, int(named["--policy"]), int(named["--iterations"]), named["--purpose"], DRIFT)
+            plain.logprobs(run, int(named["--policy"]), int(named["--iteration"]), named["--purpose"], DRIFT)
             return Command(words, 0)
         iteration = int(named["--iteration"])
         if stage == "rollout":
@@ -139,7 +139,7 @@ def test_each_arm_trains_the_stored_rows_in_a_run_of_its_own_and_the_parent_stay
         "low: train --iteration 1",
         "low: rollout --eval --label arms-2 --iteration 2 --group-size 2",
         "low: score --iteration 2 --purpose eval-arms-2",
-        "low: logprobs --policy 1 --iterations 2 --purpose eval-arms-2"]
+        "low: logprobs --policy 1 --iteration 2 --purpose eval-arms-2"]
     low = open_warehouse(plan.folder / "low")
     assert check_run(low).problems == [] and low.state.newest == 2
     assert read_config(low.root / "config.toml")["train"] == {"learning-rate": 1e-4, "lora-rank": 8}
@@ -272,7 +272,7 @@ def test_iterations_without_stored_rows_are_sampled_by_the_arm(run: Warehouse) -
         "low: train --iteration 1", "low: rollout --iteration 2", "low: score --iteration 2 --purpose train",
         "low: train --iteration 2", "low: rollout --eval --label arms-2 --iteration 3 --group-size 2",
         "low: score --iteration 3 --purpose eval-arms-2",
-        "low: logprobs --policy 1 --iterations 3 --purpose eval-arms-2"]
+        "low: logprobs --policy 1 --iteration 3 --purpose eval-arms-2"]
 
 
 def test_stored_iterations_are_trained_in_a_row(run: Warehouse) -> None:

@@ -161,7 +161,7 @@ class Machine(RuleBasedStateMachine):
             elif life.purpose == TRAIN and carried:
                 groups = [*life.taken, *(f"{life.iteration}/{each}" for each in range(2))]
                 facts = {"carried": groups[-carried:]}
-            return Completed(life.begun, [], "", facts)
+            return Completed(life.begun, "", facts)
         self.propose(ask, late)
 
     @rule(number=NUMBER, kind=st.sampled_from([TRAIN, "eval", "train-turn2", None, "score"]),

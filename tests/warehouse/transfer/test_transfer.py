@@ -159,7 +159,7 @@ GOOD = {
     ({"seed": "abc"}, "'seed' is \"abc\", not int"),
     ({"host": 5}, "'host' is 5, not string"),
     ({"prompt": 7}, "'prompt' is 7, not string"),
-    ({"completion": "\ud800"}, "'completion' is \"\\ud800\", not string"),
+    ({"completion": "\ud800"}, " holds '\\ud800', half of a surrogate pair"),
     ({"flip": 1}, "'flip' is 1, not bool"),
     ({"color_map": "abc"}, "'color_map' is \"abc\", not list"),
     ({"color_map": [0, 1]}, "'color_map' is [0, 1]; it must hold each of 0 to 9 once"),
@@ -178,7 +178,7 @@ def test_bad_lines_are_named_and_nothing_is_written(empty: Warehouse, tmp_path: 
                                                     words: str) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(GOOD) + "\n" + json.dumps({**GOOD, **change}) + "\n")
-    refused(empty, file, "Line 2: " + words)
+    refused(empty, file, "rows.jsonl, line 2" + (words if words.startswith(" ") else f": {words}"))
 
 
 def test_lines_without_a_hash_get_that_of_the_policy_they_name(tmp_path: Path) -> None:
@@ -238,13 +238,13 @@ def test_bad_files_are_refused_whole(empty: Warehouse, tmp_path: Path) -> None:
     file.write_text(good + json.dumps({**GOOD, "policy_version": 3}))
     refused(empty, file, "completions of policies [0, 3]")
     file.write_bytes(good.encode() + b'{"task_id": "\xff"}\n')
-    refused(empty, file, "Line 2 is not UTF-8 text")
+    refused(empty, file, "cannot be read after line 0: 'utf-8' codec can't decode byte 0xff")
     file.write_text(good + "[" * 100_000)
-    refused(empty, file, "Line 2 is not JSON")
+    refused(empty, file, "rows.jsonl, line 2 cannot be read: maximum recursion depth exceeded")
     packed.write_text(good)
-    refused(empty, packed, "is not a zstd file, damaged, or cut off (ZSTD decompress failed")
+    refused(empty, packed, "cannot be read after line 0: ZSTD decompress failed")
     packed.write_bytes(pa.compress(good.encode() * 9, "zstd", asbytes=True)[:-7])
-    refused(empty, packed, "cut off (Truncated compressed stream)")
+    refused(empty, packed, "Truncated compressed stream. Fetch it again.")
 
 
 def test_every_frame_of_a_zst_file_is_read(tmp_path: Path) -> None:
@@ -310,11 +310,10 @@ def test_sampling_parameters_are_never_guessed(tmp_path: Path) -> None:
     run = empty_run(tmp_path / "run", num_tasks=2)
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(GOOD) + "\n{not json\n")
-    assert "Line 1: 'temperature' is missing" in warehouse("import", run.root, file, "--iteration", 0).stderr
-    assert (
-        "Line 2 is not JSON"
-        in warehouse("import", run.root, file, "--iteration", 0, "--plain-sampling").stderr
-    )
+    alone = warehouse("import", run.root, file, "--iteration", 0)
+    assert "rows.jsonl, line 1: 'temperature' is missing" in alone.stderr
+    plain = warehouse("import", run.root, file, "--iteration", 0, "--plain-sampling")
+    assert "rows.jsonl, line 2 is not valid JSON" in plain.stderr
     file.write_text(json.dumps(GOOD) + "\n")
     assert warehouse("import", run.root, file, "--iteration", 0, "--plain-sampling").exit_code == 0
     again = warehouse("import", run.root, file, "--iteration", 0, "--plain-sampling")
