@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 from warehouse.inspect.advice import Advice, advise, alarm_lines
 from warehouse.inspect.alarms import ALARM_EXIT_CODE, last_rollback, raised_alarms
 from warehouse.inspect.summary import iteration_rows, line_of
-from warehouse.ledger.entries import Alarmed
 from warehouse.loop.crew import Sampling, Start, Training
 from warehouse.loop.devices import Crew, Worker
 from warehouse.loop.jobs import Job
-from warehouse.maintain.rollback import roll_back
+from warehouse.maintain.rollback import end_at_alarm, roll_back
 from warehouse.sql.database import compute_once, connect
 from warehouse.sql.rollup import keep_rolled_up
 from warehouse.stages import warm
@@ -214,9 +213,8 @@ class Loop:
 
     def _compare_with_disk(self, version: int) -> None:
         """Say once if the policies after this one need more than is free."""
-        folder = self.warehouse.root / "policies" / self.warehouse.state.policies[version].folder
-        needed = sum(path.stat().st_size for path in folder.iterdir()) * (self.options.iterations - version)
-        free = shutil.disk_usage(folder).free
+        needed = self.warehouse.policy_bytes(version) * (self.options.iterations - version)
+        free = shutil.disk_usage(self.warehouse.root).free
         if needed > free and not self.is_disk_told and "keep-policies" not in self._config("train"):
             self.is_disk_told = True
             self.tell("disk", {"needed": needed, "free": free},
@@ -337,9 +335,7 @@ class Loop:
         if not self.rescues or back is None or watched.advice.mend:
             lines = [*watched.lines, "To go on nevertheless, repeat the command."]
             self.tell("alarm", facts, "\n".join(lines))
-            self.warehouse.append(lambda state: Alarmed(
-                [*state.of_stage("train", iteration), *state.of_stage("rollout", iteration)][0].begun,
-                watched.signals))
+            end_at_alarm(self.warehouse, iteration, watched.signals)
             return ALARM_EXIT_CODE
         self.tell("alarm", facts, "\n".join(watched.lines))
         self.rescues -= 1

@@ -1,6 +1,6 @@
-"""Go back to an earlier policy, which the next iteration samples from; nothing is copied or deleted."""
+"""Go back to an earlier policy, or note that a loop ended at an alarm; nothing is copied or deleted."""
 
-from warehouse.ledger.entries import RolledBack
+from warehouse.ledger.entries import Alarmed, RolledBack
 from warehouse.ledger.state import RunState
 from warehouse.store.errors import shell_quote
 from warehouse.store.run_folder import Warehouse
@@ -33,3 +33,12 @@ def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
         warehouse.verify_policy(to)
     warehouse.append(go_back)
     return [*said, f"next: rollout {shell_quote(warehouse.root)} --iteration {warehouse.state.newest}"]
+
+
+def end_at_alarm(warehouse: Warehouse, iteration: int, signals: list[str]) -> None:
+    """Note the signals of an iteration at which a loop ends, so that the next loop judges later ones."""
+    def end(state: RunState) -> Alarmed:
+        ended = [*state.of_stage("train", iteration), *state.of_stage("rollout", iteration)][0]
+        return Alarmed(ended.begun, signals)
+
+    warehouse.append(end)

@@ -224,6 +224,10 @@ class Warehouse:
         policy = self.state.policies.get(version)
         return self.root / "policies" / (policy.folder if policy else str(version))
 
+    def policy_bytes(self, version: int) -> int:
+        """Bytes of a policy's files, those of its optimizer included."""
+        return sum(path.stat().st_size for path in self.policy_dir(version).iterdir())
+
     def new_policy_dir(self, iteration: int) -> Path:
         """The folder for the policy of an iteration's unfinished training."""
         life = self.check_live("train", iteration=iteration)
