@@ -180,4 +180,4 @@ def rank_of_adapters(warehouse: Warehouse, options: RolloutOptions) -> int:
     newest = warehouse.policy_dir(warehouse.state.newest) / "adapter_config.json"
     if newest.exists():
         return json.loads(newest.read_text(encoding="utf-8"))["r"]
-    return trained.get("lora-rank", trained.get("lora_rank", TRAINED_RANK))
+    return trained.get("lora-rank", TRAINED_RANK)

@@ -22,7 +22,7 @@ from warehouse.stages import stop, warm
 from warehouse.stages.space import lacks_memory
 from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped
 from warehouse.store.commit import by_address
-from warehouse.store.config_file import place_in, read_config
+from warehouse.store.config_file import dashed, place_in, read_config
 from warehouse.store.errors import StageError, first_line, printable
 
 TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
@@ -155,7 +155,7 @@ def names_of(command: click.Command) -> dict[str, click.Parameter]:
 
 def meant(name: str, known: Iterable[str], dashes: str = "") -> str:
     """What a name that a command does not know may mean, in a sentence: its option, or another command's."""
-    name = name.strip("-").replace("_", "-")
+    name = dashed(name.strip("-"))
     if name in SAID:
         return SAID[name]
     ours = OURS.get(name, name)
@@ -174,7 +174,7 @@ def checked_options(command: click.Command, settings: Mapping[str, Any], path: P
     known = names_of(command)
     defaults: dict[str, Any] = {}
     for key, setting in settings.items():
-        parameter = known.get(key.replace("_", "-"))
+        parameter = known.get(dashed(key))
         if not isinstance(parameter, click.Option):
             if others:
                 continue

@@ -108,6 +108,6 @@ def try_file(run: Path, file: Path, task_id: str, reward: str | None, limits: Li
     [terms] = registered_terms(items, judgements, scorer)
     sample = verdict_row(items[0].answer, judgements[0], terms) | {"sandbox_tier": best.name}
     lines = verdict_lines(sample, row["kind"], task.payload, colors=colors)
-    if {"reward-file", "reward_file"} & read_config(warehouse.root / "config.toml").get("score", {}).keys():
+    if "reward-file" in read_config(warehouse.root / "config.toml").get("score", {}):
         lines.append(f"That is {scorer.name}: the reward file of config.toml is asked by `score RUN` alone.")
     return "\n".join(lines)

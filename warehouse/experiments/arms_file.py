@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 
 from warehouse.options import TitledCommand, checked_options, names_of, room_command
-from warehouse.store.config_file import place_in, read_config
+from warehouse.store.config_file import dashed, place_in, read_config
 from warehouse.store.errors import StageError
 
 PARENT = "parent"               # folder of the policy that all arms start from
@@ -89,10 +89,10 @@ def _arm(path: Path, name: str, table: object, train: click.Command) -> Arm:
     if not NAME.fullmatch(name) or name == PARENT:
         raise StageError(f"{place_in(path, name)}: an arm cannot be named '{name}'. Its folder has this "
                          f"name: use letters, digits, '.', '_' and '-', and not '{PARENT}'.")
-    settings = _dashed(table)
+    settings = {dashed(key): value for key, value in table.items()}
     for stage in SAMPLING:
         if isinstance(settings.get(stage), dict):
-            settings[stage] = _dashed(settings[stage])
+            settings[stage] = {dashed(key): value for key, value in settings[stage].items()}
             _check_options(path, f"{name}.{stage}", settings[stage], room_command(stage))
     _check_options(path, name, Arm(name, settings).of_training, train)
     return Arm(name, settings)
@@ -120,7 +120,7 @@ def check_together(path: Path, arms: Sequence[Arm], config: Path) -> None:
         try:
             train.check(in_effect(train, over(shared, arm.of_training, train)))
         except StageError as error:
-            ours = [f' In an arm {key} = "" leaves it out.' for key in _dashed(shared)
+            ours = [f' In an arm {key} = "" leaves it out.' for key in shared
                     if f"--{key}" in str(error) and key not in arm.settings]
             where = place_in(path, arm.name)
             raise StageError(f"{where}: [{arm.name}] {error}{''.join(ours[:1])}") from error
@@ -130,12 +130,8 @@ def over(shared: Mapping[str, Any], settings: Mapping[str, Any], train: click.Co
     """The run's settings of [train], each replaced by the arm's under any of its names."""
     names = names_of(train)
     own = {names.get(key) for key in settings}
-    kept = {key: value for key, value in _dashed(shared).items() if names.get(key) not in own}
+    kept = {key: value for key, value in shared.items() if names.get(key) not in own}
     return {**kept, **{key: value for key, value in settings.items() if value != UNSET}}
-
-
-def _dashed(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {key.replace("_", "-"): value for key, value in table.items()}
 
 
 def in_effect(command: click.Command, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
     for arm in (Arm(PARENT, {}), *listed):
         check_arm(plan, arm)
     place.mkdir(parents=True, exist_ok=True)
-    shares = {key.replace("_", "-") for key in read_config(config).get("rollout", {})}
+    shares = read_config(config).get("rollout", {})
     more = (("--gpu-memory-utilization", str(ENGINE_SHARE))
             if jobs > 1 and "gpu-memory-utilization" not in shares else ())
     with (tempfile.TemporaryDirectory(prefix="rollhouse-arms-", dir=warm.folder()) as aside,

@@ -82,7 +82,7 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
         raise StageError(said)
     check_stages(run, train=["--track", settings.track] if settings.track else [])
     sampling = read_config(warehouse.root / "config.toml").get("rollout", {})
-    span = sampling.get("tensor-parallel-size", sampling.get("tensor_parallel_size", 1))
+    span = sampling.get("tensor-parallel-size", 1)
     crew = Crew(chosen_devices(gpus, devices), span=span, split=split, awake=settings.depth > 0,
                 sharing=sharing_of(accelerate_config))
     with (tempfile.TemporaryDirectory(prefix="rollhouse-loop-", dir=warm.folder()) as folder,

@@ -208,8 +208,7 @@ class Loop:
         return ["--part-size", str(config.get("group-size", GROUP_SIZE) * math.ceil(count / engines / PARTS))]
 
     def _config(self, stage: str = "rollout") -> dict[str, Any]:
-        table = read_config(self.warehouse.root / "config.toml").get(stage, {})
-        return {key.replace("_", "-"): value for key, value in table.items()}
+        return read_config(self.warehouse.root / "config.toml").get(stage, {})
 
     def _compare_with_disk(self, version: int) -> None:
         """Say once if the policies after this one need more than is free."""

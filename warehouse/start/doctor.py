@@ -48,7 +48,7 @@ def check_new_model(model: str, revision: str | None = None, config: Path | None
     StageError if the model cannot be trained as the config says.
     """
     trained = read_config(config).get("train", {}) if config else {}
-    targets = trained.get("lora-targets", trained.get("lora_targets"))
+    targets = trained.get("lora-targets")
     if not targets and _is_known(_config(model, revision)):
         return []
     lines = []

@@ -28,7 +28,10 @@ def price_per_hour(root: Path) -> float | None:
 
 
 def read_config(path: Path) -> dict[str, dict[str, Any]]:
-    """The tables of a config file, none without a file; StageError naming invalid content."""
+    """The tables of a config file, none without a file; StageError naming invalid content.
+
+    Options are named with dashes, as on the command line; of two spellings in a table both are kept.
+    """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -57,7 +60,14 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
             if not isinstance(value, str) and (name, key) != ("warehouse", PRICE):
                 where = place_in(path, name, key)
                 raise StageError(f"{where}: [{name}] {key} = {value} is not text. Put it in quotes.")
-    return tables
+    return {name: table if name == "links" else {
+        key if dashed(key) in table else dashed(key): value for key, value in table.items()}
+        for name, table in tables.items()}
+
+
+def dashed(key: str) -> str:
+    """An option's name as on the command line."""
+    return key.replace("_", "-")
 
 
 def place_in(path: Path, table: str, key: str = "") -> str:
@@ -67,6 +77,6 @@ def place_in(path: Path, table: str, key: str = "") -> str:
         if heading := HEADING.match(line):
             current = heading[1].strip("\"' ")
         name = line.partition("=")[0].strip(" \t\"'")
-        if current == table and (name == key if key else heading):
+        if current == table and (key in (name, dashed(name)) if key else heading):
             return f"{path}, line {number}"
     return str(path)

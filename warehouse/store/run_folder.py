@@ -291,8 +291,8 @@ def open_warehouse(path: str | Path, at: int | None = None) -> Warehouse:
                                 f"init {shell_quote(path)} --model MODEL --tasks SOURCE`.")
     version = facts["schema_version"]
     if version < OLDEST_VERSION:
-        raise NoRun(path, version, f"has schema version {version}, which was never released: no Rollhouse "
-                                   "reads it. Sample the run again.")
+        raise NoRun(path, version, f"has schema version {version}, which Rollhouse 0.1.0 wrote. "
+                                   "Finish it with that version, or sample it again.")
     if version > SCHEMA_VERSION:
         raise NoRun(path, version, f"has schema version {version}, this Rollhouse reads up to "
                                    f"{SCHEMA_VERSION}. Install a newer Rollhouse.")

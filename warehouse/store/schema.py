@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 SCHEMA_VERSION = 4
-OLDEST_VERSION = 2  # oldest readable version; version 1 was never released
+OLDEST_VERSION = 2  # oldest readable version
 
 TEXT, FLAG, FLOAT, DOUBLE, COUNT, BIG = (
     pa.string(), pa.bool_(), pa.float32(), pa.float64(), pa.int32(), pa.int64())

@@ -453,7 +453,7 @@ def test_a_run_that_has_nothing_to_train_on_is_one_sentence(run: Warehouse, tmp_
 
 
 def test_settings_are_put_into_the_tables_of_a_config_file() -> None:
-    tables = {"rollout": {"seed": 1}, "train": {"learning_rate": 1e-3, "loss": "grpo"},
+    tables = {"rollout": {"seed": 1}, "train": {"learning-rate": 1e-3, "loss": "grpo"},
               "prices": {"a/b c": {"input": 1.5, "output": 2}}, "score": {"parameter": ["x=1", 'say "it"']}}
     made = with_settings(tables, {"learning-rate": 1e-5, "rslora": True, "advantages": 'a "b".py:c'})
     assert tomllib.loads(made) == {**tables, "train": {

@@ -61,7 +61,7 @@ def test_a_run_of_a_later_schema_is_refused_today(run: Warehouse) -> None:
         open_warehouse(run.root)
 
 
-def test_version_1_was_never_released(run: Warehouse) -> None:
+def test_a_run_of_version_1_is_refused(run: Warehouse) -> None:
     change_document(run.root / "warehouse.json", schema_version=1)
     done = CliRunner().invoke(cli, ["sql", str(run.root), "SELECT 1"])
-    assert done.exit_code == 1 and "schema version 1, which was never released" in done.output
+    assert done.exit_code == 1 and "schema version 1, which Rollhouse 0.1.0 wrote" in done.output
