@@ -8,11 +8,11 @@
 #   work.sh eval    RUN POLICY K/N        sample and score share K of N of the held-out tasks with a policy
 #   work.sh loop    RUN ITERATIONS        `warehouse loop` on all GPUs of this machine; an alarm ends it with 3
 #   work.sh trainer RUN ITERATIONS        `learn` each iteration once its rollout is complete
-# TRAIN="accelerate launch --multi_gpu --num_processes 8 $(which train)" in the environment trains on eight GPUs.
+# TRAIN="accelerate launch --multi_gpu --num_processes 8 --no_python train" in the environment trains on eight GPUs.
 set -euo pipefail
 usage="usage: work.sh rollout|score|learn|eval|loop|worker|trainer RUN ITERATION [K/N]"
 role=${1:?$usage} run=${2:?$usage} number=${3:?$usage} share=${4:-0/1}
-read -ra train <<<"${TRAIN:-train}"
+eval "train=(${TRAIN:-train})"   # with the quotes of a path that has a blank
 
 child= stopped=
 tell() { if [[ $child ]]; then kill -TERM "$child" 2>/dev/null || true; child=; fi; }
@@ -41,9 +41,15 @@ score_share() {
 }
 
 learn() {
+  local code=0
   stage rollout "$run" --iteration "$1"
   stage score "$run" --iteration "$1"
-  stage "${train[@]}" "$run" --iteration "$1"
+  stage "${train[@]}" "$run" --iteration "$1" || code=$?
+  if ((code == 1)) && [[ ${TRAIN:-} ]]; then   # a launcher says 1 of a killed process, too: once more
+    code=0
+    stage "${train[@]}" "$run" --iteration "$1" || code=$?
+  fi
+  ((code == 0)) || exit "$code"
   stage warehouse summary "$run" --iteration "$1" --line
 }
 
