@@ -248,6 +248,7 @@ class RunFolder(click.Path):
         """The path, or a usage error if it is empty."""
         if not value:
             self.fail("it is empty. Name the folder of the run; this one is `.`.", param, ctx)
+        self.readable = False       # what reads a file says why it cannot
         return super().convert(value, param, ctx)
 
 

@@ -145,12 +145,13 @@ def test_an_evaluation_is_sampled_and_scored_in_shares(tmp_path: Path) -> None:
                                  "score run --iteration 5 --purpose eval --shard 1/2\n")
 
 
-def test_a_nodes_loop_is_a_job_whose_alarm_is_final(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", ["loop run 30", "arms run arms.toml"])
+def test_a_nodes_loop_is_a_job_whose_alarm_is_final(words: str, tmp_path: Path) -> None:
     (tmp_path / "warehouse").write_text('#!/bin/sh\necho "$*"\nexit 3\n')
     (tmp_path / "warehouse").chmod(0o755)
-    code, output = run_until(["bash", "examples/jobs/work.sh", "loop", "run", "30", "0/1"],
+    code, output = run_until(["bash", "examples/jobs/work.sh", *words.split(), "0/1"],
                              os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}, preempt_after=None)
-    assert code == 3 and "loop run 30\n" in output
+    assert code == 3 and f"{words}\n" in output
 
 
 @pytest.mark.slow("the loop is started five times, with the imports of its commands")
