@@ -15,7 +15,7 @@ usage="usage: work.sh rollout|score|learn|eval|loop|arms|worker|trainer RUN ITER
 role=${1:?$usage} run=${2:?$usage} number=${3:?$usage} share=${4:-0/1}
 eval "train=(${TRAIN:-train})"   # with the quotes of a path that has a blank
 
-child= stopped=
+child= stopped= again=
 tell() { if [[ $child ]]; then kill -TERM "$child" 2>/dev/null || true; child=; fi; }
 trap 'stopped=yes; tell' TERM
 
@@ -32,6 +32,11 @@ stage() {
     ((code == 0)) || exit 75          # whatever it says: torchrun says 1; what failed by itself fails again
   fi
   child=
+  # Killed: once more. A launcher says 1 of that, too; what failed by itself fails again.
+  if [[ -z $again ]] && { ((code > 128)) || [[ $code == 1 && ${TRAIN:-} && $1 == "${train[0]}" ]]; }; then
+    code=0
+    again=yes stage "$@" || code=$?
+  fi
   return "$code"
 }
 
@@ -42,15 +47,9 @@ score_share() {
 }
 
 learn() {
-  local code=0
   stage rollout "$run" --iteration "$1"
   stage score "$run" --iteration "$1"
-  stage "${train[@]}" "$run" --iteration "$1" || code=$?
-  if ((code == 1)) && [[ ${TRAIN:-} ]]; then   # a launcher says 1 of a killed process, too: once more
-    code=0
-    stage "${train[@]}" "$run" --iteration "$1" || code=$?
-  fi
-  ((code == 0)) || exit "$code"
+  stage "${train[@]}" "$run" --iteration "$1"
   stage warehouse summary "$run" --iteration "$1" --line
 }
 
