@@ -22,7 +22,7 @@ from warehouse.stages.space import lacks_memory
 from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped
 from warehouse.store.commit import by_address
 from warehouse.store.config_file import place_in, read_config
-from warehouse.store.errors import StageError, first_line, printable
+from warehouse.store.errors import NoRun, StageError, first_line, printable
 
 TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 # Settings of TRL's GRPOConfig, where ours has a name that is not alike.
@@ -290,8 +290,9 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
                 raise StageStopped("SIGINT was received; nothing is left to do.")
         except StageError as error:
             # Commands to run next name the run so that they work anywhere; files are named as the user did.
+            commands = ".*" if isinstance(error, NoRun) else "`[^`]+`"
             shown = click.ClickException(
-                printable(re.sub("`[^`]+`", lambda words: by_address(words[0]), str(error))))
+                printable(re.sub(commands, lambda words: by_address(words[0]), str(error))))
             shown.exit_code = error.exit_code  # type: ignore[misc]
             raise shown from error
         except StageStopped as stopped:

@@ -15,14 +15,7 @@ from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import Key, Life, RunState
 from warehouse.objects.place import sync_copy
 from warehouse.store.checksums import check_policy_files, check_tasks, part_damage
-from warehouse.store.commit import (
-    TEMPORARY_MARK,
-    by_address,
-    commit_directory,
-    ensure_local,
-    file_names,
-    readable,
-)
+from warehouse.store.commit import TEMPORARY_MARK, commit_directory, ensure_local, file_names, readable
 from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import NoRun, StageError, shell_quote
 from warehouse.store.json_files import damaged, read_json
@@ -289,7 +282,6 @@ class Warehouse:
 def open_warehouse(path: str | Path, at: int | None = None) -> Warehouse:
     """Open a run folder, or the working copy of s3://BUCKET/RUN (gs://, az://); `at`: as after that entry."""
     root = sync_copy(path).resolve()
-    path = by_address(str(path))
     marker = root / "warehouse.json"
     facts = read_json(marker, schema_version=int)
     if facts is None:

@@ -244,11 +244,11 @@ def test_a_policy_appears_whole_and_only_once(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_run_and_a_newer_run_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NoRun) as refused:
         open_warehouse(tmp_path)
-    assert (refused.value.path, refused.value.version) == (str(tmp_path), None)
+    assert (refused.value.path, refused.value.version) == (tmp_path, None)
     (tmp_path / "warehouse.json").write_text('{"schema_version": 99}')
     with pytest.raises(NoRun) as refused:
         open_warehouse(tmp_path)
-    assert (refused.value.path, refused.value.version) == (str(tmp_path), 99)
+    assert (refused.value.path, refused.value.version) == (tmp_path, 99)
 
 
 def test_rows_of_the_tasks_that_are_asked_for_are_read_alone_be_they_none(tmp_path: Path) -> None:
