@@ -60,7 +60,7 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     warehouse = open_warehouse(run)
     path = output or warehouse.root / "report.html"
     if output is None and not os.access(warehouse.root, os.W_OK):
-        raise StageError(f"{path} cannot be written: permission was denied. Name another file with --output.")
+        raise StageError(f"{path} cannot be written: it is read-only. Name another file with --output.")
     connection = compute_once(connect(warehouse, inventory=keep_rolled_up(warehouse)))
     events = rows_of(connection, EVENTS_SQL)
     charts = {name: draw_figure(connection, FIGURES[name], events)

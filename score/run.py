@@ -184,14 +184,15 @@ def finish_rollout(session: Session, stage: Stage, numbers: list[int], clock: Cl
     for line in summary_lines(samples, where, clock.seconds, facts["programs_run"]):
         session.say(line)
     state = session.warehouse.state
-    if keys["purpose"] == "train" and not state.is_trained(keys["iteration"]) and (
-            said := state.change_of_scorer(keys["iteration"], keys["scorer"])):
-        session.say(f"  {said}: the options, or your file, are others. Typed options are not kept: to keep "
-                    "them, put them into config.toml")
     counts, why = session.warehouse.choose_scorer(keys["iteration"], keys["purpose"])
-    if counts != keys["scorer"] and counts not in session.told:
+    if counts == keys["scorer"]:
+        if keys["purpose"] == "train" and not state.is_trained(keys["iteration"]) and (
+                said := state.change_of_scorer(keys["iteration"], keys["scorer"])):
+            session.say(f"  {said}: the options, your file or Rollhouse's verdicts are others. Typed options "
+                        "are not kept: to keep them, put them into config.toml")
+    elif counts not in session.told:
         session.told.add(counts)
-        session.say(f"  SQL, summary and reports go on with {counts}: {why}; "
+        session.say(f"  train, SQL, summary and reports go on with {counts}: {why}; "
                     f"`score diff {shell_quote(session.warehouse.root)} {shell_quote(counts)} "
                     f"{shell_quote(keys['scorer'])}` compares")
 

@@ -141,6 +141,15 @@ def test_no_page_launches_a_module_of_a_name_that_a_folder_may_have() -> None:
         assert not re.search(r"(accelerate launch|torchrun)\b[^`\n]* -m train", page.read_text()), page
 
 
+@pytest.mark.parametrize("missing", ["click", "pyarrow"])
+def test_a_package_that_is_not_installed_is_one_sentence_with_the_way_out(missing: str) -> None:
+    code = (f"import sys; sys.modules[{missing!r}] = None; sys.argv = ['warehouse', 'doctor', 'score']\n"
+            "from warehouse.entry import warehouse; warehouse()\n")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith(f"Error: {missing} is not installed") and "pip install" in done.stderr
+
+
 @pytest.mark.parametrize("ignored", [False, True])
 def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_traceback(ignored: bool) -> None:
     code = ("import importlib, os, signal\n" + "signal.signal(signal.SIGINT, signal.SIG_IGN)\n" * ignored

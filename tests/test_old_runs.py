@@ -66,6 +66,7 @@ def test_it_is_scored_again_with_the_same_verdicts(run: Warehouse) -> None:
     assert "0 problems" in invoke("warehouse", "check", run.root)
 
 
+@pytest.mark.filterwarnings("error:Could not find a config file")     # PEFT, which would ask the hub
 def test_its_next_iteration_is_trained_and_reported(run: Warehouse) -> None:
     """On the rows that 0.2.0 scored, from the adapter and the optimizer that it wrote."""
     assert "wrote policy 2" in invoke("train", run.root)

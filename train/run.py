@@ -68,7 +68,8 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
             settings = settings.replace(tokens_per_batch=min(chosen))
         learner = prepare(warehouse, inputs, settings, policy, batch, plan, checkpoints, processes, say)
         needed = POLICY_COPIES * checkpoint_bytes(learner.num_parameters())
-        processes.by_first(lambda: check_space(warehouse.root, needed, inputs.stage.title))
+        if not settings.dry_run:
+            processes.by_first(lambda: check_space(warehouse.root, needed, inputs.stage.title))
         clock.lap("start")
 
         if not learner.online:

@@ -23,7 +23,7 @@ from warehouse.stages.space import lacks_memory
 from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped
 from warehouse.store.commit import by_address
 from warehouse.store.config_file import dashed, place_in, read_config
-from warehouse.store.errors import StageError, first_line, printable
+from warehouse.store.errors import NoRun, StageError, first_line, printable
 
 TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 # Settings of TRL's GRPOConfig, where ours has a name that is not alike.
@@ -262,6 +262,7 @@ class RunFolder(click.Path):
         """The path, or a usage error if it is empty."""
         if not value:
             self.fail("it is empty. Name the folder of the run; this one is `.`.", param, ctx)
+        self.readable = False       # what reads a file says why it cannot
         return super().convert(value, param, ctx)
 
 
@@ -303,8 +304,9 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
                 raise StageStopped("SIGINT was received; nothing is left to do.")
         except StageError as error:
             # Commands to run next name the run so that they work anywhere; files are named as the user did.
+            commands = ".*" if isinstance(error, NoRun) else "`[^`]+`"
             shown = click.ClickException(
-                printable(re.sub("`[^`]+`", lambda words: by_address(words[0]), str(error))
+                printable(re.sub(commands, lambda words: by_address(words[0]), str(error))
                           + _not_typed(str(error), context)))
             shown.exit_code = error.exit_code  # type: ignore[misc]
             raise shown from error

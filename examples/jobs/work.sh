@@ -7,14 +7,15 @@
 #   work.sh worker  RUN ITERATIONS K/N    sample and score this share of every iteration as it comes due
 #   work.sh eval    RUN POLICY K/N        sample and score share K of N of the held-out tasks with a policy
 #   work.sh loop    RUN ITERATIONS        `warehouse loop` on all GPUs of this machine; an alarm ends it with 3
+#   work.sh arms    RUN ARMS.TOML         `warehouse arms`
 #   work.sh trainer RUN ITERATIONS        `learn` each iteration once its rollout is complete
-# TRAIN="accelerate launch --multi_gpu --num_processes 8 $(which train)" in the environment trains on eight GPUs.
+# TRAIN="accelerate launch --multi_gpu --num_processes 8 --no_python train" in the environment trains on eight GPUs.
 set -euo pipefail
-usage="usage: work.sh rollout|score|learn|eval|loop|worker|trainer RUN ITERATION [K/N]"
+usage="usage: work.sh rollout|score|learn|eval|loop|arms|worker|trainer RUN ITERATION [K/N]"
 role=${1:?$usage} run=${2:?$usage} number=${3:?$usage} share=${4:-0/1}
-read -ra train <<<"${TRAIN:-train}"
+eval "train=(${TRAIN:-train})"   # with the quotes of a path that has a blank
 
-child= stopped=
+child= stopped= again=
 tell() { if [[ $child ]]; then kill -TERM "$child" 2>/dev/null || true; child=; fi; }
 trap 'stopped=yes; tell' TERM
 
@@ -31,6 +32,11 @@ stage() {
     ((code == 0)) || exit 75          # whatever it says: torchrun says 1; what failed by itself fails again
   fi
   child=
+  # Killed: once more. A launcher says 1 of that, too; what failed by itself fails again.
+  if [[ -z $again ]] && { ((code > 128)) || [[ $code == 1 && ${TRAIN:-} && $1 == "${train[0]}" ]]; }; then
+    code=0
+    again=yes stage "$@" || code=$?
+  fi
   return "$code"
 }
 
@@ -61,7 +67,7 @@ case $role in
   eval)
     stage rollout "$run" --eval --iteration "$number" --shard "$share"
     score_share "$number" --purpose eval ;;
-  loop) stage warehouse loop "$run" "$number" ;;
+  loop | arms) stage warehouse "$role" "$run" "$number" ;;
   worker)
     for ((i = 0; i < number; i++)); do
       ((i == 0)) || wait_until_complete train $((i - 1))

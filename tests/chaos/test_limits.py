@@ -20,6 +20,8 @@ from tests.chaos.loop import new_run
 from tests.chaos.test_faults import fill, remount, small_disk
 from warehouse.cli import cli
 from warehouse.options import shows_errors
+from warehouse.stages.space import check_space
+from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 __all__ = ["small_disk"]        # a fixture
@@ -97,6 +99,15 @@ def test_a_read_only_disk_is_one_sentence(whole: Warehouse, small_disk: Path, wo
     remount(small_disk, "rw")
     assert refused.exit_code == 1 and "the filesystem is read-only" in refused.output, refused.output
     assert run(warehouse, words).exit_code == 0
+
+
+def test_a_stage_says_that_a_disk_is_read_only_before_it_computes(whole: Warehouse, small_disk: Path) -> None:
+    warehouse = copy_run(whole, small_disk / "run")
+    remount(small_disk, "ro")
+    with pytest.raises(StageError, match="the filesystem is read-only"):
+        check_space(warehouse.root, 0, "train of iteration 2")
+    remount(small_disk, "rw")
+    check_space(warehouse.root, 0, "train of iteration 2", keep_reserve=False)
 
 
 def test_shared_memory_that_cannot_be_written_is_one_sentence_before_the_engine_loads(tmp_path: Path) -> None:

@@ -118,6 +118,26 @@ def test_a_training_under_a_launcher_that_hides_its_exit_code_is_started_again(t
     assert code == 0 and set((tmp_path / "trained").open()) == {"--full run --iteration 0\n"}, output
 
 
+@pytest.mark.parametrize(("launcher", "fails", "times", "ends"), [
+    ("'{}/with a blank/launch' ", "exit 1", 1, 0), ("'{}/with a blank/launch' ", "exit 1", 2, 1),
+    ("", "exit 1", 1, 1), ("", "kill -9 $$", 1, 0), ("", "kill -9 $$", 2, 137)])
+def test_a_killed_training_is_started_once_more_as_is_one_whose_launcher_says_one(
+        launcher: str, fails: str, times: int, ends: int, tmp_path: Path) -> None:
+    (tmp_path / "with a blank").mkdir()
+    for name, does in (("rollout", "exit 0"), ("score", "exit 0"), ("warehouse", "exit 0"),
+                       ("with a blank/launch", '"$@"'),
+                       ("train", f"echo >> {tmp_path}/starts\n"
+                                 f"[ $(wc -l < {tmp_path}/starts) -gt {times} ] || {fails}")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}",
+                                **({"TRAIN": launcher.format(tmp_path) + "train"} if launcher else {})}
+    code, output = run_until(["bash", "examples/jobs/work.sh", "learn", "run", "0"], environment,
+                             preempt_after=None)
+    starts = 1 if ends == 1 and not launcher else 2
+    assert (code, (tmp_path / "starts").read_text().count("\n")) == (ends, starts), output
+
+
 def test_an_evaluation_is_sampled_and_scored_in_shares(tmp_path: Path) -> None:
     for name in ("rollout", "score"):
         (tmp_path / name).write_text(f"#!/bin/sh\necho {name} $*\n[ {name} = rollout ] || exit 75\n")
@@ -128,12 +148,13 @@ def test_an_evaluation_is_sampled_and_scored_in_shares(tmp_path: Path) -> None:
                                  "score run --iteration 5 --purpose eval --shard 1/2\n")
 
 
-def test_a_nodes_loop_is_a_job_whose_alarm_is_final(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", ["loop run 30", "arms run arms.toml"])
+def test_a_nodes_loop_is_a_job_whose_alarm_is_final(words: str, tmp_path: Path) -> None:
     (tmp_path / "warehouse").write_text('#!/bin/sh\necho "$*"\nexit 3\n')
     (tmp_path / "warehouse").chmod(0o755)
-    code, output = run_until(["bash", "examples/jobs/work.sh", "loop", "run", "30", "0/1"],
+    code, output = run_until(["bash", "examples/jobs/work.sh", *words.split(), "0/1"],
                              os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}, preempt_after=None)
-    assert code == 3 and "loop run 30\n" in output
+    assert code == 3 and f"{words}\n" in output
 
 
 @pytest.mark.slow("the loop is started five times, with the imports of its commands")

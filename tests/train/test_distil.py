@@ -91,6 +91,7 @@ def test_what_was_trained_on_is_known_by_its_purpose(warehouse: Warehouse) -> No
     with pytest.raises(Refusal) as refused:
         discard(warehouse, 0, "distil")
     assert refused.value.code == "trained"
+    assert f"`warehouse branch {warehouse.root} NEW --at 0`" in str(refused.value)
     assert not check_run(warehouse).problems
     (warehouse.folder("samples", iteration=0, purpose="distil", scorer=SCORER) / "manifest.json").unlink()
     with pytest.raises(StageError, match=r"is missing.*iteration 0, purpose distil, .* is left out"):

@@ -1,5 +1,6 @@
 """RUN/config.toml: keys are the long options, flags win, mistakes are named."""
 
+import errno
 import os
 import re
 import shutil
@@ -257,6 +258,16 @@ def test_texts_are_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
         env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
         capture_output=True, text=True)
     assert said.stdout == "{'rollout': {'seed': 3}}\n", said.stderr
+
+
+def test_a_run_that_may_not_be_read_is_no_usage_error(tmp_path: Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path, **_: Any) -> str:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    monkeypatch.setattr(Path, "read_text", denied)
+    refused = CliRunner().invoke(cli, ["summary", str(tmp_path)])
+    assert refused.exit_code == 1 and "cannot be read: Permission denied. Fix that." in refused.output
 
 
 def commands_of_a_run() -> list[tuple[str, click.Command]]:

@@ -80,7 +80,7 @@ def copy_tokenizer(base: str, folder: Path) -> None:
 def _save_adapter(policy: Policy, folder: Path, base: str, weights: dict[str, Tensor] | None) -> None:
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
-    state = get_peft_model_state_dict(policy.model, state_dict=weights)
+    state = get_peft_model_state_dict(policy.model, state_dict=weights, save_embedding_layers=False)
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in sorted(state.items())},
               str(folder / ADAPTER_WEIGHTS), metadata={"format": "pt"})
     (folder / ADAPTER_CONFIG).write_text(_adapter_config(policy, base))
@@ -104,7 +104,7 @@ def read_adapter(policy: Policy, folder: Path) -> bool:
         base = json.loads(config)["base_model_name_or_path"]
     except (OSError, SafetensorError, ValueError, LookupError):
         return False
-    own = get_peft_model_state_dict(policy.model)
+    own = get_peft_model_state_dict(policy.model, save_embedding_layers=False)
     if config != _adapter_config(policy, base) or {name: tensor.shape for name, tensor in own.items()} != {
             name: tensor.shape for name, tensor in stored.items()}:
         return False

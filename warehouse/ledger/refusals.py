@@ -26,8 +26,8 @@ SENTENCES = {
                      "there is.",
     "left_out": "Iteration {iteration} was left out of training by a rollback, and its rows stay: they are "
                 "the record of the policy that was given up.",
-    "trained": "Policy {policy} was trained in iteration {iteration}, so the rows stay. Go back with "
-               "`warehouse rollback {run} --to {iteration}`, or start a new run.",
+    "trained": "Policy {policy} was trained in iteration {iteration}, so the rows stay. Make new ones in a "
+               "branch: `warehouse branch {run} NEW --at {iteration}`.",
     "answered": "{wave} of iteration {number} answers completions of iteration {iteration}. Put that aside "
                 "first: `warehouse discard {run} --iteration {number} --purpose {wave}`.",
     "gone_on_with": "Iteration {number} continues groups that it carried over. Put that aside first: "

@@ -356,7 +356,7 @@ class RunState:
         for training in reversed(self.of_stage("train")):
             scorer = training.facts.get("scorer")
             if training.is_complete and training.iteration <= complete[0].iteration and scorer in known:
-                return str(scorer), "its rewards were trained on"
+                return str(scorer), f"iteration {training.iteration} was trained on its rewards"
         return str(latest_first[0].scorer), LATEST if len(complete) > 1 else "the only one"
 
     def change_of_scorer(self, iteration: int, scorer: str) -> str:

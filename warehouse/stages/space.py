@@ -1,6 +1,7 @@
 """Disk space: what a stage will write compared with what is free, and leftovers of dead processes."""
 
 import contextlib
+import errno
 import math
 import os
 import re
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warehouse.stages.stop import StageStopped
-from warehouse.store.commit import TEMPORARY_MARK
+from warehouse.store.commit import TEMPORARY_MARK, readable
 from warehouse.store.errors import StageError, first_line
 
 if TYPE_CHECKING:
@@ -31,7 +32,10 @@ POLICY_COPIES = 3           # during a training: the previous checkpoint, the ne
 
 
 def check_space(folder: Path, num_bytes: float, what: str, *, keep_reserve: bool = True) -> None:
-    """StageError if the filesystem of `folder` lacks room for `num_bytes` and the reserve."""
+    """StageError if `folder` is not writable or its filesystem lacks room for `num_bytes` and the reserve."""
+    if not os.access(folder, os.W_OK):
+        read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+        raise readable(OSError(errno.EROFS if read_only else errno.EACCES, ""), folder)
     free, reserve = shutil.disk_usage(folder).free, RESERVE if keep_reserve else 0
     if free < num_bytes + reserve:
         also = f" and a reserve of {reserve // MIB}" if reserve else ""

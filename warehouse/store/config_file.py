@@ -39,7 +39,7 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise StageError(f"{path} is not valid TOML: {error}. Fix that line.") from error
     except OSError as error:
-        raise StageError(f"{path} cannot be read: {error.strerror}. Fix that or remove it.") from error
+        raise StageError(f"{path} cannot be read: {error.strerror}. Fix that.") from error
     for name, table in tables.items():
         if not isinstance(table, dict):
             where = place_in(path, "", name)

@@ -244,7 +244,7 @@ def test_a_score_beside_the_one_that_was_trained_on_says_once_which_counts(wareh
     exact, = {*warehouse.state.scorers(0, "train")} - {trained}
     assert output.count("SQL, summary") == 1
     assert "rewards are those of" not in output      # nothing is to be trained
-    assert (f"SQL, summary and reports go on with {trained}: its rewards were trained on; "
+    assert (f"train, SQL, summary and reports go on with {trained}: iteration 0 was trained on its rewards; "
             f"`score diff {warehouse.root} {trained} {exact}` compares") in output
 
 

@@ -99,7 +99,7 @@ def test_objects_are_deleted_in_one_request_and_one_that_is_gone_keeps_no_other(
     ("s3://runs/%2e%2e/run", {}, "in RUN no ?, #"),
     ("s3://runs/../run", {}, "in RUN no ?, #"),
     (f"s3://runs/{'x' * 256}", {}, "no name of over 200 letters"),
-    ("s3://runs/nothing", {}, "is not a run folder"),
+    ("s3://runs/nothing", {}, "Error: s3://runs/nothing is not a run folder"),
 ])
 def test_a_store_that_cannot_be_used_says_why_in_one_sentence(
         server: str, run: str, environment: dict[str, str | None], words: str, tmp_path: Path,

@@ -284,7 +284,7 @@ def test_the_chosen_scorer_is_named_trained_or_latest(tmp_path: Path) -> None:
     with pytest.raises(StageError, match="Name the one to train on: --scorer strict-99"):
         scorer_to_train(warehouse, 0, None)
     begin(warehouse, "train", {"loss": "dapo"}, iteration=0).complete({"scorer": SCORER})
-    assert chosen() == [(SCORER, "its rewards were trained on")]
+    assert chosen() == [(SCORER, "iteration 0 was trained on its rewards")]
     assert scorer_to_train(warehouse, 0, None) == SCORER
     (warehouse.root / "config.toml").write_text('[warehouse]\nscorer = "strict"\n')
     assert chosen() == [("strict-99", "named in config.toml")]
