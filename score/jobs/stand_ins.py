@@ -225,6 +225,8 @@ def each_of(answer: Any, items: Any) -> Any:
     number = 0
     for each in items:
         number += 1
+        if number > peer.lengths.get(id(answer), number):
+            break
         yield each
     hold(answer, number)
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from score.jobs.stand_ins import QUESTIONS
+
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 PLACES = (ast.Name, ast.Attribute, ast.Subscript)
 NO_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
@@ -97,8 +99,8 @@ class WithoutLiterals(ast.NodeTransformer):
 def classes_in(tree: ast.Module) -> list[str]:
     """Names of the program from which the tests make objects: classes, and `Class.method`.
 
-    They read of them what no plain data has, or, of a class that has a name with a capital, compare two of
-    them, one of which it made itself: tests compare what `f` gives, too.
+    They read of them what no plain data has, or, of a class that has a name with a capital, call a method
+    that takes what `f` would have to give, or compare two of them, one of which it made itself.
     """
     nodes = list(ast.walk(tree))
     made_by: dict[str | None, set[str]] = {}
@@ -108,15 +110,18 @@ def classes_in(tree: ast.Module) -> list[str]:
         return {maker for each in inside if (maker := maker_of(each))}.union(
             *(made_by.get(ast.unparse(each), ()) for each in inside if isinstance(each, PLACES)))
 
-    for target, value in (each for node in nodes for pair in bindings(node) for each in singles(*pair)):
+    bound = [each for node in nodes for pair in bindings(node) for each in singles(*pair)]
+    bound += [(ast.Name(function.name), each.value) for function in nodes if isinstance(function, FUNCTIONS)
+              for each in ast.walk(function) if isinstance(each, (ast.Return, ast.Yield)) and each.value]
+    for target, value in bound:
         makers = made(value) if isinstance(value, (ast.BinOp, ast.UnaryOp)) else {maker_of(value) or ""}
         for name in places_set(target):
             made_by.setdefault(name, set()).update(makers - {""})
     found: set[str] = set()
     for node in nodes:
-        if isinstance(node, ast.Attribute) and node.attr not in PLAIN_ATTRIBUTES:
-            found |= {name for name in made(node.value)
-                      if name[:1].isupper() or node.attr not in DATA_ATTRIBUTES}
+        if isinstance(node, ast.Attribute):
+            found |= {name for name in made(node.value) if node.attr not in (
+                PLAIN_ATTRIBUTES - QUESTIONS if name[:1].isupper() else DATA_ATTRIBUTES)}
         elif isinstance(node, ast.Compare):
             sides = [made(each) for each in (node.left, *node.comparators)]
             every = set[str]().union(*sides)
