@@ -112,7 +112,8 @@ def classes_in(tree: ast.Module) -> list[str]:
     bound += [(ast.Name(function.name), each.value) for function in nodes if isinstance(function, FUNCTIONS)
               for each in ast.walk(function) if isinstance(each, (ast.Return, ast.Yield)) and each.value]
     for target, value in bound:
-        makers = made(value) if isinstance(value, (ast.BinOp, ast.UnaryOp)) else {maker_of(value) or ""}
+        makers = made(value) if isinstance(value, (ast.BinOp, ast.UnaryOp, ast.Name)) else {
+            maker_of(value) or ""}
         for name in places_set(target):
             made_by.setdefault(name, set()).update(makers - {""})
     found, read = set[str](), dict[str, set[str]]()

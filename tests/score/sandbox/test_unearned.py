@@ -311,6 +311,8 @@ LENGTHS = {
     "of a class": "class M(type):\n    def __len__(c): return 2\n    def __iter__(c): return iter(())\n"
                   "class S(metaclass=M): pass\ndef f(x): return S\n",
     "of a dictionary": "class S(dict):\n    def __len__(s): return 2\ndef f(x): return S()\n",
+    "without an end": "import itertools\nclass S:\n    def __len__(s): return 2\n"
+                      "    def __iter__(s): return itertools.count()\ndef f(x): return S()\n",
     "of a property": "class S:\n    items = property(lambda s: lambda: [])\n    def __len__(s): return 2\n"
                      "def f(x): return S()\n"}
 HELPER = "import contextlib\n@contextlib.contextmanager\ndef h():\n    with f() as y:\n        yield y\n"
@@ -400,7 +402,7 @@ def test_a_test_fails_by_its_own_claims_whatever_the_program_catches_or_alters(e
 
 @pytest.mark.parametrize("test", [
     "for x, y in zip(got, want):\n    assert x == y", "for k, x in got.items():\n    assert want[k] == x",
-    "assert all(x == y for x, y in zip(reversed(got), reversed(want)))"])
+    "assert all(x == y for x, y in zip(reversed(got), reversed(want)))", "assert 3 in got and 1 in got"])
 def test_an_answer_keeps_its_length_however_it_is_read(executor, test):
     tests = [f"got, want = f([3, 1]), [1, 3]\nassert len(got) == len(want)\n{test}"]
     rows = judged(executor, tests, LENGTHS)
@@ -971,6 +973,36 @@ def test_a_module_is_patched_by_plain_assignment_too(executor):
 def test_threads_of_a_test_run_where_they_are_started(executor, tests):
     codes = {"right": RIGHT, "wrong": "def f(a, b): return 0\n", "exits": "def f(a, b): raise SystemExit\n"}
     rows = judged(executor, tests, codes)
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+UNION = ("class Union:\n    def __init__(self, n): self.up = [*range(n)]\n    def find(self, x):\n"
+         "        return x if self.up[x] == x else self.find(self.up[x])\n"
+         "    def union(self, a, b): self.up[self.find(a)] = self.find(b)\n"
+         "    def count(self): return sum(self.find(x) == x for x in range(len(self.up)))\n")
+
+
+@pytest.mark.parametrize("tests", [
+    ["u = Union(3)\nu.union(0, 1)\nassert u.find(0) == 1 and u.count() == 2"],
+    "def made():\n    u = Union(3)\n    u.union(0, 1)\n    return u\n"
+    "def test_made(): assert made().find(0) == 1\ndef test_count(): assert made().count() == 2\n",
+    "import pytest\n@pytest.fixture\ndef u():\n    yield Union(3)\n"
+    "def test_find(u): assert u.find(2) == 2\n"
+    "def test_union(u):\n    u.union(0, 1)\n    assert u.find(0) == 1\n",
+    "import unittest\nclass T(unittest.TestCase):\n    def setUp(self): self.u = Union(3)\n"
+    "    def test_find(self): self.assertEqual(self.u.find(2), 2)\n    def test_union(self):\n"
+    "        self.u.union(0, 1)\n        self.assertEqual(self.u.count(), 2)\n"])
+def test_methods_of_a_class_may_have_names_of_methods_of_texts_and_of_sets(executor, tests):
+    task = load_task("t", "function", {"entry_point": "Union", "tests": tests})
+    codes = UNION, UNION.replace("return x if", "return -1 if")
+    items = [Item(task, Answer("", code)) for code in codes]
+    assert [row.measures.correct for row in measure(items, run_programs(executor, items))] == [True, False]
+
+
+def test_a_thread_of_the_program_may_fail_but_no_claim_in_it(executor):
+    code = "import threading\ndef f(x, tell):\n    threading.Thread(target={}).start()\n    return x\n"
+    tests = ["told = []\ndef claim(): assert told\nassert f(3, claim) == 3"]
+    rows = judged(executor, tests, {"right": code.format("lambda: 1 / 0"), "wrong": code.format("tell")})
     assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
 
 
