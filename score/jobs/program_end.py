@@ -61,9 +61,9 @@ def serve_tests(code: CodeType, payload: bytes) -> bytes:
     order = json.loads(payload)
     namespace: dict[str, Any] = {}
     operations: dict[str, Callable[..., Any]] = {
-        "call": lambda function, arguments, keywords: function(*arguments, **keywords), "special": special,
+        "call": lambda it, /, *arguments, **keywords: it(*arguments, **keywords), "special": special,
         "getattr": getattr, "setattr": setattr, "delattr": delattr, "dir": dir,
-        "method": lambda kind, name, it, arguments, keywords: getattr(kind, name)(it, *arguments, **keywords),
+        "method": lambda kind, name, /, *arguments, **keywords: getattr(kind, name)(*arguments, **keywords),
         "plain": lambda value: next(kind(value) for kind in CHANGING if isinstance(value, kind)),
         "name": lambda name: namespace[name],
         "entry": lambda: function_of(namespace, order["entry_point"]), "signature": signature_of,

@@ -93,8 +93,8 @@ class ProgramClass(type):
     def __init__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], /, **_options: Any) -> None:
         super().__init__(name, bases, names)
 
-    def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
-        made = peer.ask("call", cls, arguments, keywords)
+    def __call__(cls, /, *arguments: Any, **keywords: Any) -> Any:
+        made = peer.ask("call", cls, *arguments, **keywords)
         return as_made(made, cls._rh_trusted and type(made))
 
     def __getattr__(cls, name: str) -> Any:
@@ -251,7 +251,7 @@ def is_stand_in(value: Any) -> bool:
 
 def forwarder(name: str) -> Callable[..., Any]:
     """The special method of a stand-in."""
-    def special(self: Any, *operands: Any, **keywords: Any) -> Any:
+    def special(self: Any, /, *operands: Any, **keywords: Any) -> Any:
         return peer.ask("special", name, self, *operands, **keywords)
 
     def signed(self: Any) -> Any:
@@ -325,11 +325,11 @@ for each in ("__iter__", "__len__", "__getitem__"):
 
 def method(owner: int, name: str) -> Callable[..., Any]:
     """A method of a class of the other process, which `super()` finds too."""
-    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+    def call(self: Any, /, *arguments: Any, **keywords: Any) -> Any:
         if peer.strict and name in QUESTIONS and not is_made(self):
             raise AttributeError(f"an object of the program has no method {name}")
-        asked = "method", peer.classes[owner], name, self, arguments, keywords
-        return viewed(self, peer.ask, *asked) if name in VIEWS and is_held(self) else peer.ask(*asked)
+        ask = functools.partial(peer.ask, "method", peer.classes[owner], name, self, *arguments, **keywords)
+        return viewed(self, ask) if name in VIEWS and is_held(self) else ask()
     call.__name__ = name
     return call
 

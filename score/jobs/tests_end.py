@@ -90,7 +90,7 @@ class TestsEnd:
         self.parts: Any = None       # contents of patched modules, as the program has them
         self.written: list[tuple[Any, str, Any]] = []      # in this call: object, attribute, former value
         self.peer = Peer(Link(), {
-            "call": self.of_lent(lambda function, operands, keywords: function(*operands, **keywords)),
+            "call": self.of_lent(lambda it, /, *operands, **keywords: it(*operands, **keywords)),
             "special": self.of_lent(special, 1), "copy": self.of_lent(copy.copy),
             "deepcopy": self.of_lent(copy.deepcopy),
             "getattr": self.of_lent(read_attribute), "setattr": self.of_lent(self.set_attribute),
