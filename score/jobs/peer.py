@@ -114,7 +114,7 @@ class Peer:
         """End a question of the first level; what it passed stays known where objects may hold it."""
         if self.tests:
             self.tests.after_call()
-        self.goes_on = 0 < len(self.crossing.table) <= MOST_KEPT and (
+        self.goes_on = len(self.crossing.table) <= MOST_KEPT and (
             self.goes_on or len(self.borrowed) > num_borrowed)
         if self.goes_on:
             self.crossing.watch()

@@ -109,8 +109,18 @@ class ProgramClass(type):
     def __setattr__(cls, name: str, value: Any) -> None:
         if name.startswith("_rh_") or name in ("__abstractmethods__", "__doc__"):
             type.__setattr__(cls, name, value)
-        else:
-            peer.ask("setattr", cls, name, value)
+            return
+        if any(name in vars(base) for base in cls.__mro__[:-1]):       # a method, which a test replaces
+            if type(own := vars(cls).get(name)) is types.FunctionType:
+                replaced.setdefault(own, peer.ask("getattr", cls, name))
+            type.__setattr__(cls, name, value)
+        is_function = type(value) is types.FunctionType
+        peer.ask("setattr", cls, name, replaced.get(value, value) if is_function else value)
+
+    def __delattr__(cls, name: str) -> None:
+        if name in vars(cls):
+            type.__delattr__(cls, name)
+        peer.ask("delattr", cls, name)
 
     def __bool__(cls) -> bool:
         return True
@@ -144,6 +154,9 @@ class StandIn:
         return functools.partial(viewed, self, found) if name in VIEWS and is_held(self) else found
 
     def __setattr__(self, name: str, value: Any) -> None:
+        for base in type(self).__mro__:                  # a method would hide it
+            if isinstance(base, ProgramClass) and isinstance(vars(base).get(name), types.FunctionType):
+                type.__delattr__(base, name)
         peer.ask("setattr", self, name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -173,6 +186,7 @@ class Doc:
 
 
 peer: Any = None            # this process's end of the link
+replaced: dict[Any, Any] = {}                # functions of the program, by the method that stands for them
 
 
 def is_inner(name: str) -> bool:

@@ -999,6 +999,53 @@ def test_methods_of_a_class_may_have_names_of_methods_of_texts_and_of_sets(execu
     assert [row.measures.correct for row in measure(items, run_programs(executor, items))] == [True, False]
 
 
+@pytest.mark.parametrize("name", ["name", "owner", "operation", "function", "self", "cls", "kind", "it"])
+def test_a_keyword_may_have_any_name(executor, name):
+    code = f"def f({name}): return {name} + 1\ndef g(tell): return tell(**{{'{name}': 3}})\n"
+    tests = [f"assert f(**{{'{name}': 3}}) == 4", f"assert g(lambda {name}: {name} + 1) == 4"]
+    assert judged(executor, tests, {"it": code})["it"].measures.correct
+
+
+KEEPS = ("class Board:\n    def __init__(self, rows=None): self.rows, self.kept = rows or [], 0\n"
+         "    def get(self, i): return self.rows[i]\n    def load(self, i): return self.get(i) * 2\n"
+         "    def set(self, i, x): self.rows[i] = x\ndef f(rows): return Board(rows)\n")
+COPIES = KEEPS.replace("= rows or []", "= [*(rows or [])]")
+
+
+@pytest.mark.parametrize(("test", "right"), [
+    ("assert rows == [5, 2]", "keeps"), ("assert rows == [1, 2]", "copies")])
+def test_what_an_object_holds_is_followed_over_many_calls(executor, test, right):
+    tests = [f"rows = [1, 2]\nb = Board(rows)\nfor _ in range(200):\n    assert b.get(1) == 2\n"
+             f"b.set(0, 5)\nassert b.get(0) == 5\n{test}"]
+    rows = judged(executor, tests, {"keeps": KEEPS, "copies": COPIES})
+    assert [name for name, row in rows.items() if row.measures.correct] == [right]
+
+
+def test_a_list_in_an_object_is_changed_by_the_test(executor):
+    tests = ["b = f([])\nb.rows.append(3)\nassert b.rows == [3] and b.get(0) == 3"]
+    rows = judged(executor, tests, {"right": KEEPS, "wrong": KEEPS.replace("self.rows[i]", "0", 1)})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+@pytest.mark.parametrize("test", [
+    "with patch.object(Board, 'get', return_value=4) as m:\n    assert Board([1]).load(0) == 8\n"
+    "    assert Board([1]).get(0) == 4\nm.assert_called_with(0)",
+    "class Sub(Board): pass\nwith patch.object(Sub, 'get', return_value=4):\n"
+    "    assert Sub([1]).load(0) == 8",
+    "with patch.object(Board, 'get', side_effect=KeyError('x')):\n    try:\n        Board([1]).load(0)\n"
+    "        assert False\n    except KeyError:\n        pass",
+    "get = Board.get\nBoard.get = lambda self, i: 4\nassert Board([1]).load(0) == 8\nBoard.get = get",
+    "b = Board([1])\nb.get = MagicMock(return_value=4)\nassert b.load(0) == 8\n"
+    "b.get.assert_called_once_with(0)",
+    "Board.size = 4\nassert Board.size == 4\ndel Board.size\nassert not hasattr(Board, 'size')"])
+def test_methods_of_the_program_are_replaced_for_a_while(executor, test):
+    tests = [f"from unittest.mock import MagicMock, patch\n{test}", "assert Board([1]).load(0) == 2"]
+    codes = {"right": KEEPS, "wrong": KEEPS.replace("self.get(i) * 2", "2")}
+    rows = judged(executor, tests, codes)
+    assert [name for name, row in rows.items() if row.measures.correct] == (
+        ["right", "wrong"] if "size" in test else ["right"])
+
+
 def test_a_thread_of_the_program_may_fail_but_no_claim_in_it(executor):
     code = "import threading\ndef f(x, tell):\n    threading.Thread(target={}).start()\n    return x\n"
     tests = ["told = []\ndef claim(): assert told\nassert f(3, claim) == 3"]
