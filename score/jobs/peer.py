@@ -21,7 +21,7 @@ from score.jobs.modules import message_of
 from score.jobs.stand_ins import GivenError, ProgramClass, StandIn
 from score.protocol.crossing import BadMessage, Crossing, TooLarge, named_type
 
-MOST_KEPT = 64               # most containers that both ends keep from one question to the next
+MOST_KEPT, MOST_ITEMS = 64, 1024     # containers that both ends keep from one question to the next; or items
 LONGEST_CAUSE = 3            # causes that cross with an error
 LONG_WAIT = 0.01            # seconds
 NAMING = ("name", "entry")
@@ -114,8 +114,8 @@ class Peer:
         """End a question of the first level; what it passed stays known where objects may hold it."""
         if self.tests:
             self.tests.after_call()
-        self.goes_on = len(self.crossing.table) <= MOST_KEPT and (
-            self.goes_on or len(self.borrowed) > num_borrowed)
+        is_small = len(self.crossing.table) <= MOST_KEPT or self.crossing.is_small(MOST_ITEMS)
+        self.goes_on = is_small and (self.goes_on or len(self.borrowed) > num_borrowed)
         if self.goes_on:
             self.crossing.watch()
 

@@ -144,7 +144,7 @@ class StandIn:
     def __getattr__(self, name: str) -> Any:
         if name == "__signature__":
             return signature_of(self)
-        if name == "__code__" and peer.strict:
+        if name == "__code__":
             return types.SimpleNamespace(**peer.ask("code", self))
         if is_inner(name):
             raise AttributeError(name)

@@ -18,7 +18,7 @@ from score.jobs.evaluation import ABSENT
 from score.jobs.link import Link, LinkLost
 from score.jobs.modules import failed_at, message_of
 from score.jobs.peer import Peer, special
-from score.jobs.program_end import MIRRORED
+from score.jobs.program_end import MIRRORED, code_of, signature_of
 from score.jobs.stand_ins import Failed, Given, ProgramClass, Untestable, is_stand_in
 from score.jobs.test_runner import is_collected, run_test, tests_in
 from score.protocol.crossing import BadMessage, Crossing, TooLarge, items_of
@@ -92,7 +92,9 @@ class TestsEnd:
         self.peer = Peer(Link(), {
             "call": self.of_lent(lambda it, /, *operands, **keywords: it(*operands, **keywords)),
             "special": self.of_lent(special, 1), "copy": self.of_lent(copy.copy),
-            "deepcopy": self.of_lent(copy.deepcopy),
+            "deepcopy": self.of_lent(copy.deepcopy), "code": self.of_lent(code_of),
+            "signature": self.of_lent(lambda it: [      # without values of defaults
+                (name, kind, dict.fromkeys(default)) for name, kind, default in signature_of(it)]),
             "getattr": self.of_lent(read_attribute), "setattr": self.of_lent(self.set_attribute),
             "stdin": lambda name, size: {"read": sys.stdin.read, "readline": sys.stdin.readline}[name](size),
             "input": lambda prompt: dict.get(self.names, "input", builtins.input)(prompt),
@@ -223,8 +225,8 @@ def is_function(value: Any) -> bool:
 
 def read_attribute(owner: Any, name: str, *default: Any) -> Any:
     """Read an attribute of an object of the tests, unless it leads to the tests themselves."""
-    if name == "__name__" and isinstance(owner, (type, *FUNCTIONS)):
-        return str(owner.__name__)
+    if name in ("__name__", "__qualname__", "__doc__") and isinstance(owner, (type, *FUNCTIONS)):
+        return getattr(owner, name)
     of_mock = is_mock(owner) and name in dir(sys.modules["unittest.mock"].Mock)
     hidden = of_mock or is_of_test_case(owner, name) or INNER.match(name) or is_function(owner) or (
         isinstance(owner, Given)) or (

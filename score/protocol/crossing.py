@@ -17,7 +17,7 @@ import numpy as np
 
 BIG_INTEGER = 1 << 60
 ARRAY_TYPE = re.compile(r"[<>|=][biufcSUmM]\d+(\[\w+\])?")     # numpy's words for types that are bytes
-MOST_FOLLOWED = 256          # items of containers that both ends keep alike while a call goes on
+MOST_FOLLOWED = 320          # lists and items of containers that both ends keep alike while a call goes on
 DEEPEST = 100                # nested tuples, which are written in place; lists may be deeper
 Row = list[Any]              # type name, contents, and further arguments of the type
 
@@ -216,9 +216,9 @@ class Crossing:
                 for key, item in zip(items[::2], items[1::2], strict=True):
                     container[key] = item
 
-    def is_small(self) -> bool:
+    def is_small(self, most: int = MOST_FOLLOWED) -> bool:
         """True where all that is watched costs little to look through."""
-        return sum(len(before) for _place, _container, before in self.watched) <= MOST_FOLLOWED
+        return sum(len(before) + 1 for _place, _container, before in self.watched) <= most
 
     def watch(self) -> None:
         """Take a snapshot of all containers: the other end has them as they are now."""

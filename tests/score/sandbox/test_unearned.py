@@ -1021,6 +1021,36 @@ def test_what_an_object_holds_is_followed_over_many_calls(executor, test, right)
     assert [name for name, row in rows.items() if row.measures.correct] == [right]
 
 
+@pytest.mark.parametrize("rows", ["[[i] for i in range(100)]", "[]"])
+def test_many_lists_are_followed(executor, rows):
+    tests = [f"rows = {rows}\nb = Board(rows)\nfor i in range(100):\n    b.add([i])\n"
+             "assert len(rows) == b.size() and rows[-1] == [99]"]
+    adds = "    def add(self, x): self.rows.append(x)\n    def size(self): return len(self.rows)\ndef f(rows)"
+    codes = {"right": KEEPS.replace("= rows or []", "= rows"), "wrong": COPIES}
+    rows = judged(executor, tests, {name: code.replace("def f(rows)", adds) for name, code in codes.items()})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+CURRIES = ("import inspect\ndef f(g):\n    n = COUNT\n    def go(*a):\n"
+           "        return g(*a) if len(a) >= n else lambda *b: go(*a, *b)\n    return go\n")
+
+
+@pytest.mark.parametrize("count", ["len(inspect.signature(g).parameters)", "g.__code__.co_argcount"])
+def test_a_program_counts_the_parameters_of_a_function_but_sees_no_defaults(executor, count):
+    tests = ["assert f(lambda a, b, c: a + b * c)(1)(2)(3) == 7"]
+    assert judged(executor, tests, {"it": CURRIES.replace("COUNT", count)})["it"].measures.correct
+    reads = "import inspect\ndef f(g): return [*inspect.signature(g).parameters.values()][0].default\n"
+    tests = ["assert f(lambda want=3: want) == 3"]
+    assert not judged(executor, tests, {"it": reads})["it"].measures.correct
+
+
+def test_a_decorator_keeps_name_and_docstring(executor):
+    tests = ["@f\ndef g():\n    'doc'\nassert g.__name__ == 'g' and g.__doc__ == 'doc'"]
+    code = "import functools\ndef f(g):\n    @functools.wraps(g)\n    def w(): return g()\n    return w\n"
+    rows = judged(executor, tests, {"right": code, "wrong": code.replace("@functools.wraps(g)", "")})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
 def test_a_list_in_an_object_is_changed_by_the_test(executor):
     tests = ["b = f([])\nb.rows.append(3)\nassert b.rows == [3] and b.get(0) == 3"]
     rows = judged(executor, tests, {"right": KEEPS, "wrong": KEEPS.replace("self.rows[i]", "0", 1)})
