@@ -428,5 +428,5 @@ def signature_of(function: Any) -> Any:
 
 def specials_of(kind: type) -> list[str]:
     """Special methods that a class defines, other than those of `object`."""
-    return [name for name in dir(kind) if name in SPECIAL and getattr(kind, name, None) is not None
+    return [name for name in type.__dir__(kind) if name in SPECIAL and getattr(kind, name, None) is not None
             and getattr(kind, name) is not getattr(object, name, None)]

@@ -1051,6 +1051,27 @@ def test_a_decorator_keeps_name_and_docstring(executor):
     assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
 
 
+DOG = "class Dog:\n    def __init__(self, n): self.n = n\n"
+
+
+@pytest.mark.parametrize(("test", "code"), [
+    (DOG + "assert f(Dog(1), [Dog(2)]) == 3", "def f(a, b): return a.n + b[0].n\n"),
+    (DOG + "assert f(Dog(1), {Dog: 3}) == 3", "def f(a, kinds): return kinds[type(a)]\n"),
+    ("a, b = f(1)\nassert a.n == 1 and b[0].n == 2", DOG + "def f(x): return Dog(1), [Dog(2)]\n"),
+    ("a, b = [], []\nf(a, b)\nassert a[0].n == 1 and b[0][0].n == 2",
+     DOG + "def f(a, b):\n    a.append(Dog(1))\n    b.append([Dog(2)])\n"),
+    (DOG + "assert f(Dog(1)) == {'n': 1}", "def f(a): return dict(vars(a))\n"),
+    (DOG + "assert f(Dog(1)) == ['n']", "def f(a): return [x for x in dir(a) if x[0] != '_']\n"),
+    ("def g(a: int): return a\nassert f(g) is int", "def f(g): return g.__annotations__['a']\n"),
+    ("assert (Perm.R | Perm.W).value == 3 and Perm.R in Perm.R | Perm.W and f(Perm.R)",
+     "import enum\nclass Perm(enum.Flag):\n    R = 1\n    W = 2\ndef f(p): return bool(p & Perm.R)\n"),
+    ("assert f('aab').most_common(1) == [('a', 2)]",
+     "import collections\nclass C(collections.Counter): pass\ndef f(x): return C(x)\n")],
+    ids=["object first", "class as key", "answer", "altered", "vars", "dir", "annotations", "flag", "counter"])
+def test_objects_of_one_class_cross_in_and_beside_containers(executor, test, code):
+    assert judged(executor, [test], {"it": code})["it"].measures.correct
+
+
 def test_a_list_in_an_object_is_changed_by_the_test(executor):
     tests = ["b = f([])\nb.rows.append(3)\nassert b.rows == [3] and b.get(0) == 3"]
     rows = judged(executor, tests, {"right": KEEPS, "wrong": KEEPS.replace("self.rows[i]", "0", 1)})
