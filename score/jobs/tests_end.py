@@ -92,9 +92,10 @@ class TestsEnd:
         self.peer = Peer(Link(), {
             "call": self.of_lent(lambda it, /, *operands, **keywords: it(*operands, **keywords)),
             "special": self.of_lent(special, 1), "copy": self.of_lent(copy.copy),
-            "deepcopy": self.of_lent(copy.deepcopy), "code": self.of_lent(code_of),
-            "dir": self.of_lent(dir), "signature": self.of_lent(lambda it: [      # without values of defaults
-                (*each, more | dict.fromkeys({"default"} & more.keys())) for *each, more in signature_of(it)]),
+            "deepcopy": self.of_lent(copy.deepcopy), "code": self.of_lent(code_of), "dir": self.of_lent(dir),
+            "signature": self.of_lent(lambda it: [               # without values of defaults
+                (*most, more | dict.fromkeys({"default"} & more.keys()))
+                for *most, more in signature_of(it)]),
             "getattr": self.of_lent(read_attribute), "setattr": self.of_lent(self.set_attribute),
             "stdin": lambda name, size: {"read": sys.stdin.read, "readline": sys.stdin.readline}[name](size),
             "input": lambda prompt: dict.get(self.names, "input", builtins.input)(prompt),
@@ -228,7 +229,8 @@ def read_attribute(owner: Any, name: str, *default: Any) -> Any:
     if name in ("__name__", "__qualname__", "__doc__", "__annotations__") and isinstance(
             owner, (type, *FUNCTIONS)):
         return getattr(owner, name)
-    if name == "__dict__" and type(owner).__module__ == "tests" and not is_of_test_case(owner, "run"):
+    if name == "__dict__" and type(owner).__module__ == "tests" and not (
+            is_mock(owner) or is_of_test_case(owner, "run")):
         return dict(vars(owner))
     of_mock = is_mock(owner) and name in dir(sys.modules["unittest.mock"].Mock)
     hidden = of_mock or is_of_test_case(owner, name) or INNER.match(name) or is_function(owner) or (

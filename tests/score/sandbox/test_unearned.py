@@ -1067,7 +1067,7 @@ DOG = "class Dog:\n    def __init__(self, n): self.n = n\n"
      "import enum\nclass Perm(enum.Flag):\n    R = 1\n    W = 2\ndef f(p): return bool(p & Perm.R)\n"),
     ("assert f('aab').most_common(1) == [('a', 2)]",
      "import collections\nclass C(collections.Counter): pass\ndef f(x): return C(x)\n")],
-    ids=["object first", "class as key", "answer", "altered", "vars", "dir", "annotations", "flag", "counter"])
+    ids=["object", "class as key", "answer", "altered", "vars", "dir", "annotations", "flag", "counter"])
 def test_objects_of_one_class_cross_in_and_beside_containers(executor, test, code):
     assert judged(executor, [test], {"it": code})["it"].measures.correct
 
