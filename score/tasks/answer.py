@@ -107,15 +107,12 @@ def last_number(text: str, *, in_box: bool = False) -> str | None:
         f"{latex[1] or latex[2]}/{latex[3] or latex[4]}"), text)
     text = UNIT_POWER.sub("", text)
     numbers = list(NUMBER.finditer(text))
-    if not numbers or (in_box and (len(numbers) > 1 or FUNCTION.search(text))):
-        return None
-    number, sign = numbers[-1], ""
-    if in_box:
-        around = BRACKETS.sub("", f"{text[:number.start()]}#{text[number.end():]}")
-        sign = "-" * around.startswith("-#")
-        if AROUND.search(around.removeprefix(sign)):
-            return None
-    return sign + number[0].strip()
+    if not (in_box and numbers):
+        return numbers[-1][0].strip() if numbers else None
+    around = BRACKETS.sub("", f"{text[:numbers[0].start()]}#{text[numbers[0].end():]}")
+    sign = "-" * around.startswith("-#")
+    is_other = len(numbers) > 1 or FUNCTION.search(text) or AROUND.search(around.removeprefix(sign))
+    return None if is_other else sign + numbers[0][0].strip()
 
 
 def is_same(given: str, accepted: str, task: AnswerTask) -> bool:
