@@ -135,11 +135,11 @@ def as_dataclass(kind: type, options: dict[str, Any]) -> list[str]:
     return specials_of(sys.modules["dataclasses"].dataclass(kind, **options))
 
 
-def elsewhere(module: str, name: str, arguments: tuple[Any, ...]) -> None:
+def elsewhere(module: str, name: str, /, *arguments: Any, **keywords: Any) -> None:
     """Call a function that takes effect in both processes."""
     if (module, name) in MIRRORED and module in sys.modules:
         with contextlib.suppress(ValueError):
-            getattr(sys.modules[module], name)(*arguments)
+            getattr(sys.modules[module], name)(*arguments, **keywords)
 
 
 def patch(module: str, name: str, value: Any) -> None:

@@ -267,9 +267,9 @@ def step_through(coroutine: Any) -> Any:
 def mirror(peer: Peer) -> None:
     """Make seeds and the like take effect in both processes."""
     def both(module: str, name: str, here: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*arguments: Any) -> Any:
-            peer.ask("elsewhere", module, name, arguments)
-            return here(*arguments)
+        def called(*arguments: Any, **keywords: Any) -> Any:
+            peer.ask("elsewhere", module, name, *arguments, **keywords)
+            return here(*arguments, **keywords)
         return called
     for module, name in MIRRORED:
         if module in sys.modules:

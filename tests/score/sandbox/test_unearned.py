@@ -1006,6 +1006,11 @@ def test_a_keyword_may_have_any_name(executor, name):
     assert judged(executor, tests, {"it": code})["it"].measures.correct
 
 
+def test_a_seed_may_be_a_keyword(executor):
+    tests = ["import random\nrandom.seed(a=3)\nfirst = f()\nrandom.seed(3)\nassert f() == first"]
+    assert judged(executor, tests, {"it": "import random\nf = random.random\n"})["it"].measures.correct
+
+
 KEEPS = ("class Board:\n    def __init__(self, rows=None): self.rows, self.kept = rows or [], 0\n"
          "    def get(self, i): return self.rows[i]\n    def load(self, i): return self.get(i) * 2\n"
          "    def set(self, i, x): self.rows[i] = x\ndef f(rows): return Board(rows)\n")
