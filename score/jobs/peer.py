@@ -21,7 +21,7 @@ from score.jobs.modules import message_of
 from score.jobs.stand_ins import GivenError, ProgramClass, StandIn
 from score.protocol.crossing import BadMessage, Crossing, TooLarge, named_type
 
-MOST_KEPT = 64               # most containers that both ends keep from one question to the next
+MOST_KEPT, MOST_ITEMS = 64, 1024     # containers that both ends keep from one question to the next; or items
 LONGEST_CAUSE = 3            # causes that cross with an error
 LONG_WAIT = 0.01            # seconds
 NAMING = ("name", "entry")
@@ -37,7 +37,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "__iter__": iter, "__next__": next, "__len__": len, "__getitem__": operator.getitem, "__bool__": bool,
     "__setitem__": operator.setitem, "__delitem__": operator.delitem, "__contains__": operator.contains,
     "__repr__": repr, "__str__": str, "__format__": format, "__hash__": hash, "__reversed__": reversed,
-    "__round__": round, "__call__": lambda function, *arguments, **keywords: function(*arguments, **keywords),
+    "__round__": round, "__call__": lambda it, /, *arguments, **keywords: it(*arguments, **keywords),
     "__eq__": operator.eq, "__ne__": operator.ne}
 
 
@@ -68,7 +68,7 @@ class Peer:
         self.gave_back = False                   # whether the last answer holds an object of this process
         stand_ins.peer = self
 
-    def ask(self, operation: str, *operands: Any, **keywords: Any) -> Any:
+    def ask(self, operation: str, /, *operands: Any, **keywords: Any) -> Any:
         """Ask the other process; return its answer, or raise its error."""
         is_first, altered, num_borrowed = self.depth == 0, None, len(self.borrowed)
         if self.lengths and operation not in (*NAMING, "plain") and not any(
@@ -85,7 +85,8 @@ class Peer:
         self.depth += 1
         try:
             begins = is_first and not self.goes_on
-            self.say("?", operation, operands, keywords, begins=begins, altered=altered)
+            # Not as a dictionary, which would be one more container to follow.
+            self.say("?", operation, operands, tuple(keywords.items()), begins=begins, altered=altered)
             while (message := self.link.receive())[:1] == ["?"]:
                 self.answer(message)
             self.is_naming = operation in NAMING
@@ -113,8 +114,8 @@ class Peer:
         """End a question of the first level; what it passed stays known where objects may hold it."""
         if self.tests:
             self.tests.after_call()
-        self.goes_on = 0 < len(self.crossing.table) <= MOST_KEPT and (
-            self.goes_on or len(self.borrowed) > num_borrowed)
+        is_small = len(self.crossing.table) <= MOST_KEPT or self.crossing.is_small(MOST_ITEMS)
+        self.goes_on = is_small and (self.goes_on or len(self.borrowed) > num_borrowed)
         if self.goes_on:
             self.crossing.watch()
 
@@ -159,8 +160,9 @@ class Peer:
                 if is_first or self.crossing.is_small():
                     self.crossing.watch()
             name, operands, keywords = self.crossing.read(question, rows)
-            if not (type(name) is str and type(operands) is tuple and type(keywords) is dict):
+            if not (type(name) is str and type(operands) is tuple):
                 raise BadMessage("no question")
+            keywords = dict(keywords)
         except (ValueError, TypeError):
             raise BadMessage("no question") from None
         if self.tests:
@@ -392,7 +394,7 @@ def heard(events: list[Any]) -> None:
             sys.modules["logging"].getLogger(str(parts[0])).log(parts[1], "%s", str(parts[2]))
 
 
-def special(name: str, owner: Any, *operands: Any, **keywords: Any) -> Any:
+def special(name: str, owner: Any, /, *operands: Any, **keywords: Any) -> Any:
     """Call a special method as its operator or built-in function does."""
     if name not in stand_ins.SPECIAL:
         raise AttributeError(name)

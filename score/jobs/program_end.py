@@ -61,9 +61,9 @@ def serve_tests(code: CodeType, payload: bytes) -> bytes:
     order = json.loads(payload)
     namespace: dict[str, Any] = {}
     operations: dict[str, Callable[..., Any]] = {
-        "call": lambda function, arguments, keywords: function(*arguments, **keywords), "special": special,
+        "call": lambda it, /, *arguments, **keywords: it(*arguments, **keywords), "special": special,
         "getattr": getattr, "setattr": setattr, "delattr": delattr, "dir": dir,
-        "method": lambda kind, name, it, arguments, keywords: getattr(kind, name)(it, *arguments, **keywords),
+        "method": lambda kind, name, /, *arguments, **keywords: getattr(kind, name)(*arguments, **keywords),
         "plain": lambda value: next(kind(value) for kind in CHANGING if isinstance(value, kind)),
         "name": lambda name: namespace[name],
         "entry": lambda: function_of(namespace, order["entry_point"]), "signature": signature_of,
@@ -135,11 +135,11 @@ def as_dataclass(kind: type, options: dict[str, Any]) -> list[str]:
     return specials_of(sys.modules["dataclasses"].dataclass(kind, **options))
 
 
-def elsewhere(module: str, name: str, arguments: tuple[Any, ...]) -> None:
+def elsewhere(module: str, name: str, /, *arguments: Any, **keywords: Any) -> None:
     """Call a function that takes effect in both processes."""
     if (module, name) in MIRRORED and module in sys.modules:
         with contextlib.suppress(ValueError):
-            getattr(sys.modules[module], name)(*arguments)
+            getattr(sys.modules[module], name)(*arguments, **keywords)
 
 
 def patch(module: str, name: str, value: Any) -> None:

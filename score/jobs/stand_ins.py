@@ -93,8 +93,8 @@ class ProgramClass(type):
     def __init__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], /, **_options: Any) -> None:
         super().__init__(name, bases, names)
 
-    def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
-        made = peer.ask("call", cls, arguments, keywords)
+    def __call__(cls, /, *arguments: Any, **keywords: Any) -> Any:
+        made = peer.ask("call", cls, *arguments, **keywords)
         return as_made(made, cls._rh_trusted and type(made))
 
     def __getattr__(cls, name: str) -> Any:
@@ -109,8 +109,18 @@ class ProgramClass(type):
     def __setattr__(cls, name: str, value: Any) -> None:
         if name.startswith("_rh_") or name in ("__abstractmethods__", "__doc__"):
             type.__setattr__(cls, name, value)
-        else:
-            peer.ask("setattr", cls, name, value)
+            return
+        if any(name in vars(base) for base in cls.__mro__[:-1]):       # a method, which a test replaces
+            if type(own := vars(cls).get(name)) is types.FunctionType:
+                replaced.setdefault(own, peer.ask("getattr", cls, name))
+            type.__setattr__(cls, name, value)
+        is_function = type(value) is types.FunctionType
+        peer.ask("setattr", cls, name, replaced.get(value, value) if is_function else value)
+
+    def __delattr__(cls, name: str) -> None:
+        if name in vars(cls):
+            type.__delattr__(cls, name)
+        peer.ask("delattr", cls, name)
 
     def __bool__(cls) -> bool:
         return True
@@ -134,7 +144,7 @@ class StandIn:
     def __getattr__(self, name: str) -> Any:
         if name == "__signature__":
             return signature_of(self)
-        if name == "__code__" and peer.strict:
+        if name == "__code__":
             return types.SimpleNamespace(**peer.ask("code", self))
         if is_inner(name):
             raise AttributeError(name)
@@ -144,6 +154,9 @@ class StandIn:
         return functools.partial(viewed, self, found) if name in VIEWS and is_held(self) else found
 
     def __setattr__(self, name: str, value: Any) -> None:
+        for base in type(self).__mro__:                  # a method would hide it
+            if isinstance(base, ProgramClass) and isinstance(vars(base).get(name), types.FunctionType):
+                type.__delattr__(base, name)
         peer.ask("setattr", self, name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -173,6 +186,7 @@ class Doc:
 
 
 peer: Any = None            # this process's end of the link
+replaced: dict[Any, Any] = {}                # functions of the program, by the method that stands for them
 
 
 def is_inner(name: str) -> bool:
@@ -225,6 +239,8 @@ def each_of(answer: Any, items: Any) -> Any:
     number = 0
     for each in items:
         number += 1
+        if number > peer.lengths.get(id(answer), number):
+            break
         yield each
     hold(answer, number)
 
@@ -249,7 +265,7 @@ def is_stand_in(value: Any) -> bool:
 
 def forwarder(name: str) -> Callable[..., Any]:
     """The special method of a stand-in."""
-    def special(self: Any, *operands: Any, **keywords: Any) -> Any:
+    def special(self: Any, /, *operands: Any, **keywords: Any) -> Any:
         return peer.ask("special", name, self, *operands, **keywords)
 
     def signed(self: Any) -> Any:
@@ -323,11 +339,11 @@ for each in ("__iter__", "__len__", "__getitem__"):
 
 def method(owner: int, name: str) -> Callable[..., Any]:
     """A method of a class of the other process, which `super()` finds too."""
-    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+    def call(self: Any, /, *arguments: Any, **keywords: Any) -> Any:
         if peer.strict and name in QUESTIONS and not is_made(self):
             raise AttributeError(f"an object of the program has no method {name}")
-        asked = "method", peer.classes[owner], name, self, arguments, keywords
-        return viewed(self, peer.ask, *asked) if name in VIEWS and is_held(self) else peer.ask(*asked)
+        ask = functools.partial(peer.ask, "method", peer.classes[owner], name, self, *arguments, **keywords)
+        return viewed(self, ask) if name in VIEWS and is_held(self) else ask()
     call.__name__ = name
     return call
 
@@ -412,5 +428,5 @@ def signature_of(function: Any) -> Any:
 
 def specials_of(kind: type) -> list[str]:
     """Special methods that a class defines, other than those of `object`."""
-    return [name for name in dir(kind) if name in SPECIAL and getattr(kind, name, None) is not None
+    return [name for name in type.__dir__(kind) if name in SPECIAL and getattr(kind, name, None) is not None
             and getattr(kind, name) is not getattr(object, name, None)]

@@ -18,7 +18,7 @@ from score.jobs.evaluation import ABSENT
 from score.jobs.link import Link, LinkLost
 from score.jobs.modules import failed_at, message_of
 from score.jobs.peer import Peer, special
-from score.jobs.program_end import MIRRORED
+from score.jobs.program_end import MIRRORED, code_of, signature_of
 from score.jobs.stand_ins import Failed, Given, ProgramClass, Untestable, is_stand_in
 from score.jobs.test_runner import is_collected, run_test, tests_in
 from score.protocol.crossing import BadMessage, Crossing, TooLarge, items_of
@@ -90,9 +90,12 @@ class TestsEnd:
         self.parts: Any = None       # contents of patched modules, as the program has them
         self.written: list[tuple[Any, str, Any]] = []      # in this call: object, attribute, former value
         self.peer = Peer(Link(), {
-            "call": self.of_lent(lambda function, operands, keywords: function(*operands, **keywords)),
+            "call": self.of_lent(lambda it, /, *operands, **keywords: it(*operands, **keywords)),
             "special": self.of_lent(special, 1), "copy": self.of_lent(copy.copy),
-            "deepcopy": self.of_lent(copy.deepcopy),
+            "deepcopy": self.of_lent(copy.deepcopy), "code": self.of_lent(code_of), "dir": self.of_lent(dir),
+            "signature": self.of_lent(lambda it: [               # without values of defaults
+                (*most, more | dict.fromkeys({"default"} & more.keys()))
+                for *most, more in signature_of(it)]),
             "getattr": self.of_lent(read_attribute), "setattr": self.of_lent(self.set_attribute),
             "stdin": lambda name, size: {"read": sys.stdin.read, "readline": sys.stdin.readline}[name](size),
             "input": lambda prompt: dict.get(self.names, "input", builtins.input)(prompt),
@@ -223,8 +226,12 @@ def is_function(value: Any) -> bool:
 
 def read_attribute(owner: Any, name: str, *default: Any) -> Any:
     """Read an attribute of an object of the tests, unless it leads to the tests themselves."""
-    if name == "__name__" and isinstance(owner, (type, *FUNCTIONS)):
-        return str(owner.__name__)
+    if name in ("__name__", "__qualname__", "__doc__", "__annotations__") and isinstance(
+            owner, (type, *FUNCTIONS)):
+        return getattr(owner, name)
+    if name == "__dict__" and type(owner).__module__ == "tests" and not (
+            is_mock(owner) or is_of_test_case(owner, "run")):
+        return dict(vars(owner))
     of_mock = is_mock(owner) and name in dir(sys.modules["unittest.mock"].Mock)
     hidden = of_mock or is_of_test_case(owner, name) or INNER.match(name) or is_function(owner) or (
         isinstance(owner, Given)) or (
@@ -260,9 +267,9 @@ def step_through(coroutine: Any) -> Any:
 def mirror(peer: Peer) -> None:
     """Make seeds and the like take effect in both processes."""
     def both(module: str, name: str, here: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*arguments: Any) -> Any:
-            peer.ask("elsewhere", module, name, arguments)
-            return here(*arguments)
+        def called(*arguments: Any, **keywords: Any) -> Any:
+            peer.ask("elsewhere", module, name, *arguments, **keywords)
+            return here(*arguments, **keywords)
         return called
     for module, name in MIRRORED:
         if module in sys.modules:

@@ -69,9 +69,9 @@ def prepare(files: tuple[int, ...], link_fd: int, job: list[int], place: int,
 
 
 def run_threads_in_turn(names: list[str], kind: int) -> None:
-    """Let threads run where they are started, for a locked process starts none; a program's may exit."""
+    """Let threads run where they are started, for a locked process starts none; a program's may fail."""
     def start(thread: Any) -> None:
-        with contextlib.suppress(*[] if kind == TEST else [SystemExit]):
+        with contextlib.suppress(*[] if kind == TEST else [Exception, SystemExit]):
             thread.run()
 
     pools, threading = map(sys.modules.get, ("concurrent.futures.thread", "threading"))

@@ -17,7 +17,7 @@ import numpy as np
 
 BIG_INTEGER = 1 << 60
 ARRAY_TYPE = re.compile(r"[<>|=][biufcSUmM]\d+(\[\w+\])?")     # numpy's words for types that are bytes
-MOST_FOLLOWED = 256          # items of containers that both ends keep alike while a call goes on
+MOST_FOLLOWED = 320          # lists and items of containers that both ends keep alike while a call goes on
 DEEPEST = 100                # nested tuples, which are written in place; lists may be deeper
 Row = list[Any]              # type name, contents, and further arguments of the type
 
@@ -154,18 +154,21 @@ class Crossing:
             items, extra = value, value.maxlen if kind is deque else None
         return [kind.__name__, [self._write(item, 0) for item in items], extra]
 
-    def read(self, written: Any, rows: list[Row]) -> Any:
-        """The value; BadMessage for anything that `write` cannot have given."""
+    def read(self, written: Any, rows: list[Row], altered: list[Row] = []) -> Any:  # noqa: B006
+        """The value, read in the order of writing; BadMessage for what `write` cannot have given."""
         try:
             first = len(self.table)
             for row in rows:
                 container = self._empty(*row)
                 self.places[id(container)] = len(self.table)
                 self.table.append(container)
+            value = self._read(written)
+            for place, row in altered:
+                self._fill(self.table[place], row)
             for place, row in enumerate(rows, start=first):
                 self._fill(self.table[place], row)
                 self.watched.append((place, self.table[place], items_of(self.table[place])))
-            return self._read(written)
+            return value
         except Exception as error:
             raise BadMessage(f"{type(error).__name__}: {str(error)[:200]}") from None
 
@@ -216,9 +219,9 @@ class Crossing:
                 for key, item in zip(items[::2], items[1::2], strict=True):
                     container[key] = item
 
-    def is_small(self) -> bool:
+    def is_small(self, most: int = MOST_FOLLOWED) -> bool:
         """True where all that is watched costs little to look through."""
-        return sum(len(before) for _place, _container, before in self.watched) <= MOST_FOLLOWED
+        return sum(len(before) + 1 for _place, _container, before in self.watched) <= most
 
     def watch(self) -> None:
         """Take a snapshot of all containers: the other end has them as they are now."""
@@ -233,12 +236,7 @@ class Crossing:
 
     def alter(self, altered: list[Row], rows: list[Row]) -> None:
         """Apply the other end's alterations."""
-        self.read(None, rows)
-        try:
-            for place, row in altered:
-                self._fill(self.table[place], row)
-        except Exception as error:
-            raise BadMessage(f"{type(error).__name__}") from None
+        self.read(None, rows, altered)
 
 
 def items_of(container: Any) -> Any:

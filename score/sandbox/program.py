@@ -7,12 +7,12 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from score.protocol.allowed_imports import Allowed, mentioned_modules
+from score.protocol.allowed_imports import LATE, Allowed, mentioned_modules
 from score.protocol.error_classes import INFRASTRUCTURE, ErrorClass
 from score.protocol.frames import Facts, JobKind
 
 # Modules of objects that a program and its tests pass to each other.
-PASSED = ("dataclasses", "datetime", "decimal", "fractions", "inspect", "pickle")
+PASSED = ("dataclasses", "datetime", "decimal", "fractions", "heapq", "inspect", "pickle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,8 @@ class Program:
         modules = mentioned_modules(self.source + self.mentions, allowed)
         if other is not None:
             said = other.source + other.mentions
-            modules += [name for name in PASSED if name in said and name not in modules]
+            modules += [name for name in PASSED if name not in modules and any(
+                word in said for word in (name, *LATE.get(name, ())))]
         names = ",".join(modules).encode()
         source, payload = self.source_bytes, self.payload
         return (self.kind, self.seed, len(names), len(source), len(payload)), names + source + payload

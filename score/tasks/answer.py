@@ -27,12 +27,18 @@ NUMBER = re.compile(r"(?<![A-Za-z0-9^])(?<![A-Za-z0-9]_)"
                     r"|\^\{?([-+]?\d++)\}?)?")
 LATEX_FRACTION = re.compile(r"\\[cdt]?frac\s*+(?:\{\s*+(-?\d++\.?\d*+)\s*+\}|(\d))"
                             r"\s*+(?:\{\s*+(-?\d++\.?\d*+)\s*+\}|(\d))")
-EQUALS = re.compile(r"=|\\approx|\u2248")
-FUNCTION = re.compile(r"\\(?:sqrt|pi|log|ln|sin|cos|tan|d?binom)|[\u221a\u03c0]|\d!")
+EQUALS = re.compile(r"(?<![!<>])=|\\approx|\u2248")
+# What makes another value of a number: functions, and signs next to it (`#`), brackets left aside.
+FUNCTION = re.compile(
+    r"\\(?:sqrt|pi|log|ln|lg|exp|(?:arc)?(?:sin|cos|tan|cot|sec|csc)|d?binom|[lr]?(?:floor|ceil)|sum|prod|int"
+    r"|pm|mp|infty|[lcd]?dots|[bp]?mod|neq?|geq?|leq?|[gl]t)(?![A-Za-z])|[\u221a\u03c0]|[A-Za-z]\(")
+AROUND = re.compile(r"(?:[-+*/^|<>=]|\\[cdt]?frac\w*)#|#(?:[_!*+|]|\^(?!st|nd|rd|th|\\circ|\\degree|\u00b0))")
+BRACKETS = re.compile(r"[{}()$\s]")
 SUPERSCRIPT = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]++")
 DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 SIGNS = {"\u2212": "-", "\u2013": "-", "\u00d7": "*", "\u00b7": "*", "\\times": "*", "\\cdot": "*",
-         "{,}": ",", "\\,": "", "\\!": "", "USD": "$", "EUR": "$"}
+         "{,}": ",", "\\,": "", "\\!": "", "\\left": "", "\\right": "", "USD": "$",
+         "EUR": "$", "\\$": "$", "-$": "-"}
 UNIT_POWER = re.compile(r"(?<=[A-Za-z}])\^\{?[-+]?\d++\}?")
 
 
@@ -90,18 +96,23 @@ def given_answer(task: AnswerTask, text: str) -> str | None:
 def last_number(text: str, *, in_box: bool = False) -> str | None:
     """The last number of a text, LaTeX and Unicode written plainly; powers of units are none.
 
-    A box has to hold one number behind its last equals sign, and no function of it.
+    A box has to hold one number behind its last equals sign, and nothing that makes another of it.
     """
     if in_box:
-        text = re.sub(r"^([-+])\s++", r"\1", EQUALS.split(text)[-1].strip())
+        text = re.sub(r"^([-+])\s++", r"\1", EQUALS.split(text)[-1].strip(f"{BLANK}\n"))
     for sign, plain in SIGNS.items():
         text = text.replace(sign, plain)
     text = SUPERSCRIPT.sub(lambda power: "^" + power[0].translate(DIGITS), text)
     text = LATEX_FRACTION.sub(lambda latex: " " * latex.string[latex.start() - 1].isdigit() + (
         f"{latex[1] or latex[2]}/{latex[3] or latex[4]}"), text)
-    numbers = list(NUMBER.finditer(UNIT_POWER.sub("", text)))
-    one = len(numbers) == 1 and not FUNCTION.search(text)
-    return numbers[-1][0].strip() if one or (numbers and not in_box) else None
+    text = UNIT_POWER.sub("", text)
+    numbers = list(NUMBER.finditer(text))
+    if not (in_box and numbers):
+        return numbers[-1][0].strip() if numbers else None
+    around = BRACKETS.sub("", f"{text[:numbers[0].start()]}#{text[numbers[0].end():]}")
+    sign = "-" * around.startswith("-#")
+    is_other = len(numbers) > 1 or FUNCTION.search(text) or AROUND.search(around.removeprefix(sign))
+    return None if is_other else sign + numbers[0][0].strip()
 
 
 def is_same(given: str, accepted: str, task: AnswerTask) -> bool:
@@ -122,9 +133,10 @@ def bare_text(text: str) -> str:
 
 def is_close(ours: Fraction, theirs: Fraction, tolerance: float | None) -> bool:
     """True if the two are near each other; whole numbers only if the task says how near is near enough."""
+    nearest = Fraction(TOLERANCE if tolerance is None else tolerance) * max(abs(ours), abs(theirs))
     if tolerance is None:
-        tolerance = 0 if ours.denominator == theirs.denominator == 1 else TOLERANCE
-    return abs(ours - theirs) <= Fraction(tolerance) * max(abs(ours), abs(theirs))
+        nearest = min(nearest, Fraction(ours.denominator * theirs.denominator > 1, 2))
+    return abs(ours - theirs) <= nearest
 
 
 def number_of(text: str) -> Fraction | None:
@@ -133,16 +145,15 @@ def number_of(text: str) -> Fraction | None:
     if match is None:
         return None
     try:
-        value = bounded(match[1].replace(",", ""))
+        value, sign = bounded(match[1].lstrip("+-").replace(",", "")), -1 if text.startswith("-") else 1
         if match[4]:
-            return value * bounded(f"1e{match[4]}")
+            return sign * value * bounded(f"1e{match[4]}")
         if match[5]:
             power = int(bounded(match[5]))
-            return value ** power if len(match[1]) * abs(power) <= MAX_DIGITS else None
+            return sign * value ** power if len(match[1]) * abs(power) <= MAX_DIGITS else None
         if match[2]:
-            part = bounded(match[2]) / bounded(match[3])
-            return value - part if match[1].startswith("-") else value + part
-        return value / bounded(match[3] or "1")
+            return sign * (value + bounded(match[2]) / bounded(match[3]))
+        return sign * value / bounded(match[3] or "1")
     except (ValueError, ZeroDivisionError):
         return None
 

@@ -28,6 +28,8 @@ def grade(text, payload):
         return {{**given, **shown}} if shown else given
     except MemoryError:
         raise
+    except RecursionError:
+        return 0
     except Exception as error:
         place = error.__traceback__
         while place.tb_next:
@@ -43,7 +45,8 @@ class GradedKind:
     """`grade(text, payload)` of a module, which lanes load at their start: the kind's, or the task's own.
 
     It gives a share from 0 to 1, or an object of `share`, `shown` (the answer as it was read), `rewards` and
-    `metrics`. Where it raises an error an answer is wrong, but a task's own grader is then at fault.
+    `metrics`. Where it raises an error an answer is wrong, but a task's own grader is then at fault, unless
+    the answer is nested too deep for it.
     """
 
     module: str | None = None

@@ -98,8 +98,8 @@ class ScriptKind:
 def is_expected(written: str, expected: str, task: ScriptTask) -> bool:
     """True if the output is what was expected, blanks at the ends of lines and of the text left aside."""
     if task.compare == "lines":
-        return [line.rstrip() for line in written.rstrip().splitlines()] == [
-            line.rstrip() for line in expected.rstrip().splitlines()]
+        return [line.rstrip() for line in written.rstrip().split("\n")] == [
+            line.rstrip() for line in expected.rstrip().split("\n")]
     if task.compare == "values":
         lines = written.strip().split("\n"), expected.strip().split("\n")
         return len(lines[0]) == len(lines[1]) and all(map(have_one_value, *lines))

@@ -17,10 +17,10 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 PLACES = (ast.Name, ast.Attribute, ast.Subscript)
 NO_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 SEVERAL = (ast.Tuple, ast.List, ast.Set, ast.Dict)
-PLAIN_ATTRIBUTES = frozenset(name for kind in (str, bytes, int, float, complex, list, tuple, dict, set, range)
-                             for name in dir(kind))
+PLAIN_ATTRIBUTES = [{*dir(kind)} for kind in (
+    str, bytes, int, float, complex, list, tuple, dict, set, range)]
 # Of all plain data: a class with a name in lower case makes objects that have others.
-DATA_ATTRIBUTES = PLAIN_ATTRIBUTES.union(*map(dir, (
+DATA_ATTRIBUTES = set[str]().union(*PLAIN_ATTRIBUTES, *map(dir, (
     np.ndarray, np.datetime64, datetime.datetime, datetime.timedelta, decimal.Decimal, fractions.Fraction)))
 BUILTINS = frozenset(dir(builtins))
 GATHERS = frozenset((
@@ -97,8 +97,8 @@ class WithoutLiterals(ast.NodeTransformer):
 def classes_in(tree: ast.Module) -> list[str]:
     """Names of the program from which the tests make objects: classes, and `Class.method`.
 
-    They read of them what no plain data has, or, of a class that has a name with a capital, compare two of
-    them, one of which it made itself: tests compare what `f` gives, too.
+    They read of them what no plain data has, or, of a class that has a name with a capital, what no one kind
+    has, or compare two of them, one of which it made itself: tests compare what `f` gives, too.
     """
     nodes = list(ast.walk(tree))
     made_by: dict[str | None, set[str]] = {}
@@ -108,21 +108,26 @@ def classes_in(tree: ast.Module) -> list[str]:
         return {maker for each in inside if (maker := maker_of(each))}.union(
             *(made_by.get(ast.unparse(each), ()) for each in inside if isinstance(each, PLACES)))
 
-    for target, value in (each for node in nodes for pair in bindings(node) for each in singles(*pair)):
-        makers = made(value) if isinstance(value, (ast.BinOp, ast.UnaryOp)) else {maker_of(value) or ""}
+    bound = [each for node in nodes for pair in bindings(node) for each in singles(*pair)]
+    bound += [(ast.Name(function.name), each.value) for function in nodes if isinstance(function, FUNCTIONS)
+              for each in ast.walk(function) if isinstance(each, (ast.Return, ast.Yield)) and each.value]
+    for target, value in bound:
+        makers = made(value) if isinstance(value, (ast.BinOp, ast.UnaryOp, ast.Name)) else {
+            maker_of(value) or ""}
         for name in places_set(target):
             made_by.setdefault(name, set()).update(makers - {""})
-    found: set[str] = set()
+    found, read = set[str](), dict[str, set[str]]()
     for node in nodes:
-        if isinstance(node, ast.Attribute) and node.attr not in PLAIN_ATTRIBUTES:
-            found |= {name for name in made(node.value)
-                      if name[:1].isupper() or node.attr not in DATA_ATTRIBUTES}
+        if isinstance(node, ast.Attribute):
+            for name in made(node.value):
+                read.setdefault(name, set()).add(node.attr)
         elif isinstance(node, ast.Compare):
             sides = [made(each) for each in (node.left, *node.comparators)]
             every = set[str]().union(*sides)
             both = every.intersection(*({name.partition(".")[0] for name in side} for side in sides))
             found |= {name for name in every if name[:1].isupper() and name.partition(".")[0] in both}
-    return sorted(found)
+    return sorted(found.union(name for name, attributes in read.items() if not any(map(
+        attributes.issubset, PLAIN_ATTRIBUTES if name[:1].isupper() else [DATA_ATTRIBUTES]))))
 
 
 def singles(target: ast.AST, value: ast.AST) -> Iterable[tuple[ast.AST, ast.AST]]:

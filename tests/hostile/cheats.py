@@ -71,7 +71,8 @@ CHEATS |= {f"asks the tests: {code}": RUN_THERE.format(code) for code in (
 WRITES = "import os, json, sys\ndef f(*a):\n    os.write(4, json.dumps({}).encode() + b'\\n')\n    return 0\n"
 CHEATS |= {f"writes {message}": WRITES.format(message) for message in (
     "['=', False, None, [], [], True]", "1", "[1]", "{}", "['=', 1, [[[0, ['list', []]]], []], [], [], None]",
-    "['?', True, None, [], [], ['tuple', ['getattr', ['tuple', [['module', 'builtins'], 'exec']], [0]]]]",
+    "['?', True, None, [], [], ['tuple', ['getattr', ['tuple', [['module', 'builtins'], 'exec']], "
+    "['tuple', []]]]]",
     "['!', False, None, [], [], ['error', 0, None, 'SystemExit', [0], '', None]]",
     "['!', False, None, [], [], ['error', 0, None, 'StopIteration', [], '', None]]",
     "['=', False, None, [], [['array', [1], '|O8', '00' * 8]], [0]]",

@@ -311,6 +311,8 @@ LENGTHS = {
     "of a class": "class M(type):\n    def __len__(c): return 2\n    def __iter__(c): return iter(())\n"
                   "class S(metaclass=M): pass\ndef f(x): return S\n",
     "of a dictionary": "class S(dict):\n    def __len__(s): return 2\ndef f(x): return S()\n",
+    "without an end": "import itertools\nclass S:\n    def __len__(s): return 2\n"
+                      "    def __iter__(s): return itertools.count()\ndef f(x): return S()\n",
     "of a property": "class S:\n    items = property(lambda s: lambda: [])\n    def __len__(s): return 2\n"
                      "def f(x): return S()\n"}
 HELPER = "import contextlib\n@contextlib.contextmanager\ndef h():\n    with f() as y:\n        yield y\n"
@@ -400,7 +402,7 @@ def test_a_test_fails_by_its_own_claims_whatever_the_program_catches_or_alters(e
 
 @pytest.mark.parametrize("test", [
     "for x, y in zip(got, want):\n    assert x == y", "for k, x in got.items():\n    assert want[k] == x",
-    "assert all(x == y for x, y in zip(reversed(got), reversed(want)))"])
+    "assert all(x == y for x, y in zip(reversed(got), reversed(want)))", "assert 3 in got and 1 in got"])
 def test_an_answer_keeps_its_length_however_it_is_read(executor, test):
     tests = [f"got, want = f([3, 1]), [1, 3]\nassert len(got) == len(want)\n{test}"]
     rows = judged(executor, tests, LENGTHS)
@@ -971,6 +973,139 @@ def test_a_module_is_patched_by_plain_assignment_too(executor):
 def test_threads_of_a_test_run_where_they_are_started(executor, tests):
     codes = {"right": RIGHT, "wrong": "def f(a, b): return 0\n", "exits": "def f(a, b): raise SystemExit\n"}
     rows = judged(executor, tests, codes)
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+UNION = ("class Union:\n    def __init__(self, n): self.up = [*range(n)]\n    def find(self, x):\n"
+         "        return x if self.up[x] == x else self.find(self.up[x])\n"
+         "    def union(self, a, b): self.up[self.find(a)] = self.find(b)\n"
+         "    def count(self): return sum(self.find(x) == x for x in range(len(self.up)))\n")
+
+
+@pytest.mark.parametrize("tests", [
+    ["u = Union(3)\nu.union(0, 1)\nassert u.find(0) == 1 and u.count() == 2"],
+    "def made():\n    u = Union(3)\n    u.union(0, 1)\n    return u\n"
+    "def test_made(): assert made().find(0) == 1\ndef test_count(): assert made().count() == 2\n",
+    "import pytest\n@pytest.fixture\ndef u():\n    yield Union(3)\n"
+    "def test_find(u): assert u.find(2) == 2\n"
+    "def test_union(u):\n    u.union(0, 1)\n    assert u.find(0) == 1\n",
+    "import unittest\nclass T(unittest.TestCase):\n    def setUp(self): self.u = Union(3)\n"
+    "    def test_find(self): self.assertEqual(self.u.find(2), 2)\n    def test_union(self):\n"
+    "        self.u.union(0, 1)\n        self.assertEqual(self.u.count(), 2)\n"])
+def test_methods_of_a_class_may_have_names_of_methods_of_texts_and_of_sets(executor, tests):
+    task = load_task("t", "function", {"entry_point": "Union", "tests": tests})
+    codes = UNION, UNION.replace("return x if", "return -1 if")
+    items = [Item(task, Answer("", code)) for code in codes]
+    assert [row.measures.correct for row in measure(items, run_programs(executor, items))] == [True, False]
+
+
+@pytest.mark.parametrize("name", ["name", "owner", "operation", "function", "self", "cls", "kind", "it"])
+def test_a_keyword_may_have_any_name(executor, name):
+    code = f"def f({name}): return {name} + 1\ndef g(tell): return tell(**{{'{name}': 3}})\n"
+    tests = [f"assert f(**{{'{name}': 3}}) == 4", f"assert g(lambda {name}: {name} + 1) == 4"]
+    assert judged(executor, tests, {"it": code})["it"].measures.correct
+
+
+def test_a_seed_may_be_a_keyword(executor):
+    tests = ["import random\nrandom.seed(a=3)\nfirst = f()\nrandom.seed(3)\nassert f() == first"]
+    assert judged(executor, tests, {"it": "import random\nf = random.random\n"})["it"].measures.correct
+
+
+KEEPS = ("class Board:\n    def __init__(self, rows=None): self.rows, self.kept = rows or [], 0\n"
+         "    def get(self, i): return self.rows[i]\n    def load(self, i): return self.get(i) * 2\n"
+         "    def set(self, i, x): self.rows[i] = x\ndef f(rows): return Board(rows)\n")
+COPIES = KEEPS.replace("= rows or []", "= [*(rows or [])]")
+
+
+@pytest.mark.parametrize(("test", "right"), [
+    ("assert rows == [5, 2]", "keeps"), ("assert rows == [1, 2]", "copies")])
+def test_what_an_object_holds_is_followed_over_many_calls(executor, test, right):
+    tests = [f"rows = [1, 2]\nb = Board(rows)\nfor _ in range(200):\n    assert b.get(1) == 2\n"
+             f"b.set(0, 5)\nassert b.get(0) == 5\n{test}"]
+    rows = judged(executor, tests, {"keeps": KEEPS, "copies": COPIES})
+    assert [name for name, row in rows.items() if row.measures.correct] == [right]
+
+
+@pytest.mark.parametrize("rows", ["[[i] for i in range(100)]", "[]"])
+def test_many_lists_are_followed(executor, rows):
+    tests = [f"rows = {rows}\nb = Board(rows)\nfor i in range(100):\n    b.add([i])\n"
+             "assert len(rows) == b.size() and rows[-1] == [99]"]
+    adds = "    def add(self, x): self.rows.append(x)\n    def size(self): return len(self.rows)\ndef f(rows)"
+    codes = {"right": KEEPS.replace("= rows or []", "= rows"), "wrong": COPIES}
+    rows = judged(executor, tests, {name: code.replace("def f(rows)", adds) for name, code in codes.items()})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+CURRIES = ("import inspect\ndef f(g):\n    n = COUNT\n    def go(*a):\n"
+           "        return g(*a) if len(a) >= n else lambda *b: go(*a, *b)\n    return go\n")
+
+
+@pytest.mark.parametrize("count", ["len(inspect.signature(g).parameters)", "g.__code__.co_argcount"])
+def test_a_program_counts_the_parameters_of_a_function_but_sees_no_defaults(executor, count):
+    tests = ["assert f(lambda a, b, c: a + b * c)(1)(2)(3) == 7"]
+    assert judged(executor, tests, {"it": CURRIES.replace("COUNT", count)})["it"].measures.correct
+    reads = "import inspect\ndef f(g): return [*inspect.signature(g).parameters.values()][0].default\n"
+    tests = ["assert f(lambda want=3: want) == 3"]
+    assert not judged(executor, tests, {"it": reads})["it"].measures.correct
+
+
+def test_a_decorator_keeps_name_and_docstring(executor):
+    tests = ["@f\ndef g():\n    'doc'\nassert g.__name__ == 'g' and g.__doc__ == 'doc'"]
+    code = "import functools\ndef f(g):\n    @functools.wraps(g)\n    def w(): return g()\n    return w\n"
+    rows = judged(executor, tests, {"right": code, "wrong": code.replace("@functools.wraps(g)", "")})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+DOG = "class Dog:\n    def __init__(self, n): self.n = n\n"
+
+
+@pytest.mark.parametrize(("test", "code"), [
+    (DOG + "assert f(Dog(1), [Dog(2)]) == 3", "def f(a, b): return a.n + b[0].n\n"),
+    (DOG + "assert f(Dog(1), {Dog: 3}) == 3", "def f(a, kinds): return kinds[type(a)]\n"),
+    ("a, b = f(1)\nassert a.n == 1 and b[0].n == 2", DOG + "def f(x): return Dog(1), [Dog(2)]\n"),
+    ("a, b = [], []\nf(a, b)\nassert a[0].n == 1 and b[0][0].n == 2",
+     DOG + "def f(a, b):\n    a.append(Dog(1))\n    b.append([Dog(2)])\n"),
+    (DOG + "assert f(Dog(1)) == {'n': 1}", "def f(a): return dict(vars(a))\n"),
+    (DOG + "assert f(Dog(1)) == ['n']", "def f(a): return [x for x in dir(a) if x[0] != '_']\n"),
+    ("def g(a: int): return a\nassert f(g) is int", "def f(g): return g.__annotations__['a']\n"),
+    ("assert (Perm.R | Perm.W).value == 3 and Perm.R in Perm.R | Perm.W and f(Perm.R)",
+     "import enum\nclass Perm(enum.Flag):\n    R = 1\n    W = 2\ndef f(p): return bool(p & Perm.R)\n"),
+    ("assert f('aab').most_common(1) == [('a', 2)]",
+     "import collections\nclass C(collections.Counter): pass\ndef f(x): return C(x)\n")],
+    ids=["object", "class as key", "answer", "altered", "vars", "dir", "annotations", "flag", "counter"])
+def test_objects_of_one_class_cross_in_and_beside_containers(executor, test, code):
+    assert judged(executor, [test], {"it": code})["it"].measures.correct
+
+
+def test_a_list_in_an_object_is_changed_by_the_test(executor):
+    tests = ["b = f([])\nb.rows.append(3)\nassert b.rows == [3] and b.get(0) == 3"]
+    rows = judged(executor, tests, {"right": KEEPS, "wrong": KEEPS.replace("self.rows[i]", "0", 1)})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+@pytest.mark.parametrize("test", [
+    "with patch.object(Board, 'get', return_value=4) as m:\n    assert Board([1]).load(0) == 8\n"
+    "    assert Board([1]).get(0) == 4\nm.assert_called_with(0)",
+    "class Sub(Board): pass\nwith patch.object(Sub, 'get', return_value=4):\n"
+    "    assert Sub([1]).load(0) == 8",
+    "with patch.object(Board, 'get', side_effect=KeyError('x')):\n    try:\n        Board([1]).load(0)\n"
+    "        assert False\n    except KeyError:\n        pass",
+    "get = Board.get\nBoard.get = lambda self, i: 4\nassert Board([1]).load(0) == 8\nBoard.get = get",
+    "b = Board([1])\nb.get = MagicMock(return_value=4)\nassert b.load(0) == 8\n"
+    "b.get.assert_called_once_with(0)",
+    "Board.size = 4\nassert Board.size == 4\ndel Board.size\nassert not hasattr(Board, 'size')"])
+def test_methods_of_the_program_are_replaced_for_a_while(executor, test):
+    tests = [f"from unittest.mock import MagicMock, patch\n{test}", "assert Board([1]).load(0) == 2"]
+    codes = {"right": KEEPS, "wrong": KEEPS.replace("self.get(i) * 2", "2")}
+    rows = judged(executor, tests, codes)
+    assert [name for name, row in rows.items() if row.measures.correct] == (
+        ["right", "wrong"] if "size" in test else ["right"])
+
+
+def test_a_thread_of_the_program_may_fail_but_no_claim_in_it(executor):
+    code = "import threading\ndef f(x, tell):\n    threading.Thread(target={}).start()\n    return x\n"
+    tests = ["told = []\ndef claim(): assert told\nassert f(3, claim) == 3"]
+    rows = judged(executor, tests, {"right": code.format("lambda: 1 / 0"), "wrong": code.format("tell")})
     assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
 
 

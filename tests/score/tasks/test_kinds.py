@@ -245,6 +245,8 @@ SUMS = {"cases": [{"input": "1 2\n", "output": "3"}, {"input": "10 -4", "output"
         "import asyncio\nasync def main():\n    words = await asyncio.to_thread(str.split, input())\n"
         "    print(sum(map(int, words)))\nasyncio.run(main())\n",
         "import argparse, doctest, locale\nprint(sum(map(int, input().split())))\n",
+        "import threading\ndef main():\n    while True: print(sum(map(int, input().split())))\n"
+        "t = threading.Thread(target=main)\nt.start()\nt.join()\n",
     ],
 )
 def test_scripts_that_are_right(executor, code):
@@ -344,6 +346,17 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
         ({"answer": 16, "match": "numeric"}, r"\boxed{\sqrt{16}}", False),
         ({"answer": 3, "match": "numeric"}, r"\boxed{3\pi}", False),
         ({"answer": 3, "match": "numeric"}, r"\boxed{3!}", False),
+        *(({"answer": answer, "match": "numeric"}, text, True) for answer, text in (
+            (-7, r"\boxed{-\left(7\right)}"), (-7, r"\boxed{-\$7}"), (-7, "Answer: -$7"),
+            (-4, r"\boxed{-2^2}"), (7, r"\boxed{7^{\text{th}}}"), (7, r"\boxed{7^\circ}"),
+            (7, r"\boxed{**7**}"), (7, r"\boxed{7 \min}"), (0.5, r"\boxed{P(A) = 0.5}"),
+            (7, r"\boxed{\boldsymbol{7}}"), (7, r"\boxed{7\text{-year}}"), (1000000, "1000000.4"))),
+        *(({"answer": answer, "match": "numeric"}, text, False) for answer, text in (
+            (7, r"\boxed{-\left(7\right)}"), (7, "-$7"), (4, r"\boxed{-2^2}"), (7, r"\boxed{(7)^2}"),
+            (0.5, r"\boxed{\left(\frac{1}{2}\right)^2}"), (7, r"\boxed{\frac{x}{7}}"), (7, r"\boxed{x + 7}"),
+            (7, r"\boxed{(7)!}"), (7, r"\boxed{7^x}"), (7, r"\boxed{\arcsin 7}"), (7, r"\boxed{f(7)}"),
+            (-7, r"\boxed{|-7|}"), (7, r"\boxed{x != 7}"), (7, r"\boxed{x \ge 7}"), (7, r"\boxed{\pm 7}"),
+            (7, r"\boxed{7 \cdot x}"), (1000000, "1000000.6"))),
         ({"answer": 42, "match": "numeric"}, r"\boxed{42 \frac{\text{m}}{\text{s}}}", True),
         ({"answer": "Paris", "label": "Final Answer"}, "### **Final Answer:** Paris", True),
         ({"answer": "Paris"}, r"\boxed{\textbf{Paris}}", True),
@@ -514,3 +527,9 @@ def test_every_kind_that_is_imported_is_scored_by_every_reward():
     for reward in (*REWARDS, BY_KIND):
         assert {*rewards_named(reward)} <= KINDS.keys()
         assert rewards_named(reward)["new"] == REWARDS["exact" if reward == BY_KIND else reward]
+
+
+def test_lines_end_where_the_task_ends_them(executor):
+    payload = {"cases": [{"input": "", "output": "a\nb\r\n"}], "compare": "lines"}
+    rows = [scored(executor, "stdio", payload, f"print({text!r})") for text in ("a\r\nb", "a\vb", "a\u2028b")]
+    assert [row.measures.correct for row in rows] == [True, False, False]

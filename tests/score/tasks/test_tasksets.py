@@ -29,6 +29,7 @@ def grade(text, payload):
     if text == "spin":
         while True: pass
     if text == "raise": raise ValueError("what is this?")
+    if text.startswith("["): return __import__("json").loads(text)
     if text == "own": return {"failure": "KeyError: own"}
     if text == "five": return 5
     if text == "nan": return float("nan")
@@ -88,6 +89,11 @@ def test_rewards_that_fail_are_the_failure_of_the_task(points: Callable[..., lis
     assert judgement.outcome.error_class == "untestable" and judgement.outcome.infrastructure
     assert str(judgement.outcome.error_message).startswith("in the grader point_grader: ")
     assert why in str(judgement.outcome.error_message)
+
+
+def test_an_answer_that_is_nested_too_deep_is_wrong(points: Callable[..., list[Judgement]]) -> None:
+    [judgement] = points("[" * 9000)
+    assert judgement.outcome.error_class is None and not judgement.measures.correct
 
 
 def test_the_code_of_a_grader_is_part_of_the_identity(tmp_path: Path) -> None:
