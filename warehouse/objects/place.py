@@ -18,7 +18,8 @@ def sync_copy(path: str | Path, *, config_only: bool = False) -> Path:
     """
     if not is_address(path) and not os.path.exists(f"{path}/{COPY_MARKER}"):  # False for invalid paths
         if os.path.exists(path) and not os.path.isdir(path):
-            raise UnusableFile(Path(path), "file", f"{path} is a file. Name the folder of a run.")
+            raise UnusableFile(Path(path), "file", f"{path} is a file. Name the folder of a run; in "
+                               "the shell, FOLDER/*/ is every folder in it.")
         return Path(path)
     copy = open_copy(path)
     if config_only:
