@@ -25,6 +25,7 @@ MOST_KEPT, MOST_ITEMS = 64, 1024     # containers that both ends keep from one q
 LONGEST_CAUSE = 3            # causes that cross with an error
 LONG_WAIT = 0.01            # seconds
 NAMING = ("name", "entry")
+UNPASSED = "an answer that cannot be passed on"
 WORD = re.compile(r"[^\W\d]\w*")
 INTERNAL = (types.FrameType, types.CodeType, types.TracebackType)
 MARK, MARKS = ("dataclasses", "_FIELD_BASE"), ("_FIELD", "_FIELD_CLASSVAR", "_FIELD_INITVAR")
@@ -64,7 +65,7 @@ class Peer:
         self.lengths: dict[int, int] = {}        # of answers, until a question that may change them
         self.may_be_made: Any = None             # an object that the program has not returned before
         self.failure: BaseException | None = None            # a failed assertion of the tests, in a callback
-        self.has_asked = self.has_answered = self.is_lost = False
+        self.has_asked = self.has_answered = self.is_lost = self.is_unpassed = False
         self.gave_back = False                   # whether the last answer holds an object of this process
         stand_ins.peer = self
 
@@ -105,6 +106,7 @@ class Peer:
         if self.tests:
             heard(message[3])
         if is_error:
+            self.is_unpassed |= message_of(value).startswith(UNPASSED)
             name = operands[0] if operands else None
             raise self.tests.as_expected(value, operation, name) if self.tests else value
         self.last = value,
@@ -182,7 +184,7 @@ class Peer:
             follows = is_first or self.crossing.is_small()
             self.say(*reply, altered=self.crossing.alterations() if follows else None)
         except (TooLarge, RecursionError) as error:
-            self.say("!", RuntimeError(f"an answer that cannot be passed on: {message_of(error)}"))
+            self.say("!", RuntimeError(f"{UNPASSED}: {message_of(error)}"))
 
     def lend(self, value: Any) -> int:
         """The number by which the other end knows an object of this process."""

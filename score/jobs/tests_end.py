@@ -17,7 +17,7 @@ from score.jobs import evaluation
 from score.jobs.evaluation import ABSENT
 from score.jobs.link import Link, LinkLost
 from score.jobs.modules import failed_at, message_of
-from score.jobs.peer import Peer, special
+from score.jobs.peer import UNPASSED, Peer, special
 from score.jobs.program_end import MIRRORED, code_of, signature_of
 from score.jobs.stand_ins import Failed, Given, ProgramClass, Untestable, is_stand_in
 from score.jobs.test_runner import is_collected, run_test, tests_in
@@ -326,12 +326,15 @@ def run_unit(unit: CodeType, in_place: bool, end: TestsEnd) -> Any:
     """Run one test: 1 if it passed, else [error name, message, whose fault: program, assertion or lost]."""
     peer = end.peer
     peer.is_lost, peer.has_asked, peer.last, end.in_place = False, False, (), in_place
+    peer.is_unpassed = False
     verdict: Any = 1
     try:
         exec(unit, end.names)
     except BaseException as error:
         message = message_of(error) or account_of(error, peer)
         verdict = [type(error).__name__, message, whose_fault(error, peer)]
+    if verdict == 1 and peer.is_unpassed:       # its error is none that a test can expect
+        verdict = ["RuntimeError", UNPASSED, "program"]
     return ["", "the program ended during the test", "lost"] if peer.is_lost else verdict
 
 

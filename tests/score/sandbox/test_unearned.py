@@ -1077,6 +1077,17 @@ def test_objects_of_one_class_cross_in_and_beside_containers(executor, test, cod
     assert judged(executor, [test], {"it": code})["it"].measures.correct
 
 
+@pytest.mark.parametrize("test", ["import pytest\nwith pytest.raises(Exception):\n    f(-1)",
+                                  "try:\n    f(-1)\nexcept RuntimeError:\n    pass\nelse:\n    assert False",
+                                  "import pytest\nwith pytest.raises(RuntimeError, match='.'):\n    f(-1)"])
+def test_an_answer_that_cannot_cross_is_no_error_of_the_program(executor, test):
+    rows = judged(executor, [test], {
+        "right": "def f(x):\n    if x < 0: raise RuntimeError('negative')\n    return x\n",
+        "code": "def f(x): return f.__code__\n",
+        "deep": "def f(x):\n    t = ()\n    for _ in range(5000): t = (t,)\n    return t\n"})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
 def test_a_list_in_an_object_is_changed_by_the_test(executor):
     tests = ["b = f([])\nb.rows.append(3)\nassert b.rows == [3] and b.get(0) == 3"]
     rows = judged(executor, tests, {"right": KEEPS, "wrong": KEEPS.replace("self.rows[i]", "0", 1)})
