@@ -9,7 +9,7 @@ import math
 import re
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter, is_
 from typing import Any
 
@@ -154,7 +154,7 @@ class Crossing:
             items, extra = value, value.maxlen if kind is deque else None
         return [kind.__name__, [self._write(item, 0) for item in items], extra]
 
-    def read(self, written: Any, rows: list[Row], altered: list[Row] = []) -> Any:  # noqa: B006
+    def read(self, written: Any, rows: list[Row], altered: Iterable[Row] = ()) -> Any:
         """The value, read in the order of writing; BadMessage for what `write` cannot have given."""
         try:
             first = len(self.table)
