@@ -89,14 +89,14 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
         groups.append(_compared(f"pass@{k}", "pass_k", f"gain@{k}", f"@{k}", "gain_k"))
     if any(abs((row.get("reward") or 0) - (row.get("pass_1") or 0)) > SAME for row in rows):
         groups.append(_compared("reward", "reward", "reward gain", " of reward gain", "gain_reward"))
-    groups.append({"KL": _number("kl", ".1e")})
+    steps: dict[str, Cell] = {"KL": _number("kl", ".1e")}
     if any(row.get("staleness") for row in rows):
-        groups.append({"stale": _number("staleness", "d")})
-    groups += [{"ESS": _number("ess", ".2f")}, {"steps": _number("steps", "d")},
-               {"seconds": _number("seconds", ".1f")}]
+        steps["stale"] = _number("staleness", "d")
+    steps |= {"ESS": _number("ess", ".2f"), "steps": _number("steps", "d"),
+              "seconds": _number("seconds", ".1f")}
     if any("cost" in row for row in rows):
-        groups.append({"cost": lambda row: dollars(row["cost"]) if row["cost"] is not None else ""})
-    lines = _tables(groups, rows)
+        steps["cost"] = lambda row: dollars(row["cost"]) if row["cost"] is not None else ""
+    lines = _tables([*groups, steps], rows)
     lines += _over_seeds(rows)
     lines += [f"{row['arm']}: {row['error']}" for row in rows if row.get("error")]
     lines += [f"{row['arm']}: stopped at {row['stopped']}" for row in rows if row.get("stopped")]
