@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 NO_VALUE = "\u2013"
+ROUNDING = 1e-15         # a mean of rewards that cancel out
 
 
 class Scale(NamedTuple):
@@ -78,7 +79,9 @@ def number(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return NO_VALUE
     size = abs(value)
-    if size and size < 1e-3:
+    if size < ROUNDING:
+        return "0"
+    if size < 1e-3:
         return f"{value:.1e}"
     # From where three digits round to the unit: 999,960 is 1M, not 1e+03k.
     for least, unit, letter in ((9.995e8, 1e9, "G"), (9.995e5, 1e6, "M"), (9999.5, 1e3, "k")):

@@ -36,7 +36,7 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
         if not config.is_file():        # a pipe could be read only once
             raise StageError(f"{config} is not a plain file. Write the config into one.")
         check_config(config)
-    if not tasks:
+    if not (tasks or heldout):
         raise StageError("No tasks given. Name a source, for example `--tasks arc-agi-1:training`.")
     base = find_model(model, run, new=True)
     if adapter:
@@ -77,7 +77,7 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     kinds = ", ".join(sorted(set(table["kind"].to_pylist())))
     return [*notes, f"{run}: {counted(num_tasks, 'task')} ({listing}) of kind {kinds}, "
             f"base model {base.stored_path}",
-            f"next: rollout {shell_quote(run)}"]
+            f"next: rollout {shell_quote(run)}{'' if tasks else ' --eval'}"]
 
 
 def _commit_first_policy(warehouse: Warehouse, sha256: str, adapter: Path | None) -> None:
@@ -115,7 +115,7 @@ def _same_run(warehouse: Warehouse, facts: dict[str, Any], config: Path | None) 
 
 
 CONFIG_TEMPLATE = """\
-# Defaults of this run: one table per command, keys as the command's long options; flags win.
+# One table per command, keys as the command's long options, which win. Examples:
 # [rollout]
 # num-tasks = 32
 # group-size = 16

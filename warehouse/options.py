@@ -33,11 +33,16 @@ OURS = {"num-generations": "group-size", "max-completion-length": "max-tokens", 
         "gradient-accumulation-steps": "updates-per-batch", "reward-funcs": "reward-file",
         "per-device-train-batch-size": "tokens-per-batch", "save-total-limit": "keep-policies",
         "report-to": "track", "eval-steps": "eval-every", "generation-batch-size": "num-tasks",
-        "chat-template-kwargs": "format-option", "vllm-importance-sampling-mode": "correction"}
+        "bf16": "dtype", "fp16": "dtype", "num-generations-eval": "eval-options",
+        "max-prompt-length": "max-prompt-tokens", "vllm-max-model-length": "max-prompt-tokens",
+        "chat-template-kwargs": "format-option",
+        "vllm-importance-sampling-mode": "correction"}
 LONG = "`warehouse loop RUN ITERATIONS` says how long to train."
 SAID = {"num-iterations": "For N of them, `train --replay N-1` trains rows again in the next iterations, and "
                           "N times the --updates-per-batch takes as many steps.",
         "max-steps": LONG, "num-train-epochs": LONG, "output-dir": "RUN is the folder of everything.",
+        **dict.fromkeys(("use-vllm", "vllm-mode", "vllm-enable-sleep-mode", "gradient-checkpointing",
+                         "use-liger-kernel"), "That is automatic: leave it out."),
         "resume": "The same command again resumes.",
         "resume-from-checkpoint": "The same command again resumes."}
 HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -186,7 +191,8 @@ def checked_options(command: click.Command, settings: Mapping[str, Any], path: P
         values = setting if isinstance(setting, list) and parameter.multiple else [setting]
         for value in values:
             if problem := _problem(parameter, value):
-                raise StageError(f"{place_in(path, table, key)}: [{table}] {key} = {value or repr(value)}: "
+                shown = str(value).lower() if isinstance(value, bool) else value or repr(value)
+                raise StageError(f"{place_in(path, table, key)}: [{table}] {key} = {shown}: "
                                  f"{problem} Fix that line.")
         defaults[str(parameter.name)] = values if parameter.multiple else setting
     return defaults

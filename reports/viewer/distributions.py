@@ -1,11 +1,13 @@
 """Histograms over completions, right and wrong apart; each bar links to its completions."""
 
+import math
 from collections.abc import Callable, Sequence
 from html import escape
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from reports.drawing import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, rulers, svg_of, text_at
-from reports.scale import number, value_scale
+from reports.scale import number, ticks, value_scale
 from reports.viewer.session import Asking
 
 BINS = 20
@@ -15,12 +17,13 @@ VALUES_SQL = """\
 SELECT value, count(*) AS num, count(*) FILTER (correct) AS num_right
 FROM (SELECT {value} AS value, correct FROM chosen)
 WHERE value IS NOT NULL GROUP BY value ORDER BY value LIMIT {most}"""
+RANGE_SQL = """\
+SELECT min(value) AS low, max(value) AS high, bool_and(value = floor(value)) AS whole
+FROM (SELECT {value}::DOUBLE AS value FROM chosen)"""
 BINS_SQL = """\
-WITH held AS (SELECT {value}::DOUBLE AS value, correct FROM chosen),
-     edges AS (SELECT min(value) AS low, max(value) AS high FROM held)
-SELECT least(floor((value - low) / nullif(high - low, 0) * {bins}), {bins} - 1)::INTEGER AS bin,
-       any_value(low) AS low, any_value(high) AS high, count(*) AS num, count(*) FILTER (correct) AS num_right
-FROM held, edges WHERE value IS NOT NULL GROUP BY bin ORDER BY bin"""
+SELECT greatest(len(list_filter({edges}, lambda edge: {value} >= edge)) - 1, 0) AS bin, count(*) AS num,
+       count(*) FILTER (correct) AS num_right
+FROM chosen WHERE {value} IS NOT NULL GROUP BY bin"""
 
 
 class Bar(NamedTuple):
@@ -33,19 +36,24 @@ class Bar(NamedTuple):
 
 
 def bars_of(ask: Asking, value: str) -> list[Bar]:
-    """Bars of a column of the chosen completions: one per value if there are few, else equally wide ones."""
+    """Bars of a column of the chosen completions: one per value if there are few, else round bins."""
     kinds = ask.rows(VALUES_SQL.format(value=value, most=MOST_KINDS + 1))
     if len(kinds) <= MOST_KINDS:
         return [Bar(number(row["value"]), row["num"], row["num_right"], f"{value} = {row['value']!r}")
                 for row in kinds]
-    bins, bars = ask.rows(BINS_SQL.format(value=value, bins=BINS)), []
-    for row in bins:
-        width = (row["high"] - row["low"]) / BINS
-        low, high = row["low"] + row["bin"] * width, row["low"] + (row["bin"] + 1) * width
-        last = row["bin"] == BINS - 1
-        upper = "" if last else f" AND {value} < {high!r}"
-        bars.append(Bar(f"{number(low)} to {number(high)}", row["num"], row["num_right"],
-                        f"{value} >= {low!r}{upper}"))
+    [span] = ask.rows(RANGE_SQL.format(value=value))
+    low, high = span["low"], span["high"]
+    edges: Sequence[float] = ticks(low, high, BINS)[:-1]
+    if span["whole"]:
+        edges = range(int(low), int(high) + 1, math.ceil((high - low + 1) / BINS))
+    held = {row["bin"]: row for row in ask.rows(BINS_SQL.format(value=value, edges=[*edges]))}
+    none, bars = {"num": 0, "num_right": 0}, []
+    for place, (edge, upper) in enumerate(zip_longest(edges, edges[1:])):
+        row = held.get(place, none)
+        where = [f"{value} >= {edge!r}"] if place else []
+        where += [f"{value} < {upper!r}"] if upper is not None else []
+        bars.append(Bar(f"{number(edge)} to {number(high if upper is None else upper)}", row["num"],
+                        row["num_right"], " AND ".join(where)))
     return bars
 
 
@@ -67,7 +75,7 @@ def histogram(bars: Sequence[Bar], link: Callable[[str], str]) -> str:
             below += num
         marks.append(f'<a href="{escape(link(bar.where))}" aria-label="{escape(said)}">'
                      f"<title>{escape(said)}</title>{''.join(parts)}</a>")
-        if place % max(1, round(len(bars) / 6)) == 0:
+        if len(bars) <= MOST_KINDS or place % round(len(bars) / 6) == 0:
             marks.append(text_at(x + wide / 2, HEIGHT - 8, bar.name.partition(" to ")[0]))
     return svg_of(marks, HEIGHT).replace('role="img"', 'role="group"', 1)
 

@@ -68,8 +68,8 @@ def verdict_lines(sample: dict[str, Any], kind: str, payload: dict[str, Any], *,
         lines.append(f"{cpu * 1000:.1f} ms of CPU time, {rss or 0:.0f} MiB, sandbox tier "
                      f"{sample['sandbox_tier']}")
     terms = json.loads(sample["reward_parts"]) if sample["reward_parts"] else {}
-    total = "none: it could not be measured" if sample["reward"] is None else f"{sample['reward']:.4g}"
-    sum_of_terms = " + ".join(f"{name} {value:.4g}" for name, value in terms.items())
+    total = "none: it could not be measured" if sample["reward"] is None else f"{sample['reward'] + 0.0:.4g}"
+    sum_of_terms = " + ".join(f"{name} {value + 0.0:.4g}" for name, value in terms.items())
     lines.append(f"reward {total}" + (f" = {sum_of_terms}" if sum_of_terms else ""))
     return lines
 

@@ -12,6 +12,7 @@ from reports.figures_health import draw_errors
 from reports.figures_learning import draw_passes
 from reports.figures_training import draw_timeline
 from reports.page import figure_block
+from reports.scale import number
 
 
 def block_of(chart: Chart) -> str:
@@ -78,3 +79,7 @@ def test_a_long_legend_stays_inside_of_the_picture() -> None:
     placed = [(float(x), float(y)) for x, y, text in texts if text in names]
     assert len(placed) == 6 and all(x + 6.2 * len(names[0]) < WIDTH for x, _ in placed)
     assert float(re.findall(r"translate\(0 (\d+)\)", svg)[0]) > max(y for _, y in placed)
+
+
+def test_what_rounding_left_of_zero_is_zero() -> None:
+    assert [number(value) for value in (-0.0, 1.7e-18, 4.4e-13)] == ["0", "0", "4.4e-13"]

@@ -76,6 +76,20 @@ def test_nothing_is_sent_unless_asked(run: Warehouse) -> None:
     assert not (run.root / "tracking").exists()
 
 
+def test_what_a_tracker_raises_is_one_sentence(run: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    class UsageError(Exception):
+        """As wandb's, which is an error of no class that everybody has."""
+
+    def init(*_: object, **__: object) -> None:
+        raise UsageError("No API key configured. Use `wandb login` to log in.")
+    monkeypatch.setattr("train.inputs.settings.find_spec", lambda _name: True)
+    monkeypatch.setattr("accelerate.Accelerator.__init__", init)
+    result = invoke(run, "--track", "wandb")
+    assert result.exit_code == 1 and result.stderr.endswith(
+        "Error: --track wandb cannot be used: UsageError: No API key configured. Use `wandb login` to log in "
+        "(WANDB_MODE=offline needs none). Correct that, or leave --track out.\n")
+
+
 def test_an_iteration_without_any_gradient_is_sent(run: Warehouse) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     rewrite(run, 0, "samples", lambda row: row | {"reward": 0.0, "correct": False})

@@ -20,7 +20,7 @@ from train.inputs.telemetry import stage_numbers
 from train.model.sharding import Sharding
 from warehouse.stages import warm
 from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped, StopRequest
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, first_line
 from warehouse.store.run_folder import Warehouse
 
 T = TypeVar("T")
@@ -54,9 +54,10 @@ class Tracker:
                                             init_kwargs=continued)
             if name == "mlflow":
                 known.write_text(self._accelerator.get_tracker(name, unwrap=True).info.run_id)
-        except (ValueError, ImportError, RuntimeError) as error:
-            raise StageError(f"--track {name} cannot be used: {error}. Correct that, or leave --track out."
-                             ) from error
+        except Exception as error:      # each tracker has classes of its own
+            offline = " (WANDB_MODE=offline needs none)" if name == "wandb" else ""
+            raise StageError(f"--track {name} cannot be used: {first_line(error)}{offline}. "
+                             "Correct that, or leave --track out.") from error
         self.log(stage_numbers(warehouse, iteration), first_step)
 
     def __enter__(self) -> Tracker:

@@ -14,8 +14,11 @@ from warehouse.inspect.story import dollars
 from warehouse.ledger.entries import Branched
 from warehouse.sql.database import Connection, connect, rows_of
 from warehouse.store.config_file import price_per_hour
+from warehouse.store.errors import counted
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
+Cell = Callable[[Mapping[str, Any]], str]
+WIDEST = 120
 SAME = 1e-6                 # a reward that is pass@1 has no column of its own
 STEPS_SQL = """
 SELECT count(*)::INTEGER AS steps, last(extra ORDER BY global_step) AS extra,
@@ -79,24 +82,21 @@ def seconds_of(run: Warehouse, plan: Plan) -> float:
 def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
     """The table as text, with an explanation of its columns below."""
     k = plan.evaluate
-    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
-        "arm": lambda row: row["arm"], "settings": lambda row: row["title"],
-        "pass@1": _number("pass_1", ".3f"), "gain": _number("gain", "+.3f"),
-        "95% interval": _interval("gain")}
+    groups: list[dict[str, Cell]] = [
+        {"arm": lambda row: row["arm"]}, {"settings": lambda row: row["title"]},
+        _compared("pass@1", "pass_1", "gain", "", "gain") | {"p": _number("p_value", ".4f")}]
     if k > 1:
-        columns |= {f"pass@{k}": _number("pass_k", ".3f"), f"gain@{k}": _number("gain_k", "+.3f"),
-                    f"95% interval@{k}": _interval("gain_k")}
+        groups.append(_compared(f"pass@{k}", "pass_k", f"gain@{k}", f"@{k}", "gain_k"))
     if any(abs((row.get("reward") or 0) - (row.get("pass_1") or 0)) > SAME for row in rows):
-        columns |= {"reward": _number("reward", ".3f"), "reward gain": _number("gain_reward", "+.3f"),
-                    "95% interval of it": _interval("gain_reward")}
-    columns |= {"p": _number("p_value", ".4f"), "KL": _number("kl", ".1e")}
+        groups.append(_compared("reward", "reward", "reward gain", " of reward gain", "gain_reward"))
+    steps: dict[str, Cell] = {"KL": _number("kl", ".1e")}
     if any(row.get("staleness") for row in rows):
-        columns["stale"] = _number("staleness", "d")
-    columns |= {"ESS": _number("ess", ".2f"), "steps": _number("steps", "d"),
-                "seconds": _number("seconds", ".1f")}
+        steps["stale"] = _number("staleness", "d")
+    steps |= {"ESS": _number("ess", ".2f"), "steps": _number("steps", "d"),
+              "seconds": _number("seconds", ".1f")}
     if any("cost" in row for row in rows):
-        columns["cost"] = lambda row: dollars(row["cost"]) if row["cost"] is not None else ""
-    lines = [as_table([*columns], [[show(row) for show in columns.values()] for row in rows], full=True)]
+        steps["cost"] = lambda row: dollars(row["cost"]) if row["cost"] is not None else ""
+    lines = _tables([*groups, steps], rows)
     lines += _over_seeds(rows)
     lines += [f"{row['arm']}: {row['error']}" for row in rows if row.get("error")]
     lines += [f"{row['arm']}: stopped at {row['stopped']}" for row in rows if row.get("stopped")]
@@ -108,8 +108,23 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
     if tests:
         of = "" if any(row.get("pass_1") for row in rows) else " is of the reward and"
         lines.append(f"Gains over policy {plan.at} on {tasks} held-out tasks, {k} completions each, with the "
-                     f"same seeds; each interval is of one arm. p{of} is corrected by Holm for {tests} arms.")
+                     f"same seeds; each interval is of one arm. p{of} is corrected by Holm for "
+                     f"{counted(tests, 'arm')}.")
     return "\n".join(lines)
+
+
+def _tables(groups: Sequence[dict[str, Cell]], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns in few tables no wider than WIDEST, each with the first group, the arms' names."""
+    tables = [groups[0]]
+    for group in groups[1:]:
+        if len(tables[-1]) > 1 and max(map(len, _text(tables[-1] | group, rows).splitlines())) > WIDEST:
+            tables.append(groups[0])
+        tables[-1] = tables[-1] | group
+    return "\n\n".join(_text(columns, rows) for columns in tables).splitlines()
+
+
+def _text(columns: Mapping[str, Cell], rows: Sequence[Mapping[str, Any]]) -> str:
+    return as_table([*columns], [[show(row) for show in columns.values()] for row in rows], full=True)
 
 
 def _over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -136,10 +151,15 @@ def _steps(connection: Connection, plan: Plan) -> dict[str, Any]:
     return {**row, "ess": extra.get("policy_ess")}
 
 
-def _number(key: str, style: str) -> Callable[[Mapping[str, Any]], str]:
+def _compared(mean: str, key: str, title: str, of: str, gain: str) -> dict[str, Cell]:
+    """The columns of a mean, of its gain and of the gain's interval."""
+    return {mean: _number(key, ".3f"), title: _number(gain, "+.3f"), f"95% interval{of}": _interval(gain)}
+
+
+def _number(key: str, style: str) -> Cell:
     return lambda row: "" if row.get(key) is None else format(row[key], style)
 
 
-def _interval(gain: str) -> Callable[[Mapping[str, Any]], str]:
+def _interval(gain: str) -> Cell:
     return lambda row: ("" if row.get(f"{gain}_low") is None else
                         f"{row[f'{gain}_low']:+.3f} .. {row[f'{gain}_high']:+.3f}")

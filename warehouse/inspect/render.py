@@ -74,7 +74,7 @@ def short_number(value: float) -> str:
         return f"{round(value):,}"
     if math.isfinite(value) and value != 0 and not 1e-3 <= abs(value) < 1000:
         return f"{value:.1e}"
-    return f"{value:.4g}"
+    return f"{value + 0.0:.4g}"       # of -0.0, too
 
 
 def short_share(value: float | None) -> str:

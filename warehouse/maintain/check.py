@@ -1,6 +1,8 @@
 """Everything that is wrong with the stored files: where, what, the way out, and the consequence."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,11 +52,26 @@ def find_damage(warehouse: Warehouse, iteration: int | None, seen: Seen, *, quic
     if twin := twin_of(warehouse.root):
         twin.bring_all()
     if iteration is None:
-        yield from _tasks(warehouse, seen, quick=quick)
-    yield from _policies(warehouse, iteration, quick=quick)
+        yield from _readable(_tasks(warehouse, seen, quick=quick), warehouse.folder("tasks"))
+    for version in warehouse.state.versions:
+        if iteration in (None, version - 1):
+            yield from _readable(_policy(warehouse, version, quick=quick), warehouse.policy_dir(version))
     stages = warehouse.stages(iteration)
     for stage in tqdm(stages, desc="stages", unit="stage", leave=False, disable=None):
-        yield from _stage(warehouse, stage, seen, quick=quick)
+        folders = [warehouse.folder(table, **stage.identity) for table in TABLES_OF[stage.name]]
+        yield from _readable(_stage(warehouse, stage, seen, quick=quick), *folders)
+
+
+def _readable(found: Iterable[Finding], *folders: Path) -> Iterator[Finding]:
+    """What is wrong with these folders; one that cannot be read is a finding, and the check goes on."""
+    try:
+        for folder in folders:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.listdir(folder)      # a glob takes what may not be read for empty
+        yield from found
+    except OSError as error:
+        path = Path(error.filename or folders[0])
+        yield Finding.of(path, f"cannot be read ({error.strerror}). Fix that.", "restore")
 
 
 def folders_that_count(warehouse: Warehouse) -> set[Path]:
@@ -88,31 +105,26 @@ def _tasks(warehouse: Warehouse, seen: Seen, *, quick: bool) -> Iterator[Finding
         yield Finding(folder, str(error), "restore")
 
 
-def _policies(warehouse: Warehouse, iteration: int | None, *, quick: bool) -> Iterator[Finding]:
-    """Each policy has the files that its policy.json lists, and its parent exists."""
-    versions = warehouse.state.versions
-    for version in versions:
-        folder = warehouse.policy_dir(version)
-        if iteration not in (None, version - 1):
-            continue
-        stage = warehouse.stage("train", iteration=version - 1)
-        consequence: Consequence = "again" if version else "restore"
-        if not (folder / "policy.json").exists():
-            again = stage.life and warehouse.state.can_train_again(stage.life)
-            way_out = f", or let `warehouse check --fix` open {stage.title} again" if again else ""
-            yield Finding.of(folder, f"has no policy.json: policy {version} is missing. Restore it from a "
-                             f"copy of the run{way_out}.", consequence, stage)
-            continue
-        try:
-            parent = warehouse.policy(version).get("parent")
-            if not quick and not warehouse.state.policies[version].dropped:
-                warehouse.verify_policy(version)
-        except StageError as error:
-            yield Finding(folder, str(error), consequence, stage)
-            continue
-        if parent is not None and parent not in versions:
-            yield Finding(folder, f"Policy {version} names policy {parent} as its parent, which does not "
-                          "exist. Restore it from a copy.", "restore")
+def _policy(warehouse: Warehouse, version: int, *, quick: bool) -> Iterator[Finding]:
+    """A policy has the files that its policy.json lists, and its parent exists."""
+    folder, stage = warehouse.policy_dir(version), warehouse.stage("train", iteration=version - 1)
+    consequence: Consequence = "again" if version else "restore"
+    if not (folder / "policy.json").exists():
+        again = stage.life and warehouse.state.can_train_again(stage.life)
+        way_out = f", or let `warehouse check --fix` open {stage.title} again" if again else ""
+        yield Finding.of(folder, f"has no policy.json: policy {version} is missing. Restore it from a "
+                         f"copy of the run{way_out}.", consequence, stage)
+        return
+    try:
+        parent = warehouse.policy(version).get("parent")
+        if not quick and not warehouse.state.policies[version].dropped:
+            warehouse.verify_policy(version)
+    except StageError as error:
+        yield Finding(folder, str(error), consequence, stage)
+        return
+    if parent is not None and parent not in warehouse.state.versions:
+        yield Finding(folder, f"Policy {version} names policy {parent} as its parent, which does not "
+                      "exist. Restore it from a copy.", "restore")
 
 
 def _stage(warehouse: Warehouse, stage: Stage, seen: Seen, *, quick: bool) -> Iterator[Finding]:

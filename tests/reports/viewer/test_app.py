@@ -14,10 +14,11 @@ from starlette.testclient import TestClient
 
 import warehouse
 from reports.build import FIGURES
+from reports.viewer.distributions import bars_of
 from reports.viewer.overview import line_of
 from reports.viewer.render import environment
 from reports.viewer.serve import named_sessions
-from reports.viewer.session import LOOK_AGAIN, View
+from reports.viewer.session import LOOK_AGAIN, Asking, View
 from tests.building.object_server import object_server
 from tests.building.runs import (
     back_before,
@@ -165,6 +166,19 @@ def test_bars_and_figures_lead_to_what_they_are_made_of(client: TestClient) -> N
         answer = client.get("/blow-up/behind", params=clicked, follow_redirects=False)
         assert page in answer.headers["location"]
         assert client.get(f"/blow-up/{answer.headers['location']}").status_code == 200
+
+
+@pytest.mark.parametrize(("values", "edges"), [
+    ("0.1 * (range % 16) - 0.7 + 4 * (range // 90)", ("-1 to -0.5", "-0.5 to 0", "1 to 1.5", "4.5 to 4.8")),
+    ("6 + range % 13 + 15 * (range // 90)", ("6 to 8", "8 to 10", "18 to 20", "32 to 33"))])
+def test_bins_are_round_and_those_without_completions_are_drawn(values: str, edges: tuple[str, ...]) -> None:
+    connection = duckdb.connect()
+    connection.execute(f"CREATE TABLE chosen AS SELECT {values} AS value, true AS correct FROM range(100)")
+    bars = bars_of(Asking(connection), "value")
+    names = [bar.name for bar in bars]
+    assert set(edges) <= set(names) and sum(bar.num for bar in bars) == 100 and 0 in [bar.num for bar in bars]
+    for bar in bars:
+        assert connection.execute(f"SELECT count(*) FROM chosen WHERE {bar.where}").fetchone() == (bar.num,)
 
 
 def test_every_figure_of_the_report_is_drawn(client: TestClient) -> None:

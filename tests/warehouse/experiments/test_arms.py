@@ -173,6 +173,16 @@ def test_a_reward_that_is_not_pass_at_1_has_columns_of_its_own(run: Warehouse) -
     assert "reward" not in arms_text([row | {"reward": 0.5}], plan)
 
 
+def test_a_wide_table_becomes_two_that_both_name_the_arms(run: Warehouse) -> None:
+    row = dict.fromkeys(("pass_1", "pass_k", "gain", "gain_low", "gain_high", "gain_k", "gain_k_low",
+                         "gain_k_high", "reward", "p_value", "kl", "ess", "seconds"), 0.5)
+    for title, tables in (("", 1), ("seed 1, learning-rate 0.005, clip-high 0.3", 2), ("long " * 30, 2)):
+        lines = arms_text([row | {"arm": "low", "title": title}], plan_of(run, evaluate=8)).splitlines()
+        assert sum(line.startswith("low ") for line in lines) == tables
+        assert len(title) > 120 or max(len(line) for line in lines if line.startswith(("arm", "low"))) <= 120
+        assert len([line for line in lines if {"gain", "interval", "p"} <= {*line.split()}]) == 1
+
+
 def test_an_evaluation_by_another_scorer_than_that_of_the_rows_is_said(run: Warehouse) -> None:
     plan, arms = plan_of(run), arms_of(run, FILE)
     with pytest.MonkeyPatch.context() as patched:

@@ -33,6 +33,7 @@ def test_numbers_have_few_characters() -> None:
              -999.96: "-1,000", 1234.6: "1,235", 12345.6: "12,346", -123456.0: "-123,456",
              123456.7: "123,457", 1.5e300: "1.5e+300"}
     assert {value: short_number(value) for value in shown} == shown
+    assert short_number(-0.0) == "0"
 
 
 def test_decimals_are_numbers_in_json() -> None:

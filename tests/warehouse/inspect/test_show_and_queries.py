@@ -206,6 +206,17 @@ def test_a_column_is_found_by_its_name(run: Warehouse) -> None:
     assert unknown.exit_code == 1 and "no table, view, macro or column 'first_outputs'" in unknown.stderr
 
 
+@pytest.mark.parametrize(("query", "said"), [
+    ("FROM gains(0, 1, 'eval')", "scored of policy 0 are eval, train; of policy 1 train. Evaluate policy 1: "
+                                 "`rollout RUN --eval --iteration 1`"),
+    ("SELECT task_id FROM compare(9, 2)", "of policy 9 are none; of policy 2 eval, train. Evaluate policy 9"),
+    ("FROM compare(0, 2, purposes := 'eval') WHERE gain > 1", ""), ("SELECT 1 WHERE false", "")])
+def test_policies_without_a_common_task_are_said_to_have_none(run: Warehouse, query: str, said: str) -> None:
+    result = warehouse("sql", run.root, query)
+    assert result.exit_code == 0 and len(result.stdout.splitlines()) == 2
+    assert said in result.stderr and bool(said) == ("No task in common" in result.stderr)
+
+
 def test_what_explain_suggests_works(run: Warehouse) -> None:
     for name, purpose in (("1/task-001/99", "train"), ("2/eval/task-00'1/0", "eval")):
         missing = CliRunner().invoke(score, ["explain", str(run.root), name])

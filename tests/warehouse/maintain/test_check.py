@@ -1,5 +1,6 @@
 """`warehouse check`: every broken invariant is named with its file, and a good run passes."""
 
+import errno
 import json
 import os
 import shutil
@@ -108,6 +109,23 @@ def test_a_part_that_may_not_be_read_is_a_problem_and_stays(run: Warehouse,
     [problem] = check_run(run).problems
     assert problem == f"{run.root / COMPLETIONS} cannot be read (Permission denied). Grant it."
     assert not fix(run, check_run(run).changes)
+
+
+def test_a_folder_that_may_not_be_read_is_a_problem_and_the_rest_still_checked(
+        run: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, listdir = {(run.root / COMPLETIONS).parent, run.policy_dir(1)}, os.listdir
+
+    def listed(path: Any = ".") -> list[str]:
+        if path in closed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return listdir(path)
+    monkeypatch.setattr(os, "listdir", listed)
+    (run.root / SAMPLES).unlink()
+    report = check_run(run)
+    assert {f"{folder} cannot be read (Permission denied). Fix that." for folder in closed} == {
+        problem for problem in report.problems if SAMPLES not in problem}
+    assert len(report.problems) == 3 and not any(str(folder) in str(change) for folder in closed
+                                                 for change in report.changes)
 
 
 def test_a_missing_part_is_named(run: Warehouse) -> None:

@@ -182,6 +182,13 @@ def test_init_names_splits_and_marks_held_out_tasks(tmp_path: Path) -> None:
         ("a", "pool", False, 0), ("b", "pool", False, 1), ("c", "exam", True, 2)]
 
 
+def test_a_run_may_have_held_out_tasks_alone(tmp_path: Path) -> None:
+    made = init_run(tmp_path / "run", str(fake_model(tmp_path / "m")), (), (str(arc_file(tmp_path, ["c"])),))
+    assert made[-1] == f"next: rollout {tmp_path / 'run'} --eval"
+    with pytest.raises(StageError, match="No tasks given"):
+        init_run(tmp_path / "other", str(fake_model(tmp_path / "n")), ())
+
+
 def test_the_config_of_a_run_may_be_edited_by_those_who_may_write_into_the_run(tmp_path: Path) -> None:
     mask = os.umask(0o002)
     try:
