@@ -7,24 +7,15 @@ from typing import Any
 
 from warehouse.inspect.render import WRITERS
 from warehouse.sql.catalog import quoted_name
-from warehouse.sql.database import (
-    Connection,
-    changes,
-    explain_errors,
-    interruptible,
-    rows_of,
-    split_statements,
-)
+from warehouse.sql.database import Connection, changes, explain_errors, interruptible, split_statements
 from warehouse.store.commit import replace_bytes, replace_file
 from warehouse.store.errors import StageError, UnusableFile, counted, printable
 
 SHOWN_ROWS = 200
-PAIR = re.compile(r"\b(?:compare|gains)(_runs|_of_runs)?\(\s*(\d+|'[^']*')\s*,\s*(\d+|'[^']*')[^()]*\)")
-SCORED = """
-SELECT coalesce(string_agg(purpose || span, ', ' ORDER BY purpose), 'none') AS scored
-FROM (SELECT purpose, CASE WHEN $1 THEN format(' of iterations {{}} to {{}}', min(iteration), max(iteration))
-                      ELSE '' END AS span
-      FROM task_results WHERE n > 0 AND {column} = {named} GROUP BY purpose)"""
+PAIRED = re.compile(r"\b(compare|gains)(_runs|_of_runs)?\s*\(")
+NOT_PAIRED = """\
+compare and gains pair tasks that both policies, or both runs, have scored with the same purpose. To evaluate
+policy N: `rollout RUN --eval --iteration N`, then `score RUN`. `FROM task_results` has what is scored."""
 ZONED = "TIMESTAMP WITH TIME ZONE"
 SUFFIXES = {"": "table", ".txt": "table", ".csv": "csv", ".json": "json", ".jsonl": "json", ".md": "markdown",
             ".parquet": "parquet"}
@@ -79,30 +70,13 @@ def write_answer(connection: Connection, statement: str, *, style: str | None = 
     if output:
         replace_bytes(output, f"{text}\n".encode() if text else b"")
         return ""
-    if not rows:
-        print(_why_unpaired(connection, statement), end="", file=sys.stderr)
+    if not rows and PAIRED.search(statement):
+        print(NOT_PAIRED, file=sys.stderr)
     if len(rows) > len(shown) and style in ("table", "markdown"):
         # A line right below a Markdown table would be one more row of it.
         text += "\n" if style == "table" else "\n\n"
         text += f"(first {counted(len(shown), 'row')}; --limit 0 shows all)"
     return text
-
-
-def _why_unpaired(connection: Connection, statement: str) -> str:
-    """Why two policies or runs have no task in common, with the way out; '' if that was not asked."""
-    pair = PAIR.search(statement)
-    if not pair or rows_of(connection, f"FROM {pair[0]} LIMIT 1"):
-        return ""
-    runs, *names = pair.groups()
-    column = "run" if runs else "policy_version"
-    first, second = (rows_of(connection, SCORED.format(column=column, named=name), [bool(runs)])[0]["scored"]
-                     for name in names)
-    if runs:
-        return (f"No task in common at an iteration and purpose: {names[0]} has {first}; {names[1]} has "
-                f"{second}. Evaluate both alike: `rollout RUN --eval --label NAME`, then `score RUN`.\n")
-    lacks = names[0] if "eval" in second else names[1]
-    return (f"No task in common: scored of policy {names[0]} are {first}; of policy {names[1]} {second}. "
-            f"Evaluate policy {lacks}: `rollout RUN --eval --iteration {lacks}`, then `score RUN`.\n")
 
 
 def _without_time_zones(relation: Any) -> Any:

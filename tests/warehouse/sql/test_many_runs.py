@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 import warehouse
-from tests.building.runs import new_run
 from tests.building.weather import build_run
 from warehouse.cli import cli
 from warehouse.sql.dictionary import described_columns
@@ -127,14 +126,6 @@ def test_the_command_takes_several_runs(runs: list[Warehouse]) -> None:
         assert (result.exit_code, result.stdout.replace("\r", "")) == (0, answer), result.output
     result = sql(a, "-c", "SELECT count(*) AS n FROM groups", "--format", "csv")
     assert result.stdout.splitlines() == ["n", "32"]
-
-
-def test_runs_without_a_common_evaluation_are_said_to_have_none(runs: list[Warehouse],
-                                                                 tmp_path: Path) -> None:
-    other = new_run(tmp_path / "c")
-    query = "FROM gains_of_runs('a', 'c')"
-    said = sql(runs[0].root, other.root, query).stderr
-    assert "'a' has eval" in said and "'c' has none. Evaluate both alike: `rollout RUN --eval --label" in said
 
 
 def test_bad_input_is_one_sentence(runs: list[Warehouse], tmp_path: Path) -> None:
