@@ -422,6 +422,8 @@ def test_thoughts_that_never_end_hold_no_answer(start, end):
                  f"{start}a{end} {start}\n```python\nx\n```"):
         assert first_code_block(text) is None and boxed_or_end(text) == ""
         assert given_answer(KINDS["answer"].load({"answer": "1", "match": "numeric"}), text) is None
+    said = given_answer(KINDS["answer"].load({"answer": "1"}), f"It is so.\n{start}a draft: \\boxed{{1}}")
+    assert said == "It is so."
     assert first_code_block(f"```python\nx\n```\n{start}") == "x\n"
 
 
@@ -429,6 +431,13 @@ def test_thoughts_that_never_end_hold_no_answer(start, end):
 def test_a_block_is_of_python_by_any_of_its_names(tag):
     assert first_code_block(f"```\n7\n```\n```{tag}\nx = 1\n```\n```{tag}\ny\n```") == "x = 1\n"
     assert first_code_block(f"```{tag}x\ny\n```") is None and first_code_block(f"```{tag}\nx") is None
+    assert first_code_block(f"```\nx\n```\n```{tag}\ny") is None
+
+
+def test_a_block_without_a_language_is_a_program_where_no_other_is():
+    assert first_code_block("So `f`:\n```\ndef f(): pass\n```\nThen:\n```\n>>> f()\n```") == "def f(): pass\n"
+    assert first_code_block("```bash\nls\n```\nThen:\n```\nx\n```") is None
+    assert first_code_block("```\nx\n") is None
 
 
 @pytest.mark.parametrize(("text", "code"), [
