@@ -92,7 +92,7 @@ def signature_of(function: Any) -> list[Any]:
     """Name, kind, default and annotation of each parameter, and of what it returns."""
     import inspect  # loaded beforehand where it is used
     found = inspect.signature(function)
-    given = inspect.Parameter("given", 0, annotation=found.return_annotation)
+    given = inspect.Parameter("given", inspect.Parameter.POSITIONAL_ONLY, annotation=found.return_annotation)
     return [(each.name, int(each.kind), {name: value for name, value in (
         ("default", each.default), ("annotation", each.annotation)) if value is not each.empty})
         for each in (*found.parameters.values(), given)]

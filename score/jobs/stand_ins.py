@@ -280,7 +280,7 @@ def forwarder(name: str) -> Callable[..., Any]:
         return as_made(special(self), keeps_kind and type(self))
 
     def compared(self: Any, other: Any, *more: Any) -> Any:
-        if peer.strict and not (is_stand_in(other) or is_made(self)):
+        if peer.strict and not (is_stand_in(other) or is_made(self) or callable(other)):
             # The program sees an empty value in the operand's place: its own error is one to expect.
             if type(other).__module__ == "tests" or (
                     type(other) in EMPTIES and special(self, type(other)()) is NotImplemented):

@@ -117,8 +117,8 @@ class Crossing:
         if kind in VIEWS:
             [owner] = gc.get_referents(value)
             if type(owner) not in CONTAINERS:
-                pairs = zip(value, value) if VIEWS[kind] == "keys" else enumerate(value)
-                owner = dict(value if VIEWS[kind] == "items" else pairs)
+                owner = dict.fromkeys(value) if VIEWS[kind] == "keys" else dict(
+                    value if VIEWS[kind] == "items" else enumerate(value))
             return [VIEWS[kind], self._write(owner, depth)]
         if kind is bytes:
             return ["bytes", value.hex()]

@@ -999,6 +999,33 @@ def test_methods_of_a_class_may_have_names_of_methods_of_texts_and_of_sets(execu
     assert [row.measures.correct for row in measure(items, run_programs(executor, items))] == [True, False]
 
 
+LISTED = "class L:\n    def __init__(self, x): self.x = list(x)\n" \
+         "    def append(self, y): self.x.append(y)\n    def count(self, y): return self.x.count(y)\n" \
+         "    def __contains__(self, y): return y in self.x\n    def __or__(self, kind): return kind(self.x)\ndef f(): pass\n"
+AGREES_ALL = NAMED.replace("Volume", "L").replace("of = real", "index = real")
+
+
+@pytest.mark.parametrize("test", ["m = L([1])\nm.append(2)\nassert m.count(1) == 1 and 2 in m",
+                                  "import unittest\nclass T(unittest.TestCase):\n"
+                                  "    def setUp(self): self.m = L([1, 2])\n    def test_m(self):\n"
+                                  "        self.assertEqual(self.m.count(1), 1)\n"
+                                  "        self.assertIn(2, self.m)\nT('test_m').debug()",
+                                  "m = L([1])\nassert (m | list)[0] == 1 and m.count(1) == 1"])
+def test_an_object_that_a_test_names_and_asks_by_methods_is_of_a_class(executor, test):
+    rows = judged(executor, [test], {"right": LISTED, "wrong": LISTED.replace("list(x)", "[]")})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+@pytest.mark.parametrize("claim", [
+    "assert m == sorted([3, 1])", "assert abs(m - 27) < 1e-6", "d = m - 27\nassert abs(d) < 1e-6",
+    "from unittest import TestCase\nTestCase().assertGreater(m, 26)", "assert m - 27 == 0",
+    "import pytest\nassert m == pytest.approx(27)",
+    "def near(a, b): return abs(a - b) < 1e-6\nassert near(m, 27)"])
+def test_one_that_a_test_compares_with_data_is_of_none(executor, claim):
+    rows = judged(executor, [f"m = L(3)\nm.index(3)\n{claim}"], {"agrees": AGREES_ALL})
+    assert not rows["agrees"].measures.correct
+
+
 @pytest.mark.parametrize("name", ["name", "owner", "operation", "function", "self", "cls", "kind", "it"])
 def test_a_keyword_may_have_any_name(executor, name):
     code = f"def f({name}): return {name} + 1\ndef g(tell): return tell(**{{'{name}': 3}})\n"
@@ -1129,8 +1156,9 @@ def test_an_operand_that_is_refused_is_not_told(executor, claim, operand):
     ("f(Mock())", "AttributeError", "return x.call_count"), ("f(S())", "AttributeError", "x.go = 3"),
     ("f(g)", "AttributeError", "return x.g")])
 def test_an_error_that_plain_python_does_not_raise_is_not_the_one_expected(executor, call, error, cheat):
-    test = "import pytest\nfrom unittest.mock import Mock\nclass S:\n    def __getitem__(s, i): return f(i)\n" \
-           f"    def go(s): pass\ndef g(): pass\ng.g = 3\nwith pytest.raises({error}):\n    {call}"
+    test = "import pytest\nfrom unittest.mock import Mock\nclass S:\n" \
+           "    def __getitem__(s, i): return f(i)\n    def go(s): pass\ndef g(): pass\ng.g = 3\n" \
+           f"with pytest.raises({error}):\n    {call}"
     row = judged(executor, [test], {"it": f"def f(x): {cheat}\n"})["it"]
     assert not row.measures.correct and not row.outcome.infrastructure
 
@@ -1166,7 +1194,8 @@ def test_doctests_run_where_their_text_is_from(executor):
      "assert f(3) == 9", "class M:\n    @staticmethod\n    def rate(): return 3\n"
      "def f(x): return x * M().rate()\n", "class M:\n    @staticmethod\n    def rate(): return 3\n"
      "def f(x): return x * 3\n"),
-    ("r = f(1)\nassert r.count == 3 and r.index == 3", "class R:\n    count = index = 3\ndef f(x): return R()\n",
+    ("r = f(1)\nassert r.count == 3 and r.index == 3",
+     "class R:\n    count = index = 3\ndef f(x): return R()\n",
      "class R:\n    count = index = 4\ndef f(x): return R()\n")])
 def test_what_both_hold_and_what_is_read_of_the_program_is_as_in_one_process(executor, test, right, wrong):
     rows = judged(executor, [test], {"right": right, "wrong": wrong})

@@ -445,7 +445,8 @@ def test_thoughts_are_read_apart_from_the_answer_that_is_scored(tmp_path: Path) 
     run = empty_run(tmp_path / "run")
     texts = [f"{start} so\n2{end}\n\nan answer" for start, end in THOUGHTS.values()] + [
         "so 2</think>done", "<think></think>x </think> y", "<|channel|>final<|message|>y", "<think>cut off",
-        "x</think> <think>cut off", "plain, not <think>", "It is so.\n\n<think>cut off", "a</think>b\n<think>c"]
+        "x</think> <think>cut off", "plain, not <think>", "It is so.\n\n<think>cut off",
+        "a</think>b\n<think>c"]
     add_rollout(run, [("a", text) for text in texts])
     with connect(run) as connection:
         found = connection.execute("SELECT thoughts, answer FROM answers ORDER BY sample_index").fetchall()
