@@ -130,7 +130,8 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
         if any(scope is names for scope in found):
             wanted &= {name for name in given if is_given(name, names)} | known()
         value = peer.ask("evaluate", text, mode,
-                         {name: scope[name] for scope in found for name in wanted if name in scope})
+                         {name: scope[name] for scope in found for name in wanted if name in scope and (
+                             mode != "single" or is_stand_in(scope[name]) or is_given(name, scope))})
         if mode == "eval":
             return value
         new = {name: each for name, each in value.items() if all(scope is not names for scope in found)

@@ -1001,7 +1001,8 @@ def test_methods_of_a_class_may_have_names_of_methods_of_texts_and_of_sets(execu
 
 LISTED = "class L:\n    def __init__(self, x): self.x = list(x)\n" \
          "    def append(self, y): self.x.append(y)\n    def count(self, y): return self.x.count(y)\n" \
-         "    def __contains__(self, y): return y in self.x\n    def __or__(self, kind): return kind(self.x)\ndef f(): pass\n"
+         "    def __contains__(self, y): return y in self.x\n" \
+         "    def __or__(self, kind): return kind(self.x)\ndef f(): pass\n"
 AGREES_ALL = NAMED.replace("Volume", "L").replace("of = real", "index = real")
 
 
@@ -1175,6 +1176,10 @@ def test_doctests_run_where_their_text_is_from(executor):
     rows = judged(executor, [DOCTEST.format("f.__doc__") + "assert f(1, 2) == 3"],
                   {"right": SHOWN, "wrong": SHOWN.replace("+ b", "- b"), "cheat": cheat})
     assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+    reads = "def leak(x):\n    global seen\n    seen = x\n" \
+            "def f(*a):\n    '\\n>>> (lambda: leak(want))()\\n'\n    return seen\n"
+    tests = ["want = 3\n" + DOCTEST.format("f.__doc__").replace("{'f': f}", "globals()"), "assert f(1) == want"]
+    assert not judged(executor, tests, {"reads": reads})["reads"].measures.test.correct_grids
     rows = judged(executor, [DOCTEST.format(repr(OWN))], {"right": RIGHT, "agrees": NAMED_F})
     assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
 
