@@ -42,7 +42,6 @@ ASKED = frozenset(f"__{name}__" for name in (
     "dataclass_fields", "match_args", "slots", "notes"))
 VALUES: tuple[Any, ...] = (bool, int, float, complex, str, bytes, tuple, frozenset)     # their value crosses
 CHANGING: tuple[Any, ...] = (list, dict, set, bytearray)             # their value is asked for
-EMPTIES = (*VALUES, *CHANGING, type(None))
 # Interpreter types that a stand-in may report as its `__class__`.
 LIKENESSES = {kind.__name__: kind for kind in (
     types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.GeneratorType, types.CoroutineType,
@@ -281,9 +280,7 @@ def forwarder(name: str) -> Callable[..., Any]:
 
     def compared(self: Any, other: Any, *more: Any) -> Any:
         if peer.strict and not (is_stand_in(other) or is_made(self) or callable(other)):
-            # The program sees an empty value in the operand's place: its own error is one to expect.
-            if type(other).__module__ == "tests" or (
-                    type(other) in EMPTIES and special(self, type(other)()) is NotImplemented):
+            if type(other).__module__ == "tests":
                 return NotImplemented
             error = refused(TypeError(f"'{name}' between an object of the program and plain data"))
             if name in ORDER and type(other).__module__ == "builtins":       # NotImplemented would be true
