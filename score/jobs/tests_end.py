@@ -316,7 +316,8 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         whose = "lost" if peer.is_lost else "tests" if is_theirs else whose_fault(error, peer)
         failed = [type(error).__name__, message_of(error), whose]
         return encode_units([failed] * num_units, room)
-    verdicts = [run_unit(*each, end) for each in zip(units, order["in_place"], strict=True)]
+    refused = peer.is_unpassed
+    verdicts = [run_unit(*each, refused, end) for each in zip(units, order["in_place"], strict=True)]
     return encode_units([2 if each == 1 and end.has_altered else each for each in verdicts], room)
 
 
@@ -327,11 +328,11 @@ def check_all_run(names: Names, calls: list[str]) -> None:
         raise Untestable(f"{found[0]} is defined where it is not found: write it out at the top level")
 
 
-def run_unit(unit: CodeType, in_place: bool, end: TestsEnd) -> Any:
+def run_unit(unit: CodeType, in_place: bool, refused: bool, end: TestsEnd) -> Any:
     """Run one test: 1 if it passed, else [error name, message, whose fault: program, assertion or lost]."""
     peer = end.peer
     peer.is_lost, peer.has_asked, peer.last, end.in_place = False, False, (), in_place
-    peer.is_unpassed = False
+    peer.is_unpassed = refused
     verdict: Any = 1
     try:
         exec(unit, end.names)

@@ -1133,6 +1133,8 @@ def test_a_refusal_is_no_error_that_a_test_can_expect(executor, claim, error):
     tests = [f"import pickle, pytest\nwith pytest.raises({error}):\n    {claim}",
              f"try:\n    {claim}\n    assert False\nexcept {error}:\n    pass"]
     assert judged(executor, tests, {"it": TAKES_ALL})["it"].measures.correct_share == 0
+    tests = f"try:\n    {claim}\n    x = 4\nexcept {error}:\n    x = 3\ndef test_x(): assert x == 3 and f"
+    assert judged(executor, tests, {"it": TAKES_ALL})["it"].measures.correct_share == 0
 
 
 @pytest.mark.parametrize(("claim", "operand"), [("f() + 7", 7), ("f() < 7", 7), ("7 - f()", 7),
