@@ -14,7 +14,7 @@ from score.jobs.stand_ins import ProgramClass, as_dataclass, is_stand_in
 
 ABSENT = object()
 # Modules that evaluate text for their callers.
-FOR_OTHERS = ("typing", "inspect", "timeit", "numpy.testing._private.utils")
+FOR_OTHERS = ("typing", "inspect", "timeit", "doctest", "numpy.testing._private.utils")
 CALLERS = ("score.", "unittest.case")
 EVALUATING = {"eval", "exec", "compile", *FOR_OTHERS}
 # What text may consist of that does no more than call the program and compare, and builtins that it may call.
@@ -28,6 +28,10 @@ CALLED = frozenset((
     "list", "max", "min", "range", "repr", "reversed", "round", "set", "sorted", "str", "sum", "tuple",
     "zip"))
 PLAIN = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
+
+
+class Example(str):
+    """Text of a doctest, whose values are shown."""
 
 
 class NotHere(Exception):
@@ -75,9 +79,13 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
         peer.told = set()
 
     plain: dict[str, Any] = {name: getattr(builtins, name) for name in ("eval", "exec", "compile")}
+    plain["single"] = plain["exec"]
 
     def is_own(text: Any) -> bool:           # what a program gives is equal at most, unless of one character
         return isinstance(text, CodeType) or any(text is literal for literal in literals)
+
+    def is_written(line: str) -> bool:
+        return any(line in literal for literal in literals if type(literal) is str)
 
     def unless_library(name: str) -> Any:
         def called(*arguments: Any, **options: Any) -> Any:
@@ -95,7 +103,7 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
         return names_in(literals) & (peer.told or set())
 
     def run(mode: str, text: Any, *scopes: Any) -> Any:
-        caller = sys._getframe(1)
+        caller, mode = sys._getframe(1), "single" if type(text) is Example else mode
         found = [each for each in scopes or (caller.f_globals, caller.f_locals) if each is not None]
         if is_own(text):
             return plain[mode](text, *scopes or found)
@@ -122,7 +130,8 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
         if any(scope is names for scope in found):
             wanted &= {name for name in given if is_given(name, names)} | known()
         value = peer.ask("evaluate", text, mode,
-                         {name: scope[name] for scope in found for name in wanted if name in scope})
+                         {name: scope[name] for scope in found for name in wanted if name in scope and (
+                             mode != "single" or is_stand_in(scope[name]) or is_given(name, scope))})
         if mode == "eval":
             return value
         new = {name: each for name, each in value.items() if all(scope is not names for scope in found)
@@ -135,6 +144,9 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
         code = plain["compile"](text, name, mode, *more, **options)
         if type(text).__module__ == "ast":
             text = sys.modules["ast"].unparse(text)
+        if mode == "single":
+            lines = [line for line in text.splitlines() if not is_written(line)]
+            return Example(text) if lines else code
         return text if isinstance(code, CodeType) and not is_own(text) else code
 
     evaluating: dict[str, Any] = {"eval": partial(run, "eval"), "exec": partial(run, "exec"),
@@ -182,6 +194,7 @@ def patch_pickle(peer: Peer, is_own: Callable[[Any], bool]) -> None:
         return plain_loads(data, **options) if is_the_tests else peer.ask("loads", bytes(data))
     pickle.dumps = dumps                     # type: ignore[attr-defined]
     pickle.loads = loads                     # type: ignore[attr-defined]
+    pickle._loads = loads                    # type: ignore[attr-defined]
     pickle.load = lambda file, **_options: pickle.loads(file.read())  # type: ignore[attr-defined]
     pickle.Unpickler = lambda file, **_options: SimpleNamespace(  # type: ignore[attr-defined]
         load=lambda: pickle.load(file))
@@ -229,6 +242,6 @@ def evaluated(text: Any, mode: str, names: dict[str, Any]) -> Any:
     before = dict(names)
     if mode == "eval":
         return eval(text, names)
-    exec(text, names)
+    exec(compile(text, "text", mode), names)
     return {name: value for name, value in names.items()
             if name != "__builtins__" and before.get(name, ABSENT) is not value}

@@ -25,7 +25,7 @@ MOST_KEPT, MOST_ITEMS = 64, 1024     # containers that both ends keep from one q
 LONGEST_CAUSE = 3            # causes that cross with an error
 LONG_WAIT = 0.01            # seconds
 NAMING = ("name", "entry")
-UNPASSED = "an answer that cannot be passed on"
+UNPASSED = "what cannot be passed on"
 WORD = re.compile(r"[^\W\d]\w*")
 INTERNAL = (types.FrameType, types.CodeType, types.TracebackType)
 MARK, MARKS = ("dataclasses", "_FIELD_BASE"), ("_FIELD", "_FIELD_CLASSVAR", "_FIELD_INITVAR")
@@ -93,13 +93,15 @@ class Peer:
             self.is_naming = operation in NAMING
             is_error, value = self.answer_of(message)
             self.is_naming = False
+        except TooLarge as error:
+            raise stand_ins.refused(error) from None
         except (LinkLost, BadMessage):
             self.is_lost = True
             raise LinkLost("the program ended, or its answer is none") from None
         finally:
             self.depth -= 1
             if is_first:
-                self.end(num_borrowed)
+                self.end(operation == "name" or len(self.borrowed) > num_borrowed)
         self.has_answered |= operation not in NAMING or not stand_ins.is_stand_in(value)
         if self.failure is not None:
             raise self.failure
@@ -112,12 +114,12 @@ class Peer:
         self.last = value,
         return value
 
-    def end(self, num_borrowed: int) -> None:
-        """End a question of the first level; what it passed stays known where objects may hold it."""
+    def end(self, holds: bool) -> None:
+        """End a question of the first level; what it passed stays known where the program may hold it."""
         if self.tests:
             self.tests.after_call()
         is_small = len(self.crossing.table) <= MOST_KEPT or self.crossing.is_small(MOST_ITEMS)
-        self.goes_on = is_small and (self.goes_on or len(self.borrowed) > num_borrowed)
+        self.goes_on = is_small and (self.goes_on or holds)
         if self.goes_on:
             self.crossing.watch()
 

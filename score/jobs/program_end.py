@@ -62,7 +62,7 @@ def serve_tests(code: CodeType, payload: bytes) -> bytes:
     namespace: dict[str, Any] = {}
     operations: dict[str, Callable[..., Any]] = {
         "call": lambda it, /, *arguments, **keywords: it(*arguments, **keywords), "special": special,
-        "getattr": getattr, "setattr": setattr, "delattr": delattr, "dir": dir,
+        "getattr": getattr, "setattr": set_attribute, "delattr": delattr, "dir": dir,
         "method": lambda kind, name, /, *arguments, **keywords: getattr(kind, name)(*arguments, **keywords),
         "plain": lambda value: next(kind(value) for kind in CHANGING if isinstance(value, kind)),
         "name": lambda name: namespace[name],
@@ -89,11 +89,13 @@ def serve_tests(code: CodeType, payload: bytes) -> bytes:
 
 
 def signature_of(function: Any) -> list[Any]:
-    """Name, kind, default and annotation of each parameter."""
+    """Name, kind, default and annotation of each parameter, and of what it returns."""
     import inspect  # loaded beforehand where it is used
+    found = inspect.signature(function)
+    given = inspect.Parameter("given", inspect.Parameter.POSITIONAL_ONLY, annotation=found.return_annotation)
     return [(each.name, int(each.kind), {name: value for name, value in (
         ("default", each.default), ("annotation", each.annotation)) if value is not each.empty})
-        for each in inspect.signature(function).parameters.values()]
+        for each in (*found.parameters.values(), given)]
 
 
 def code_of(function: Any) -> dict[str, Any]:
@@ -111,6 +113,15 @@ def finish(value: Any) -> Any:
     """Run an awaitable in this process's event loop."""
     loop = sys.modules["asyncio"].get_event_loop_policy().get_event_loop()
     return loop.run_until_complete(awaited(value))
+
+
+def set_attribute(owner: Any, name: str, value: Any) -> None:
+    """Set an attribute; a static or class method that tests replaced is one again when they put it back."""
+    own = vars(owner).get(name) if isinstance(owner, type) else None
+    if isinstance(own, (staticmethod, classmethod)):
+        replaced.setdefault((owner, name), own)
+    former = replaced.get((owner, name)) if isinstance(owner, type) else None
+    setattr(owner, name, former if former and former.__get__(None, owner) == value else value)
 
 
 def subclass(peer: Peer, name: str, bases: tuple[type, ...], body: dict[str, Any],
@@ -151,6 +162,7 @@ def patch(module: str, name: str, value: Any) -> None:
 
 
 originals: dict[tuple[str, str], Any] = {}
+replaced: dict[tuple[type, str], Any] = {}           # methods of classes, by class and name
 
 
 def hear_warnings(peer: Peer) -> None:

@@ -148,9 +148,9 @@ class StandIn:
             return types.SimpleNamespace(**peer.ask("code", self))
         if is_inner(name):
             raise AttributeError(name)
-        if peer.strict and name in QUESTIONS and not is_made(self):
-            raise AttributeError(f"an object of the program has no method {name}")
         found = peer.ask("getattr", self, name)
+        if peer.strict and name in QUESTIONS and is_stand_in(found) and not is_made(self):
+            raise refused(AttributeError(f"an object of the program has no method {name}"))
         return functools.partial(viewed, self, found) if name in VIEWS and is_held(self) else found
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -169,7 +169,7 @@ class StandIn:
         return as_made(peer.ask("deepcopy", self), is_made(self) and type(self))
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
-        raise TypeError("an object of the other process cannot be pickled")
+        raise refused(TypeError("an object of the other process cannot be pickled"))
 
     def __dir__(self) -> Any:
         return peer.ask("dir", self)
@@ -192,6 +192,12 @@ replaced: dict[Any, Any] = {}                # functions of the program, by the 
 def is_inner(name: str) -> bool:
     """True for a name that is never asked of another process."""
     return name.startswith("_rh_") or (name.startswith("__") and name not in ASKED)
+
+
+def refused(error: Exception) -> Exception:
+    """An error that the program did not raise: a test that expects it does not pass."""
+    peer.is_unpassed = True
+    return error
 
 
 def is_made(value: Any) -> bool:
@@ -273,9 +279,12 @@ def forwarder(name: str) -> Callable[..., Any]:
         return as_made(special(self), keeps_kind and type(self))
 
     def compared(self: Any, other: Any, *more: Any) -> Any:
-        if peer.strict and not (is_stand_in(other) or is_made(self)):
+        if peer.strict and not (is_stand_in(other) or is_made(self) or callable(other)):
+            if type(other).__module__ == "tests":
+                return NotImplemented
+            error = refused(TypeError(f"'{name}' between an object of the program and plain data"))
             if name in ORDER and type(other).__module__ == "builtins":       # NotImplemented would be true
-                raise TypeError(f"'{name}' between an object of the program and plain data")
+                raise error
             return NotImplemented
         keeps_kind = is_made(self) and name not in ORDER and (name in SUMS or not is_stand_in(other))
         return as_made(special(self, other, *more), keeps_kind and type(self))
@@ -341,7 +350,7 @@ def method(owner: int, name: str) -> Callable[..., Any]:
     """A method of a class of the other process, which `super()` finds too."""
     def call(self: Any, /, *arguments: Any, **keywords: Any) -> Any:
         if peer.strict and name in QUESTIONS and not is_made(self):
-            raise AttributeError(f"an object of the program has no method {name}")
+            raise refused(AttributeError(f"an object of the program has no method {name}"))
         ask = functools.partial(peer.ask, "method", peer.classes[owner], name, self, *arguments, **keywords)
         return viewed(self, ask) if name in VIEWS and is_held(self) else ask()
     call.__name__ = name
@@ -422,8 +431,9 @@ def as_dataclass(kind: Any, **options: Any) -> Any:
 def signature_of(function: Any) -> Any:
     """The parameters of a function of the other process."""
     import inspect  # loaded beforehand where it is used
-    return inspect.Signature([inspect.Parameter(name, kind, **default)
-                              for name, kind, default in peer.ask("signature", function)])
+    *parameters, given = [inspect.Parameter(name, kind, **default)
+                          for name, kind, default in peer.ask("signature", function)]
+    return inspect.Signature(parameters, return_annotation=given.annotation)
 
 
 def specials_of(kind: type) -> list[str]:

@@ -123,7 +123,7 @@ class TestsEnd:
             is_class_of_it = isinstance(what, type) and what.__module__ != "tests" and (
                 id(what) not in self.peer.passed)
             if id(what) not in self.peer.numbers or is_class_of_it:
-                raise TypeError("the tests did not pass this")
+                raise TypeError(f"{UNPASSED}: what the tests did not pass")
             return operation(*operands, **keywords)
         return checked
 
@@ -150,7 +150,7 @@ class TestsEnd:
             is_class and name.startswith(("test", "runTest")) and is_collected(owner.__name__, owner))
         is_set = before is not ABSENT if is_class else callable(getattr(kind, name, None))
         if INNER.match(name) or is_closed or is_set or is_of_test_case(owner, name):
-            raise AttributeError(name)
+            raise AttributeError(f"{UNPASSED}: {name}")
         if is_class and is_stand_in(value) and not isinstance(value, type):
             setattr(owner, name, lambda *arguments, **keywords: value(*arguments, **keywords))  # a method
         else:
@@ -181,16 +181,16 @@ class TestsEnd:
             hasattr(error, "raised_by_program") or self.is_meant(error))
 
     def as_expected(self, error: BaseException, operation: str, name: Any) -> BaseException:
-        """The program's error; a RuntimeError if Python would take it for the end of an iteration."""
+        """The program's error; one of no other kind if Python would take it for the end of an iteration."""
         if isinstance(error, (StopIteration, StopAsyncIteration)) and (
                 operation, name) != ("special", "__next__") and operation != "finish" and not any(
                 self.stops.get(source) for source in sources_of(sys._getframe(1))):
-            return blamed(RuntimeError(f"the program raised {type(error).__name__}: {message_of(error)}"))
+            return blamed(renamed(error))
         for kind, method in SWALLOWED:
             frame = sys._getframe(1) if isinstance(error, kind) else None
             while frame is not None:
                 if frame.f_code.co_name == method and frame.f_code.co_filename in self.meant:
-                    return blamed(RuntimeError(message_of(error)))
+                    return blamed(renamed(error))
                 frame = frame.f_back
         return error
 
@@ -211,6 +211,11 @@ def deep_copies(containers: tuple[Any, ...]) -> tuple[Any, ...]:
         return ["other", len(others) - 1]
     written = Crossing(hand_out, list).write(containers)
     return tuple(Crossing(hand_out, lambda found: others[found[1]]).read(*written))
+
+
+def renamed(error: BaseException) -> BaseException:
+    """An error of this name and text, of no kind that Python swallows or a test expects."""
+    return type(type(error).__name__, (Exception,), {})(message_of(error))
 
 
 def blamed(error: BaseException) -> BaseException:
@@ -237,7 +242,7 @@ def read_attribute(owner: Any, name: str, *default: Any) -> Any:
         isinstance(owner, Given)) or (
         name.startswith("_") and (owner if isinstance(owner, type) else type(owner)).__module__ != "tests")
     if hidden:
-        raise AttributeError(name)
+        raise AttributeError(f"{UNPASSED}: {name}")
     return getattr(owner, name, *default)
 
 
@@ -311,7 +316,8 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         whose = "lost" if peer.is_lost else "tests" if is_theirs else whose_fault(error, peer)
         failed = [type(error).__name__, message_of(error), whose]
         return encode_units([failed] * num_units, room)
-    verdicts = [run_unit(*each, end) for each in zip(units, order["in_place"], strict=True)]
+    refused = peer.is_unpassed
+    verdicts = [run_unit(*each, refused, end) for each in zip(units, order["in_place"], strict=True)]
     return encode_units([2 if each == 1 and end.has_altered else each for each in verdicts], room)
 
 
@@ -322,11 +328,11 @@ def check_all_run(names: Names, calls: list[str]) -> None:
         raise Untestable(f"{found[0]} is defined where it is not found: write it out at the top level")
 
 
-def run_unit(unit: CodeType, in_place: bool, end: TestsEnd) -> Any:
+def run_unit(unit: CodeType, in_place: bool, refused: bool, end: TestsEnd) -> Any:
     """Run one test: 1 if it passed, else [error name, message, whose fault: program, assertion or lost]."""
     peer = end.peer
     peer.is_lost, peer.has_asked, peer.last, end.in_place = False, False, (), in_place
-    peer.is_unpassed = False
+    peer.is_unpassed = refused
     verdict: Any = 1
     try:
         exec(unit, end.names)

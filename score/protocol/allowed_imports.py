@@ -13,15 +13,16 @@ WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LAZY_NUMPY = ("numpy.random", "numpy.fft", "numpy.ma", "numpy.polynomial", "numpy.char", "numpy.rec",
               "numpy.lib.stride_tricks", "numpy.lib.format", "numpy.testing", "numpy.ctypeslib",
               "numpy.strings")
-STANDARD = ("__future__", "abc", "argparse", "array", "ast", "asyncio", "base64", "binascii", "bisect",
-            "calendar", "cmath", "collections", "collections.abc", "concurrent.futures", "contextlib", "copy",
-            "csv", "dataclasses", "datetime", "decimal", "difflib", "dis", "doctest", "enum", "fileinput",
-            "fractions", "functools", "graphlib", "hashlib", "heapq", "html", "html.entities", "html.parser",
-            "inspect", "io", "itertools", "json", "keyword", "linecache", "locale", "logging", "math",
-            "numbers", "operator", "pickle", "pprint", "queue", "random", "re", "secrets",
-            "signal", "statistics", "string", "struct", "textwrap", "threading", "time", "timeit", "token",
-            "tokenize", "traceback", "types", "typing", "unicodedata", "unittest", "unittest.mock", "uuid",
-            "warnings", "zlib")
+STANDARD = ("__future__", "abc", "argparse", "array", "ast", "asyncio", "base64", "binascii", "bisect", "bz2",
+            "calendar", "cmath", "collections", "collections.abc", "colorsys", "concurrent.futures",
+            "configparser", "contextlib", "copy", "csv", "dataclasses", "datetime", "decimal", "difflib",
+            "dis", "doctest", "enum", "fileinput", "fractions", "functools", "getopt", "graphlib", "gzip",
+            "hashlib", "heapq", "hmac", "html", "html.entities", "html.parser", "inspect", "io", "itertools",
+            "json", "keyword", "linecache", "locale", "logging", "lzma", "math", "numbers", "operator",
+            "optparse", "pickle", "pprint", "queue", "random", "re", "sched", "secrets", "shlex", "signal",
+            "statistics", "string", "struct", "textwrap", "threading", "time", "timeit", "token", "tokenize",
+            "tomllib", "traceback", "types", "typing", "unicodedata", "unittest", "unittest.mock", "uuid",
+            "warnings", "xml.etree.ElementTree", "zlib")
 # Third-party packages are named by the user; these parts of them are loaded when mentioned.
 PARTS = {"scipy": ("scipy.ndimage", "scipy.signal", "scipy.spatial", "scipy.spatial.distance", "scipy.stats",
                    "scipy.optimize", "scipy.sparse", "scipy.sparse.csgraph", "scipy.special", "scipy.linalg",
@@ -33,6 +34,7 @@ LATE = {"numpy.ma": ("percentile", "quantile", "nanpercentile", "nanquantile", "
         "inspect": ("get_docstring", "runtime_checkable"), "linecache": ("traceback",),
         "tokenize": ("traceback",), "locale": ("unittest", "argparse"), "shutil": ("argparse",),
         "unittest.async_case": ("IsolatedAsyncioTestCase",), "unittest._log": ("assertLogs", "assertNoLogs"),
+        "encodings.ascii": ("ElementTree",),
         "score.jobs.event_loop": ("asyncio", "IsolatedAsyncioTestCase", "async"),
         "score.jobs.pytest_stub": ("pytest",), "concurrent.futures.thread": (
             "ThreadPoolExecutor", "run_in_executor", "to_thread"),

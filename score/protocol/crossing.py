@@ -5,6 +5,7 @@ stay two names of one list, and data may be deep or cyclic. Nothing that is read
 process.
 """
 
+import gc
 import math
 import re
 import sys
@@ -114,7 +115,11 @@ class Crossing:
         if kind is tuple or kind is frozenset:
             return [kind.__name__, [self._write(item, depth + 1) for item in value]]
         if kind in VIEWS:
-            return [VIEWS[kind], [self._write(item, depth + 1) for item in value]]
+            [owner] = gc.get_referents(value)
+            if type(owner) not in CONTAINERS:
+                owner = dict.fromkeys(value) if VIEWS[kind] == "keys" else dict(
+                    value if VIEWS[kind] == "items" else enumerate(value))
+            return [VIEWS[kind], self._write(owner, depth)]
         if kind is bytes:
             return ["bytes", value.hex()]
         if isinstance(value, np.generic) and kind.__module__ == "numpy" and (
@@ -313,8 +318,8 @@ READERS: dict[str, Callable[..., Any]] = {
     "frozenset": lambda crossing, items: frozenset(crossing._read_all(items)),
     "float": lambda _, text: math.nan if text == "nan" else float(text),
     "bytes": lambda _, text: bytes.fromhex(text),
-    "keys": lambda crossing, items: dict.fromkeys(crossing._read_all(items)).keys(),
-    "values": lambda crossing, items: dict(enumerate(crossing._read_all(items))).values(),
-    "items": lambda crossing, items: dict(crossing._read_all(items)).items(),
+    "keys": lambda crossing, owner: dict.keys(crossing._read(owner)),
+    "values": lambda crossing, owner: dict.values(crossing._read(owner)),
+    "items": lambda crossing, owner: dict.items(crossing._read(owner)),
     "scalar": lambda _, word, data: array_of(word, data)[0], "dtype": lambda _, word: dtype_of(word),
     "type": read_type, "made": read_made}

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
+from unicodedata import category
 
 from score.protocol.error_classes import ErrorClass
 from score.sandbox.program import Outcome, Program
@@ -28,16 +29,19 @@ NUMBER = re.compile(r"(?<![A-Za-z0-9^])(?<![A-Za-z0-9]_)"
 LATEX_FRACTION = re.compile(r"\\[cdt]?frac\s*+(?:\{\s*+(-?\d++\.?\d*+)\s*+\}|(\d))"
                             r"\s*+(?:\{\s*+(-?\d++\.?\d*+)\s*+\}|(\d))")
 EQUALS = re.compile(r"(?<![!<>])=|\\approx|\u2248")
-# What makes another value of a number: functions, and signs next to it (`#`), brackets left aside.
+# What makes another value of a number: functions, words, and signs next to it (`#`), brackets left aside.
 FUNCTION = re.compile(
     r"\\(?:sqrt|pi|log|ln|lg|exp|(?:arc)?(?:sin|cos|tan|cot|sec|csc)|d?binom|[lr]?(?:floor|ceil)|sum|prod|int"
-    r"|pm|mp|infty|[lcd]?dots|[bp]?mod|neq?|geq?|leq?|[gl]t)(?![A-Za-z])|[\u221a\u03c0]|[A-Za-z]\(")
-AROUND = re.compile(r"(?:[-+*/^|<>=]|\\[cdt]?frac\w*)#|#(?:[_!*+|]|\^(?!st|nd|rd|th|\\circ|\\degree|\u00b0))")
+    r"|pm|mp|infty|[lcd]?dots|[bp]?mod|equiv|n?mid|(?:not)?in|l?n(?:eg|ot)|neq?|geq?|leq?|[gl]t)(?![A-Za-z])"
+    r"|\u03c0|[A-Za-z]\(|(?i:\b(?:not|or|minus|negative|(?:more|less|greater) than|at (?:least|most)"
+    r"|squared|cubed|hundred|thousand|[mb]illion|dozen|factorial|root)\b)")
+AROUND = re.compile(r"(?:[-+*/^|<>=]|\\[cdt]?frac\w*)#"
+                    r"|#(?:[_!*+|]|-?[xyzni](?![A-Za-z])|\^(?!st|nd|rd|th|\\circ|\\degree|\u00b0))")
 BRACKETS = re.compile(r"[{}()$\s]")
 SUPERSCRIPT = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]++")
 DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
-SIGNS = {"\u2212": "-", "\u2013": "-", "\u00d7": "*", "\u00b7": "*", "\\times": "*", "\\cdot": "*",
-         "{,}": ",", "\\,": "", "\\!": "", "\\left": "", "\\right": "", "USD": "$",
+SIGNS = {"\u2212": "-", "\u2013": "-", "\u2011": "-", "\u00d7": "*", "\u00b7": "*", "\\times": "*",
+         "\\cdot": "*", "{,}": ",", "\\,": "", "\\!": "", "\\left": "", "\\right": "", "USD": "$",
          "EUR": "$", "\\$": "$", "-$": "-"}
 UNIT_POWER = re.compile(r"(?<=[A-Za-z}])\^\{?[-+]?\d++\}?")
 
@@ -111,7 +115,8 @@ def last_number(text: str, *, in_box: bool = False) -> str | None:
         return numbers[-1][0].strip() if numbers else None
     around = BRACKETS.sub("", f"{text[:numbers[0].start()]}#{text[numbers[0].end():]}")
     sign = "-" * around.startswith("-#")
-    is_other = len(numbers) > 1 or FUNCTION.search(text) or AROUND.search(around.removeprefix(sign))
+    is_other = len(numbers) > 1 or FUNCTION.search(text) or AROUND.search(around.removeprefix(sign)) or any(
+        category(each) == "Sm" and not each.isascii() for each in around)
     return None if is_other else sign + numbers[0][0].strip()
 
 

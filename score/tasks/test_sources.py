@@ -27,6 +27,7 @@ GATHERS = frozenset((
     "append", "appendleft", "add", "extend", "insert", "update", "setdefault", "put", "write"))
 PYTEST = {"raises", "approx", "fail", "fixture", "mark", "param", "skip", "xfail", "nan", "main"}
 HOLDING = {"eval", "exec", "globals", "locals", "super", "vars"}    # what holds variables that are not named
+CLAIM = re.compile("assert_|assert.*(Equal|Greater|Less)")       # of what compares its arguments
 WORD = re.compile(r"\w+")
 SCOPES = (*FUNCTIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -98,15 +99,22 @@ def classes_in(tree: ast.Module) -> list[str]:
     """Names of the program from which the tests make objects: classes, and `Class.method`.
 
     They read of them what no plain data has, or, of a class that has a name with a capital, what no one kind
-    has, or compare two of them, one of which it made itself: tests compare what `f` gives, too.
+    has, or compare two of them, one of which it made itself: tests compare what `f` gives, too. Or they call
+    methods of such an object by a name that they gave it, and compare it with no data.
     """
     nodes = list(ast.walk(tree))
+    functions = {node.name for node in nodes if isinstance(node, FUNCTIONS)}
     made_by: dict[str | None, set[str]] = {}
 
     def made(expression: ast.AST) -> set[str]:
         inside = list(ast.walk(expression))
         return {maker for each in inside if (maker := maker_of(each))}.union(
             *(made_by.get(ast.unparse(each), ()) for each in inside if isinstance(each, PLACES)))
+
+    def itself(expression: ast.AST) -> set[str]:
+        if isinstance(expression, (ast.BinOp, ast.UnaryOp)) or maker_of(expression) in ("abs", "round"):
+            return set[str]().union(*map(itself, ast.iter_child_nodes(expression)))
+        return {maker_of(expression) or ""}.union(made_by.get(ast.unparse(expression), ()))
 
     bound = [each for node in nodes for pair in bindings(node) for each in singles(*pair)]
     bound += [(ast.Name(function.name), each.value) for function in nodes if isinstance(function, FUNCTIONS)
@@ -116,8 +124,16 @@ def classes_in(tree: ast.Module) -> list[str]:
             maker_of(value) or ""}
         for name in places_set(target):
             made_by.setdefault(name, set()).update(makers - {""})
-    found, read = set[str](), dict[str, set[str]]()
+    found, asked, data, read = set[str](), set[str](), set[str](), dict[str, set[str]]()
     for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            asked |= made_by.get(ast.unparse(node.func.value), set())
+        compared = compared_in(node)
+        data |= {name for side in compared for name in itself(side)
+                 if any(name.partition(".")[0] not in {of.partition(".")[0] for of in made(other)}
+                        for other in compared)}
+        if isinstance(node, ast.Call) and name_of(node.func) in functions:       # which may compare
+            data = data.union(*map(itself, node.args))
         if isinstance(node, ast.Attribute):
             for name in made(node.value):
                 read.setdefault(name, set()).add(node.attr)
@@ -126,8 +142,16 @@ def classes_in(tree: ast.Module) -> list[str]:
             every = set[str]().union(*sides)
             both = every.intersection(*({name.partition(".")[0] for name in side} for side in sides))
             found |= {name for name in every if name[:1].isupper() and name.partition(".")[0] in both}
+    found |= {name for name in asked - data if name[:1].isupper()}
     return sorted(found.union(name for name, attributes in read.items() if not any(map(
         attributes.issubset, PLAIN_ATTRIBUTES if name[:1].isupper() else [DATA_ATTRIBUTES]))))
+
+
+def compared_in(node: ast.AST) -> list[ast.expr]:
+    """What a node holds to be equal, or in order."""
+    if isinstance(node, ast.Compare) and not isinstance(node.ops[0], (ast.In, ast.NotIn, ast.Is, ast.IsNot)):
+        return [node.left, *node.comparators]
+    return node.args[:2] if isinstance(node, ast.Call) and CLAIM.match(name_of(node.func)) else []
 
 
 def singles(target: ast.AST, value: ast.AST) -> Iterable[tuple[ast.AST, ast.AST]]:

@@ -5,6 +5,7 @@ import re
 # Possessive: no backtracking over blanks, because each would start another search through the rest.
 BLOCK = re.compile(r"(?:^([ \t]*+))?(?<!`)```++ ?(?:[Pp]ython3?|PYTHON|py)(?![A-Za-z0-9_])[ \t]*+(\r?+\n)?+",
                    re.MULTILINE)
+FENCE = re.compile(r"^([ \t]*+)```++[ \t]*+(\r?+\n)?+", re.MULTILINE)
 BOX = re.compile(r"\\(?:boxed|fbox)\s*+\{")
 # What models write where thoughts begin and end, for `re` and DuckDB. The last two of each are of Gemma 4 and
 # GPT-OSS. A text of GPT-OSS without thoughts begins with their end.
@@ -19,21 +20,22 @@ MARK = re.compile(rf"</?{THINK}>|\[/?THINK\]|<\|(?:START|END)_THINKING\|>|<\|cha
 
 
 def behind_thoughts(text: str) -> str:
-    """What stands behind closed thoughts, nothing behind open ones; all of a text without them."""
+    """What stands behind closed thoughts and before a line that opens others; all of a text without them."""
     ends = [match.end() for match in re.finditer(END_OF_THOUGHTS, text)]
     rest = text[ends[-1]:] if ends else text
-    return "" if re.match(rf"\s*+(?:{START_OF_THOUGHTS})", rest) else rest
+    return re.sub(rf"(?:^|\n)\s*+(?:{START_OF_THOUGHTS}).*", "", rest, flags=re.DOTALL)
 
 
 def first_code_block(text: str) -> str | None:
     """The program in the first ```python block behind the thoughts; None where truncation left it unclosed.
 
+    Where no block is of Python it is in the first, if that names no language.
     It ends as in Markdown, at a line that begins with ```, less indented than a docstring in the program. One
     glued to the last line does too, and any where there is no such line.
     """
     text = behind_thoughts(text)
-    begin = BLOCK.search(text)
-    if begin is None:
+    begin = BLOCK.search(text) or FENCE.search(text)
+    if begin is None or (begin.re is FENCE and begin[2] is None):
         return None
     indent = len(begin[1] or "")
     closing = rf"^[ \t]{{0,{indent + 3}}}```|(?<=[^\s`#])```++[ \t]*+\r?$" if begin[2] else "```"

@@ -101,6 +101,11 @@ HONEST = {
     "array to string": "np.array2string(g, separator=',')",
     "interp": "np.interp(1.5, [1, 2], [3, 4])",
     "loadtxt": "import io\n    np.loadtxt(io.StringIO('1 2'))",
+    "packed": "import bz2, gzip, lzma\n    [m.decompress(m.compress(b'x')) for m in (bz2, gzip, lzma)]",
+    "xml": "import xml.etree.ElementTree as ET\n    ET.fromstring(ET.tostring(ET.Element('a')))",
+    "parsed": "import shlex, tomllib, configparser\n    shlex.split('a b'), tomllib.loads('a = 1')\n"
+              "    configparser.ConfigParser().read_string('[a]\\nb = 1')",
+    "colours": "import colorsys\n    colorsys.rgb_to_hsv(1, 0, 0)",
     "statistics": "import statistics\n    statistics.mode([1, 1, 2])",
 }
 

@@ -999,6 +999,34 @@ def test_methods_of_a_class_may_have_names_of_methods_of_texts_and_of_sets(execu
     assert [row.measures.correct for row in measure(items, run_programs(executor, items))] == [True, False]
 
 
+LISTED = "class L:\n    def __init__(self, x): self.x = list(x)\n" \
+         "    def append(self, y): self.x.append(y)\n    def count(self, y): return self.x.count(y)\n" \
+         "    def __contains__(self, y): return y in self.x\n" \
+         "    def __or__(self, kind): return kind(self.x)\ndef f(): pass\n"
+AGREES_ALL = NAMED.replace("Volume", "L").replace("of = real", "index = real")
+
+
+@pytest.mark.parametrize("test", ["m = L([1])\nm.append(2)\nassert m.count(1) == 1 and 2 in m",
+                                  "import unittest\nclass T(unittest.TestCase):\n"
+                                  "    def setUp(self): self.m = L([1, 2])\n    def test_m(self):\n"
+                                  "        self.assertEqual(self.m.count(1), 1)\n"
+                                  "        self.assertIn(2, self.m)\nT('test_m').debug()",
+                                  "m = L([1])\nassert (m | list)[0] == 1 and m.count(1) == 1"])
+def test_an_object_that_a_test_names_and_asks_by_methods_is_of_a_class(executor, test):
+    rows = judged(executor, [test], {"right": LISTED, "wrong": LISTED.replace("list(x)", "[]")})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+@pytest.mark.parametrize("claim", [
+    "assert m == sorted([3, 1])", "assert abs(m - 27) < 1e-6", "d = m - 27\nassert abs(d) < 1e-6",
+    "from unittest import TestCase\nTestCase().assertGreater(m, 26)", "assert m - 27 == 0",
+    "import pytest\nassert m == pytest.approx(27)",
+    "def near(a, b): return abs(a - b) < 1e-6\nassert near(m, 27)"])
+def test_one_that_a_test_compares_with_data_is_of_none(executor, claim):
+    rows = judged(executor, [f"m = L(3)\nm.index(3)\n{claim}"], {"agrees": AGREES_ALL})
+    assert not rows["agrees"].measures.correct
+
+
 @pytest.mark.parametrize("name", ["name", "owner", "operation", "function", "self", "cls", "kind", "it"])
 def test_a_keyword_may_have_any_name(executor, name):
     code = f"def f({name}): return {name} + 1\ndef g(tell): return tell(**{{'{name}': 3}})\n"
@@ -1085,6 +1113,91 @@ def test_an_answer_that_cannot_cross_is_no_error_of_the_program(executor, test):
         "right": "def f(x):\n    if x < 0: raise RuntimeError('negative')\n    return x\n",
         "code": "def f(x): return f.__code__\n",
         "deep": "def f(x):\n    t = ()\n    for _ in range(5000): t = (t,)\n    return t\n"})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+TAKES_ALL = "class V:\n    def __add__(s, o): return s\n" + "".join(
+    f"    __{name}__ = __add__\n" for name in (
+        "radd", "sub", "mul", "truediv", "floordiv", "mod", "pow", "or", "and", "lt", "gt", "le", "ge")
+    ) + "    count = index = find = __add__\ndef f(*a): return V()\n"
+LEARNS = "class V:\n    def __add__(s, o): V.seen = o\n    __lt__ = __rsub__ = __add__\n" \
+         "def f(*a): return vars(V).get('seen', V())\n"
+
+
+@pytest.mark.parametrize(("claim", "error"), [
+    *((f"f() {sign} 3", "TypeError") for sign in ("+", "-", "*", "/", "//", "%", "**", "|", "&", "<", ">=")),
+    ("'a' + f()", "TypeError"), ("sorted([f(), 3])", "TypeError"), ("sum([f()])", "TypeError"),
+    ("f() + [1]", "TypeError"), ("__import__('pickle').dumps([f()])", "TypeError"),
+    *((f"f().{name}('a')", "AttributeError") for name in ("count", "find", "index"))])
+def test_a_refusal_is_no_error_that_a_test_can_expect(executor, claim, error):
+    tests = [f"import pickle, pytest\nwith pytest.raises({error}):\n    {claim}",
+             f"try:\n    {claim}\n    assert False\nexcept {error}:\n    pass"]
+    assert judged(executor, tests, {"it": TAKES_ALL})["it"].measures.correct_share == 0
+    tests = f"try:\n    {claim}\n    x = 4\nexcept {error}:\n    x = 3\ndef test_x(): assert x == 3 and f"
+    assert judged(executor, tests, {"it": TAKES_ALL})["it"].measures.correct_share == 0
+
+
+@pytest.mark.parametrize(("claim", "operand"), [("f() + 7", 7), ("f() < 7", 7), ("7 - f()", 7),
+                                                ("f() + 'seven'", "seven")])
+def test_an_operand_that_is_refused_is_not_told(executor, claim, operand):
+    tests = [f"try:\n    {claim}\nexcept TypeError:\n    pass", f"assert f() == {operand!r}"]
+    row = judged(executor, tests, {"learns": LEARNS})["learns"]
+    assert row.measures.correct_share == 0 and not row.outcome.infrastructure
+
+
+@pytest.mark.parametrize(("call", "error", "cheat"), [
+    ("f(-1)", "RuntimeError", "raise StopIteration"), ("S()[9]", "RuntimeError", "raise IndexError"),
+    ("f(Mock())", "AttributeError", "return x.call_count"), ("f(S())", "AttributeError", "x.go = 3"),
+    ("f(g)", "AttributeError", "return x.g")])
+def test_an_error_that_plain_python_does_not_raise_is_not_the_one_expected(executor, call, error, cheat):
+    test = "import pytest\nfrom unittest.mock import Mock\nclass S:\n" \
+           "    def __getitem__(s, i): return f(i)\n    def go(s): pass\ndef g(): pass\ng.g = 3\n" \
+           f"with pytest.raises({error}):\n    {call}"
+    row = judged(executor, [test], {"it": f"def f(x): {cheat}\n"})["it"]
+    assert not row.measures.correct and not row.outcome.infrastructure
+
+
+DOCTEST = "import doctest\nt = doctest.DocTestParser().get_doctest({}, {{'f': f}}, 'f', None, 0)\n" \
+          "r = doctest.DocTestRunner(verbose=False).run(t, out=lambda text: None)\nassert r == (0, 3)\n"
+SHOWN = "def f(a, b):\n    r'''Add.\n\n    >>> f(1, 2)\n    3\n    >>> x = f(3, 4)\n    >>> [x] * 2\n" \
+        "    [7, 7]\n    '''\n    return a + b\n"
+OWN = ">>> import math\n>>> math.sqrt(f(2, 2))\n2.0\n>>> f(1, 2) == 3 and 3 == f(2, 1)\nTrue\n"
+
+
+def test_doctests_run_where_their_text_is_from(executor):
+    cheat = f"def f(*a):\n    r'''\n    >>> {WRITES}\n    '''\n    return 0\n"
+    rows = judged(executor, [DOCTEST.format("f.__doc__") + "assert f(1, 2) == 3"],
+                  {"right": SHOWN, "wrong": SHOWN.replace("+ b", "- b"), "cheat": cheat})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+    reads = "def leak(x):\n    global seen\n    seen = x\n" \
+            "def f(*a):\n    '\\n>>> (lambda: leak(want))()\\n'\n    return seen\n"
+    doctest = DOCTEST.format("f.__doc__").replace("{'f': f}", "globals()")
+    row = judged(executor, [f"want = 3\n{doctest}", "assert f(1) == want"], {"reads": reads})["reads"]
+    assert row.measures.correct_share == 0
+    rows = judged(executor, [DOCTEST.format(repr(OWN))], {"right": RIGHT, "agrees": NAMED_F})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+@pytest.mark.parametrize(("test", "right", "wrong"), [
+    ("d = {'a': 1}\nk = f(d)\nd['b'] = 2\nassert list(k) == ['a', 'b']", "def f(d): return d.keys()\n",
+     "def f(d): return dict(d).keys()\n"),
+    ("d = {'a': 1}\nk = f(d)\nd['a'] = 2\nassert list(k) == [('a', 1)]",
+     "def f(d): return dict(d).items()\n", "def f(d): return d.items()\n"),
+    ("DATA.append(3)\nassert f() == 2", "DATA = [1]\ndef f(): return len(DATA)\n",
+     "DATA = [1]\ndef f(): return 1\n"),
+    ("x = DATA\nf()\nassert x == [1]", "DATA = [1]\ndef f(): return DATA[0]\n",
+     "DATA = [1]\ndef f(): DATA.append(2)\n"),
+    ("import inspect\nassert str(inspect.signature(f)) == '(a: int, *b, c=2) -> str'",
+     "def f(a: int, *b, c=2) -> str: return ''\n", "def f(a: int, *b, c=2): return ''\n"),
+    ("from unittest.mock import patch\nwith patch.object(M, 'rate', return_value=2):\n    assert f(3) == 6\n"
+     "assert f(3) == 9", "class M:\n    @staticmethod\n    def rate(): return 3\n"
+     "def f(x): return x * M().rate()\n", "class M:\n    @staticmethod\n    def rate(): return 3\n"
+     "def f(x): return x * 3\n"),
+    ("r = f(1)\nassert r.count == 3 and r.index == 3",
+     "class R:\n    count = index = 3\ndef f(x): return R()\n",
+     "class R:\n    count = index = 4\ndef f(x): return R()\n")])
+def test_what_both_hold_and_what_is_read_of_the_program_is_as_in_one_process(executor, test, right, wrong):
+    rows = judged(executor, [test], {"right": right, "wrong": wrong})
     assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
 
 

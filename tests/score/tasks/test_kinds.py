@@ -350,13 +350,19 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
             (-7, r"\boxed{-\left(7\right)}"), (-7, r"\boxed{-\$7}"), (-7, "Answer: -$7"),
             (-4, r"\boxed{-2^2}"), (7, r"\boxed{7^{\text{th}}}"), (7, r"\boxed{7^\circ}"),
             (7, r"\boxed{**7**}"), (7, r"\boxed{7 \min}"), (0.5, r"\boxed{P(A) = 0.5}"),
-            (7, r"\boxed{\boldsymbol{7}}"), (7, r"\boxed{7\text{-year}}"), (1000000, "1000000.4"))),
+            (7, r"\boxed{\boldsymbol{7}}"), (7, r"\boxed{7\text{-year}}"), (7, r"\boxed{7 nm}"),
+            (7, r"\boxed{7\text{ orders}}"), (7, "\\boxed{\u2248 7}"), (-7, "\\boxed{\u20117}"),
+            (1000000, "1000000.4"))),
         *(({"answer": answer, "match": "numeric"}, text, False) for answer, text in (
             (7, r"\boxed{-\left(7\right)}"), (7, "-$7"), (4, r"\boxed{-2^2}"), (7, r"\boxed{(7)^2}"),
             (0.5, r"\boxed{\left(\frac{1}{2}\right)^2}"), (7, r"\boxed{\frac{x}{7}}"), (7, r"\boxed{x + 7}"),
             (7, r"\boxed{(7)!}"), (7, r"\boxed{7^x}"), (7, r"\boxed{\arcsin 7}"), (7, r"\boxed{f(7)}"),
             (-7, r"\boxed{|-7|}"), (7, r"\boxed{x != 7}"), (7, r"\boxed{x \ge 7}"), (7, r"\boxed{\pm 7}"),
-            (7, r"\boxed{7 \cdot x}"), (1000000, "1000000.6"))),
+            (7, r"\boxed{7 \cdot x}"), (7, r"\boxed{7x}"), (7, r"\boxed{7 - x}"), (7, r"\boxed{7 million}"),
+            (7, r"\boxed{7\text{ hundred}}"), (7, r"\boxed{\text{not } 7}"), (7, r"\boxed{at least 7}"),
+            (7, r"\boxed{x or 7}"), (7, r"\boxed{7 squared}"), (7, r"\boxed{\notin 7}"),
+            (7, "\\boxed{\u22607}"), (7, "\\boxed{\u20117}"), (7, r"\boxed{x \equiv 7}"),
+            (1000000, "1000000.6"))),
         ({"answer": 42, "match": "numeric"}, r"\boxed{42 \frac{\text{m}}{\text{s}}}", True),
         ({"answer": "Paris", "label": "Final Answer"}, "### **Final Answer:** Paris", True),
         ({"answer": "Paris"}, r"\boxed{\textbf{Paris}}", True),
@@ -422,6 +428,8 @@ def test_thoughts_that_never_end_hold_no_answer(start, end):
                  f"{start}a{end} {start}\n```python\nx\n```"):
         assert first_code_block(text) is None and boxed_or_end(text) == ""
         assert given_answer(KINDS["answer"].load({"answer": "1", "match": "numeric"}), text) is None
+    said = given_answer(KINDS["answer"].load({"answer": "1"}), f"It is so.\n{start}a draft: \\boxed{{1}}")
+    assert said == "It is so."
     assert first_code_block(f"```python\nx\n```\n{start}") == "x\n"
 
 
@@ -429,6 +437,13 @@ def test_thoughts_that_never_end_hold_no_answer(start, end):
 def test_a_block_is_of_python_by_any_of_its_names(tag):
     assert first_code_block(f"```\n7\n```\n```{tag}\nx = 1\n```\n```{tag}\ny\n```") == "x = 1\n"
     assert first_code_block(f"```{tag}x\ny\n```") is None and first_code_block(f"```{tag}\nx") is None
+    assert first_code_block(f"```\nx\n```\n```{tag}\ny") is None
+
+
+def test_a_block_without_a_language_is_a_program_where_no_other_is():
+    assert first_code_block("So `f`:\n```\ndef f(): pass\n```\nThen:\n```\n>>> f()\n```") == "def f(): pass\n"
+    assert first_code_block("```bash\nls\n```\nThen:\n```\nx\n```") is None
+    assert first_code_block("```\nx\n") is None
 
 
 @pytest.mark.parametrize(("text", "code"), [

@@ -445,11 +445,12 @@ def test_thoughts_are_read_apart_from_the_answer_that_is_scored(tmp_path: Path) 
     run = empty_run(tmp_path / "run")
     texts = [f"{start} so\n2{end}\n\nan answer" for start, end in THOUGHTS.values()] + [
         "so 2</think>done", "<think></think>x </think> y", "<|channel|>final<|message|>y", "<think>cut off",
-        "x</think> <think>cut off", "plain, not <think>"]
+        "x</think> <think>cut off", "plain, not <think>", "It is so.\n\n<think>cut off",
+        "a</think>b\n<think>c"]
     add_rollout(run, [("a", text) for text in texts])
     with connect(run) as connection:
         found = connection.execute("SELECT thoughts, answer FROM answers ORDER BY sample_index").fetchall()
     assert found == [("so\n2", "an answer")] * len(THOUGHTS) + [
         ("so 2", "done"), ("</think>x", "y"), ("", "y"), ("cut off", ""), ("x", ""),
-        (None, "plain, not <think>")]
+        (None, "plain, not <think>"), ("cut off", "It is so."), ("a", "b")]
     assert [answer for _, answer in found] == [behind_thoughts(text).strip() for text in texts]

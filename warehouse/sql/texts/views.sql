@@ -99,12 +99,12 @@ WHERE purpose = 'train' AND n > 0
 GROUP BY task_id;
 
 CREATE OR REPLACE VIEW answers AS
--- As the scorer finds an answer: behind the last end of thoughts, none behind open ones (warehouse/tasks/answers.py).
+-- As the scorer finds an answer: behind the last end of thoughts, before open ones (warehouse/tasks/answers.py).
 SELECT iteration, purpose, task_id, sample_index,
        CASE WHEN found THEN trim(parts.thoughts, E' \n')
-            ELSE nullif(regexp_extract(completion, '(?s)^\s*(?:{START})(.*)$', 1), '') END AS thoughts,
+            ELSE nullif(regexp_extract(completion, '(?s)(?:^|\n)\s*(?:{START})(.*)$', 1), '') END AS thoughts,
        regexp_replace(CASE WHEN found THEN trim(parts.answer, E' \n') ELSE completion END,
-                      '(?s)^\s*(?:{START}).*$', '') AS answer
+                      '(?s)(?:^|\n)\s*(?:{START}).*$', '') AS answer
 FROM (SELECT *, regexp_matches(completion, '{END}') AS found,
              regexp_extract(completion, '(?s)^\s*(?:{START})?(.*)(?:{END})(.*)$',
                             ['thoughts', 'answer']) AS parts
