@@ -130,8 +130,7 @@ def _share_files(warehouse: Warehouse, branch: Warehouse, head: int, share: Shar
                 if (source / name).is_file() and TEMPORARY_MARK not in name and ".spill-" not in name:
                     with contextlib.suppress(FileNotFoundError):        # reported below if it was needed
                         share(source / name, folder / name)
-        for needed in [*(stage.folder / "manifest.json" for stage in branch.stages()),
-                       *(branch.policy_dir(version) / "policy.json" for version in branch.state.versions)]:
+        for needed in branch.documents():
             os.stat(needed)
     except FileNotFoundError as error:
         if open_warehouse(warehouse.root).state.head > head:

@@ -1,5 +1,6 @@
 """`warehouse mirror`: a run copied to an object store and back, again and again."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -91,6 +92,37 @@ def test_what_care_replaced_is_replaced_by_the_next_mirror_both_ways(
     roll_back(local, 1)                 # both went on
     with pytest.raises(StageError, match="has log entries that the run to copy lacks"):
         mirror_run(str(local.root), address)
+
+
+@pytest.mark.parametrize("table", ["completions", "policies"])
+def test_what_is_missing_is_not_removed_from_the_copy(local: Warehouse, address: str, tmp_path: Path,
+                                                      table: str) -> None:
+    mirror_run(str(local.root), address)
+    mirror_run(address, str(tmp_path / "back"))
+    there = keys(address)
+    (local.root / table).rename(tmp_path / "elsewhere")
+    for to in (address, f"{address}-2"):
+        with pytest.raises(StageError, match=f"^{table}/.* is missing from the run to copy"):
+            mirror_run(str(local.root), to)
+    assert keys(address) == there and not keys(f"{address}-2")
+    Bucket(address).delete([key for key in there if key.startswith(table)])
+    with pytest.raises(StageError, match=f"^{table}/.* is missing from the run to copy"):
+        mirror_run(address, str(tmp_path / "back"))
+    assert check_run(open_warehouse(tmp_path / "back")).problems == []
+
+
+def test_what_may_not_be_read_is_not_taken_for_empty(local: Warehouse, address: str,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    scan = os.scandir
+
+    def refusing(path: object) -> object:
+        if "iteration=0" in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(PermissionError):
+        mirror_run(str(local.root), address)
+    assert keys(address) == []
 
 
 @pytest.mark.parametrize("last", ["manifest.json", "policy.json", "warehouse.json"])
