@@ -1,5 +1,6 @@
 """`warehouse mirror`: a run copied to an object store and back, again and again."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from score.cli import score
 from tests.building.object_server import keys
 from tests.building.runs import add_policy, begin, small_run
 from tests.building.sound import check_run
@@ -92,6 +94,14 @@ def test_what_care_replaced_is_replaced_by_the_next_mirror_both_ways(
     roll_back(local, 1)                 # both went on
     with pytest.raises(StageError, match="has log entries that the run to copy lacks"):
         mirror_run(str(local.root), address)
+
+
+def test_gold_is_judged_of_a_run_in_a_store(local: Warehouse, address: str, tmp_path: Path) -> None:
+    mirror_run(str(local.root), address)
+    (tmp_path / "gold.jsonl").write_text(json.dumps({"task_id": "t0", "code": "def transform(grid): return grid"}))
+    judged = [CliRunner().invoke(score, ["gold", run, str(tmp_path / "gold.jsonl")]).output
+              for run in (str(local.root), address)]
+    assert judged[0] == judged[1] and "of 1 canonical solution" in judged[0]
 
 
 @pytest.mark.parametrize("table", ["completions", "policies"])
