@@ -13,7 +13,7 @@ def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
     untrained, `to` becomes the next version, and rows sampled ahead of that are discarded.
     """
     said: list[str] = []
-    branch = f"{shell_quote(warehouse.root)} {shell_quote(f'{warehouse.root}-at-{to}')}"
+    branch = f"{shell_quote(warehouse.root)} {shell_quote(warehouse.beside(f'at-{to}'))}"
 
     def go_back(state: RunState) -> RolledBack | None:
         newest = state.newest

@@ -43,6 +43,7 @@ class Run(Protocol):
     def owners(self) -> tuple[str, ...]: ...
 
     def append(self, ask: Callable[[RunState], Transition | None]) -> int | None: ...
+    def beside(self, name: str) -> Path: ...
     def check_live(self, stage: str, **identity: Any) -> Life: ...
     def folder(self, table: str, *, iteration: int | None = None, purpose: str | None = None,
                scorer: str | None = None) -> Path: ...
@@ -86,7 +87,7 @@ class Stage:
         manifest = read_manifest(self.folder)
         if manifest is None and self.warehouse.log.is_past:
             raise StageError(f"{self.title} was compacted, pruned or removed since: its rows "
-                             "of then are gone.")
+                             "of then are gone. Name a later entry.")
         if manifest is None and self.is_complete():
             raise damaged(self.folder / "manifest.json", "it is missing")
         return manifest
@@ -218,7 +219,7 @@ class Stage:
         run, iteration = self.warehouse.root, self.identity["iteration"]
         if self.name == "train" and self.is_complete():
             return (f"train the same rows again on a branch: `warehouse branch {shell_quote(run)} "
-                    f"{shell_quote(f'{run}-at-{iteration}')} --at {iteration} --with-rows`")
+                    f"{shell_quote(self.warehouse.beside(f'at-{iteration}'))} --at {iteration} --with-rows`")
         which = "--training" if self.name == "train" else f"--purpose {self.identity.get('purpose')}"
         if "scorer" in self.identity:
             which += f" --scorer {shell_quote(self.identity['scorer'])}"

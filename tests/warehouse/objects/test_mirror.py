@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -96,9 +97,28 @@ def test_what_care_replaced_is_replaced_by_the_next_mirror_both_ways(
         mirror_run(str(local.root), address)
 
 
+def test_the_branch_that_a_rollback_names_is_made_here_of_a_run_in_a_store(
+        local: Warehouse, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror_run(str(local.root), address)
+    monkeypatch.setenv("ROLLHOUSE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    said = CliRunner().invoke(cli, ["rollback", address, "--to", "0"]).output
+    words = shlex.split(said.partition("to train iteration 0 again: warehouse ")[2].splitlines()[0])
+    for said in (" copied, ", "nothing to do"):
+        made = CliRunner().invoke(cli, words)
+        assert made.exit_code == 0 and said in made.output, made.output
+    shutil.rmtree(tmp_path / "cache")
+    TWINS.clear()
+    branch = open_warehouse(tmp_path / words[2])
+    assert check_run(branch).problems == [] and branch.state.newest == 0
+    rows = {"iteration": 0, "purpose": "train"}
+    assert branch.read("completions", **rows) == local.read("completions", **rows)
+
+
 def test_gold_is_judged_of_a_run_in_a_store(local: Warehouse, address: str, tmp_path: Path) -> None:
     mirror_run(str(local.root), address)
-    (tmp_path / "gold.jsonl").write_text(json.dumps({"task_id": "t0", "code": "def transform(grid): return grid"}))
+    solution = {"task_id": "t0", "code": "def transform(grid): return grid"}
+    (tmp_path / "gold.jsonl").write_text(json.dumps(solution))
     judged = [CliRunner().invoke(score, ["gold", run, str(tmp_path / "gold.jsonl")]).output
               for run in (str(local.root), address)]
     assert judged[0] == judged[1] and "of 1 canonical solution" in judged[0]
