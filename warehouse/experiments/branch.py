@@ -18,7 +18,7 @@ from warehouse.ledger.entries import Branched
 from warehouse.ledger.log import Log
 from warehouse.ledger.old_runs import old_entries, upgraded
 from warehouse.maintain.check import folders_that_count
-from warehouse.objects.bucket import is_address, normal_address
+from warehouse.objects.bucket import is_address
 from warehouse.store.commit import (
     TEMPORARY_MARK,
     by_address,
@@ -103,8 +103,8 @@ def _check_place(warehouse: Warehouse, new: Path) -> None:
     """StageError if no branch can lie at `new`."""
     run = shell_quote(warehouse.root)
     if is_address(new):
-        raise StageError(f"{normal_address(new)} lies in an object store, where files cannot be linked. "
-                         "Branch into a folder, then `warehouse mirror` it there.")
+        raise StageError(f"{new} lies in an object store, where files cannot be linked. Branch into a "
+                         "folder, then `warehouse mirror` it there.")
     if new.resolve().is_relative_to(warehouse.root):
         raise StageError(f"{new} lies inside {run}: commands on that run would read its files. "
                          "Choose a folder outside.")
