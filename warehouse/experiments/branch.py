@@ -141,9 +141,14 @@ def _share_files(warehouse: Warehouse, branch: Warehouse, head: int, share: Shar
         gone = warehouse.root / Path(error.filename).relative_to(branch.root)
         raise StageError(f"{gone} is missing. Restore it from a copy, or see what `warehouse "
                          f"check {shell_quote(warehouse.root)} --fix` can do; then branch.") from error
+    except PermissionError as error:
+        raise StageError(f"{error.filename} may not be read. Have it granted, then branch again.") from error
     model = Path(warehouse.model)
     if model.is_relative_to(warehouse.root):
-        for file in model.rglob("*"):
+        inside = model.resolve().is_relative_to(warehouse.root)
+        if not inside:              # a link, maybe to another filesystem
+            (branch.root / model.relative_to(warehouse.root)).symlink_to(model.resolve())
+        for file in model.rglob("*") if inside else []:
             if file.is_file():
                 share(file, branch.root / file.relative_to(warehouse.root))
 
