@@ -15,6 +15,7 @@ from warehouse.consent import trust_as
 from warehouse.options import RunFolder, open_run, room_command, run_argument, run_folder, shows_errors
 from warehouse.stages import warm
 from warehouse.stages.stop import stopping
+from warehouse.store.commit import next_to
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError, counted, shell_quote
 
@@ -87,7 +88,7 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
     Run it again after any end: it continues where it stopped, and adds arms that are new in the file.
     """
     warehouse = open_run(run)
-    place = folder or warehouse.beside("arms")
+    place = folder or next_to(warehouse.root, "arms")
     if not os.environ.get(warm.VARIABLE):
         trust_as(warehouse.root, place.resolve())
         warm.start_server()

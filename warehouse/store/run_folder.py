@@ -15,14 +15,7 @@ from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import Key, Life, RunState
 from warehouse.objects.place import sync_copy
 from warehouse.store.checksums import check_policy_files, check_tasks, part_damage
-from warehouse.store.commit import (
-    TEMPORARY_MARK,
-    commit_directory,
-    ensure_local,
-    file_names,
-    readable,
-    twin_of,
-)
+from warehouse.store.commit import TEMPORARY_MARK, commit_directory, ensure_local, file_names, readable
 from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import NoRun, StageError, shell_quote
 from warehouse.store.json_files import damaged, read_json
@@ -223,10 +216,6 @@ class Warehouse:
         """The manifest of each complete stage, and policy.json of each policy."""
         return [*(stage.folder / "manifest.json" for stage in self.stages() if stage.is_complete()),
                 *(self.policy_dir(version) / "policy.json" for version in self.state.versions)]
-
-    def beside(self, name: str) -> Path:
-        """The folder RUN-NAME for a run made from this one: here if this one is in an object store."""
-        return Path(f"{self.root.name if twin_of(self.root) else self.root}-{name}")
 
     def choose_scorer(self, iteration: int, purpose: str, name: str | None = None) -> tuple[str, str]:
         """The scorer of a rollout whose rows count, and why: `name`, or according to config.toml and state.

@@ -17,7 +17,7 @@ from warehouse.ledger.entries import Begun, Changed, Completed, Transition
 from warehouse.ledger.log import Log
 from warehouse.ledger.state import Key, Life, RunState
 from warehouse.store.checksums import part_facts, sha256_of
-from warehouse.store.commit import TEMPORARY_MARK, commit_json, ensure_local, file_names
+from warehouse.store.commit import TEMPORARY_MARK, commit_json, ensure_local, file_names, next_to
 from warehouse.store.errors import SettingChanged, StageError, shell_quote
 from warehouse.store.json_files import damaged, read_json
 from warehouse.store.parts import check_parts
@@ -43,7 +43,6 @@ class Run(Protocol):
     def owners(self) -> tuple[str, ...]: ...
 
     def append(self, ask: Callable[[RunState], Transition | None]) -> int | None: ...
-    def beside(self, name: str) -> Path: ...
     def check_live(self, stage: str, **identity: Any) -> Life: ...
     def folder(self, table: str, *, iteration: int | None = None, purpose: str | None = None,
                scorer: str | None = None) -> Path: ...
@@ -219,7 +218,7 @@ class Stage:
         run, iteration = self.warehouse.root, self.identity["iteration"]
         if self.name == "train" and self.is_complete():
             return (f"train the same rows again on a branch: `warehouse branch {shell_quote(run)} "
-                    f"{shell_quote(self.warehouse.beside(f'at-{iteration}'))} --at {iteration} --with-rows`")
+                    f"{shell_quote(next_to(run, f'at-{iteration}'))} --at {iteration} --with-rows`")
         which = "--training" if self.name == "train" else f"--purpose {self.identity.get('purpose')}"
         if "scorer" in self.identity:
             which += f" --scorer {shell_quote(self.identity['scorer'])}"
