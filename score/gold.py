@@ -19,6 +19,7 @@ from score.sandbox.program import Outcome
 from score.sandbox.tiers import open_lanes
 from score.tasks.kinds import Task, graders_of, load_task
 from score.tasks.measures import Answer
+from warehouse.objects.bucket import is_address
 from warehouse.sources.named import read_sources
 from warehouse.store.errors import StageError, counted
 from warehouse.store.run_folder import open_warehouse
@@ -136,7 +137,7 @@ def first_of(lines: Iterable[str]) -> list[str]:
 
 def read_tasks(where: str) -> tuple[list[tuple[str, str, dict[str, Any]]], dict[str, Answer]]:
     """Id, kind and payload of the tasks of a run or of a source, and the solutions that a source brings."""
-    if Path(where).is_dir():
+    if is_address(where) or Path(where).is_dir():
         rows = open_warehouse(where).read("tasks", columns=["task_id", "kind", "payload"]).to_pylist()
         return [(row["task_id"], row["kind"], json.loads(row["payload"])) for row in rows], {}
     tasks = [task for _source, task in read_sources((where,))]

@@ -311,9 +311,9 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
         except StageError as error:
             # Commands to run next name the run so that they work anywhere; files are named as the user did.
             commands = ".*" if isinstance(error, NoRun) else "`[^`]+`"
-            shown = click.ClickException(
-                printable(re.sub(commands, lambda words: by_address(words[0]), str(error))
-                          + _not_typed(str(error), context)))
+            said = re.sub(r"\b(s3|gs|az):/(?!/)", r"\1://", str(error))     # a Path has one slash
+            said = re.sub(commands, lambda words: by_address(words[0]), said)
+            shown = click.ClickException(printable(said + _not_typed(said, context)))
             shown.exit_code = error.exit_code  # type: ignore[misc]
             raise shown from error
         except StageStopped as stopped:

@@ -34,8 +34,9 @@ stage() {
   child=
   # Killed: once more. A launcher says 1 of that, too; what failed by itself fails again.
   if [[ -z $again ]] && { ((code > 128)) || [[ $code == 1 && ${TRAIN:-} && $1 == "${train[0]}" ]]; }; then
-    code=0
-    again=yes stage "$@" || code=$?
+    code=0 again=yes
+    stage "$@" || code=$?
+    again=
   fi
   return "$code"
 }

@@ -126,7 +126,8 @@ def test_a_killed_training_is_started_once_more_as_is_one_whose_launcher_says_on
     (tmp_path / "with a blank").mkdir()
     for name, does in (("rollout", "exit 0"), ("score", "exit 0"), ("warehouse", "exit 0"),
                        ("with a blank/launch", '"$@"'),
-                       ("train", f"echo >> {tmp_path}/starts\n"
+                       ("train", f"[ -z \"$again\" ] || exit 9      # what work.sh remembers is its own\n"
+                                 f"echo >> {tmp_path}/starts\n"
                                  f"[ $(wc -l < {tmp_path}/starts) -gt {times} ] || {fails}")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
         (tmp_path / name).chmod(0o755)

@@ -46,6 +46,9 @@ def test_gold_and_cheats_are_judged_of_a_run_and_of_a_source_alike(files):
     for where in ("run", "tasks.jsonl"):
         judged = CliRunner().invoke(score, ["gold", str(files / where), str(files / "gold.jsonl")])
         assert judged.output.splitlines() == TOLD
+    (files / "table.jsonl").write_text(json.dumps({"q": "?", "a": "1"}) + "\n")
+    judged = CliRunner().invoke(score, ["gold", f"hf:{files}/table.jsonl?prompt=q&answer=a"])
+    assert "brings no solutions" in judged.output       # a source, though it looks like an address
 
 
 @pytest.mark.parametrize(("kind", "payload", "paid"), [

@@ -21,6 +21,7 @@ from warehouse.maintain.check import folders_that_count
 from warehouse.objects.bucket import is_address
 from warehouse.store.commit import (
     TEMPORARY_MARK,
+    by_address,
     commit_directory,
     commit_json,
     remove_folder,
@@ -34,11 +35,12 @@ Share = Callable[[Path, Path], object]      # gives a file a second name, or cop
 
 
 class Branch(NamedTuple):
-    """A new branch: its folder, the number of files it shares, and their bytes."""
+    """A new branch: its folder, the number of its files, their bytes, and if they are shared or copied."""
 
     root: Path
     num_files: int
     num_bytes: int
+    verb: str
 
 
 def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool, copy: bool = False,
@@ -55,6 +57,9 @@ def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool, copy: b
     state = warehouse.state
     state.check_branch(at, rows)
     _check_place(warehouse, new)
+    if twin := twin_of(warehouse.root):
+        twin.bring_all()
+    copy = copy or twin is not None     # the working copy may be removed
     building = new.resolve().with_name(f"{new.name}{TEMPORARY_MARK}branch-{uuid.uuid4().hex[:12]}")
     shared: list[Path] = []
 
@@ -67,8 +72,8 @@ def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool, copy: b
         with saying_why(new):
             building.mkdir(parents=True)
             log = _branch_log(warehouse, building, share)
-            log.append(lambda _state: Branched(str(warehouse.root), uuid.uuid4().hex, state.head, at, rows,
-                                                through))
+            parent = by_address(str(warehouse.root))
+            log.append(lambda _state: Branched(parent, uuid.uuid4().hex, state.head, at, rows, through))
             created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             facts = {**log.state().facts, "created": created}
             _share_files(warehouse, Warehouse(building, facts, log), state.head, share)
@@ -80,7 +85,8 @@ def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool, copy: b
     finally:
         remove_folder(building)
     paths = [new.resolve() / path.relative_to(building) for path in shared]
-    return Branch(new, len(paths), sum(path.stat().st_size for path in paths))
+    return Branch(new, len(paths), sum(path.stat().st_size for path in paths),
+                  "copied" if copy else "shared")
 
 
 def _is_branch(new: Path, warehouse: Warehouse, at: int, rows: bool, through: int | None) -> bool:
@@ -90,16 +96,12 @@ def _is_branch(new: Path, warehouse: Warehouse, at: int, rows: bool, through: in
     branched = [entry.what for entry in open_warehouse(new).state.entries.values()
                 if isinstance(entry.what, Branched)]
     return bool(branched) and (branched[-1].run, branched[-1].policy, branched[-1].rows, branched[-1].through
-                               ) == (str(warehouse.root), at, rows, through)
+                               ) == (by_address(str(warehouse.root)), at, rows, through)
 
 
 def _check_place(warehouse: Warehouse, new: Path) -> None:
     """StageError if no branch can lie at `new`."""
     run = shell_quote(warehouse.root)
-    if twin := twin_of(warehouse.root):
-        local = shell_quote(Path(twin.address).name)
-        raise StageError("A branch shares files, and objects of a store cannot be linked. Get the run first: "
-                         f"`warehouse mirror {shell_quote(twin.address)} {local}`; then branch {local}.")
     if is_address(new):
         raise StageError(f"{new} lies in an object store, where files cannot be linked. Branch into a "
                          "folder, then `warehouse mirror` it there.")
@@ -130,8 +132,7 @@ def _share_files(warehouse: Warehouse, branch: Warehouse, head: int, share: Shar
                 if (source / name).is_file() and TEMPORARY_MARK not in name and ".spill-" not in name:
                     with contextlib.suppress(FileNotFoundError):        # reported below if it was needed
                         share(source / name, folder / name)
-        for needed in [*(stage.folder / "manifest.json" for stage in branch.stages()),
-                       *(branch.policy_dir(version) / "policy.json" for version in branch.state.versions)]:
+        for needed in branch.documents():
             os.stat(needed)
     except FileNotFoundError as error:
         if open_warehouse(warehouse.root).state.head > head:
@@ -140,9 +141,14 @@ def _share_files(warehouse: Warehouse, branch: Warehouse, head: int, share: Shar
         gone = warehouse.root / Path(error.filename).relative_to(branch.root)
         raise StageError(f"{gone} is missing. Restore it from a copy, or see what `warehouse "
                          f"check {shell_quote(warehouse.root)} --fix` can do; then branch.") from error
+    except PermissionError as error:
+        raise StageError(f"{error.filename} may not be read. Have it granted, then branch again.") from error
     model = Path(warehouse.model)
     if model.is_relative_to(warehouse.root):
-        for file in model.rglob("*"):
+        inside = model.resolve().is_relative_to(warehouse.root)
+        if not inside:              # a link, maybe to another filesystem
+            (branch.root / model.relative_to(warehouse.root)).symlink_to(model.resolve())
+        for file in model.rglob("*") if inside else []:
             if file.is_file():
                 share(file, branch.root / file.relative_to(warehouse.root))
 

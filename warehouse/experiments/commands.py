@@ -15,6 +15,7 @@ from warehouse.consent import trust_as
 from warehouse.options import RunFolder, open_run, room_command, run_argument, run_folder, shows_errors
 from warehouse.stages import warm
 from warehouse.stages.stop import stopping
+from warehouse.store.commit import next_to
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError, counted, shell_quote
 
@@ -37,8 +38,7 @@ def branch(run: Path, new: Path, at: int, with_rows: bool, copy: bool) -> None:
     from warehouse.experiments.branch import make_branch
     warehouse = open_run(run)
     made = make_branch(warehouse, new, at, rows=with_rows, copy=copy)
-    verb = "copied" if copy else "shared"
-    click.echo(f"{new}: policy {at} and what led to it; {counted(made.num_files, 'file')} {verb}, "
+    click.echo(f"{new}: policy {at} and what led to it; {counted(made.num_files, 'file')} {made.verb}, "
                f"{made.num_bytes / 1e6:.1f} MB" if made else f"{new} is that branch already; nothing to do.")
     due = open_run(new).state.due()
     click.echo(f"next: {due.stage} {shell_quote(new)} --iteration {due.iteration}")
@@ -88,7 +88,7 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
     Run it again after any end: it continues where it stopped, and adds arms that are new in the file.
     """
     warehouse = open_run(run)
-    place = folder or warehouse.root.with_name(f"{warehouse.root.name}-arms")
+    place = folder or next_to(warehouse.root, "arms")
     if not os.environ.get(warm.VARIABLE):
         trust_as(warehouse.root, place.resolve())
         warm.start_server()

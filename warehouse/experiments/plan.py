@@ -66,8 +66,9 @@ def policy_to_start_from(warehouse: Warehouse, folder: Path, at: int | None, sto
     for iteration in range(at, at + stored):
         if iteration not in scored:
             named = f"{shell_quote(run)} --iteration {iteration}"
-            raise StageError(f"Iteration {iteration} has no scored rows to train on. Run `rollout {named}` "
-                             f"and `score {named}` first, or name other iterations.")
+            raise StageError(f"Iteration {iteration} has no scored rows with tokens to train on. Name other "
+                             f"iterations, or, unless it was pruned, first run `rollout {named}` and `score "
+                             f"{named}`.")
     return at
 
 

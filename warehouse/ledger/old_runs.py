@@ -9,7 +9,7 @@ from warehouse.ledger.entries import Begun, Changed, Completed, Entry, OldPolicy
 from warehouse.ledger.state import Key
 from warehouse.store.commit import ensure_local, file_names, replace_bytes, twin_of
 from warehouse.store.errors import StageError
-from warehouse.store.json_files import json_bytes, read_json
+from warehouse.store.json_files import damaged, json_bytes, read_json
 from warehouse.store.names import base_purpose, turn_of, turn_purpose
 
 WITH_LOG = 4            # the schema version that brought the log
@@ -20,7 +20,11 @@ STAGES = {"completions": "rollout", "samples": "score", "train": "train"}
 
 
 def old_entries(root: Path) -> list[Entry]:
-    """The history of a run without a log, as far as its files record it."""
+    """The history of a run without a log, as far as its files record it; Damaged if it had a log."""
+    facts = read_json(root / "warehouse.json") or {}
+    if facts.get("schema_version", 0) >= WITH_LOG and (
+            "oldest_part" not in facts or any(root.glob("*/iteration=*/**/generation=*"))):
+        raise damaged(root / "_log", "it is gone, or may not be read")
     found = _Found(root)
     for table, depth in (("completions", 2), ("samples", 3), ("train", 1)):
         for folder in sorted(root.glob("/".join([table, *["*=*"] * depth]))):

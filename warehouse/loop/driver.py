@@ -160,7 +160,7 @@ class Loop:
     def _sample_ahead(self, number: int) -> None:
         """Sample the next iteration while `number` is not trained, once the one before it is sampled.
 
-        It samples with a policy that is `depth` iterations older than its own.
+        It samples with a policy that is `depth` iterations older than its own, but none that a rollback left.
         """
         last = max(self.sampling, default=number)
         if (last >= number + self.options.depth or last + 1 >= self.options.iterations
@@ -169,7 +169,9 @@ class Loop:
             return
         if not self._is_trained(last + 1):
             self._move_split(last)
-            self._begin(last + 1, "--policy", str(max(0, last + 1 - self.options.depth)))
+            back = [each.version for each in self.warehouse.state.policies.values()
+                    if each.rolled_back_to is not None]
+            self._begin(last + 1, "--policy", str(max(0, *back, last + 1 - self.options.depth)))
 
     def _sample(self, iteration: int, purpose: str, words: list[str]) -> Sampling:
         def lost(worker: Worker, job: Job, then: str) -> None:

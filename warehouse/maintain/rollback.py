@@ -2,6 +2,7 @@
 
 from warehouse.ledger.entries import Alarmed, RolledBack
 from warehouse.ledger.state import RunState
+from warehouse.store.commit import next_to
 from warehouse.store.errors import shell_quote
 from warehouse.store.run_folder import Warehouse
 
@@ -13,7 +14,7 @@ def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
     untrained, `to` becomes the next version, and rows sampled ahead of that are discarded.
     """
     said: list[str] = []
-    branch = f"{shell_quote(warehouse.root)} {shell_quote(f'{warehouse.root}-at-{to}')}"
+    branch = f"{shell_quote(warehouse.root)} {shell_quote(next_to(warehouse.root, f'at-{to}'))}"
 
     def go_back(state: RunState) -> RolledBack | None:
         newest = state.newest

@@ -223,8 +223,8 @@ class Bucket:
 
 
 def is_address(path: str | Path) -> bool:
-    """True for the address of a run in an object store."""
-    return bool(re.match(r"[A-Za-z0-9]+:/", str(path)))
+    """True for the address of a run in an object store; hf:/FILE is a source of tasks."""
+    return bool(re.match(r"(?!hf:)[A-Za-z0-9]+:/", str(path)))
 
 
 def normal_address(path: str | Path) -> str:

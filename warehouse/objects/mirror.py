@@ -6,6 +6,7 @@ source's; missing files are copied first, the entries of the log last.
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from warehouse.objects.working_copy import WorkingCopy
 from warehouse.store.commit import COPY_MARKER, twin_of
 from warehouse.store.errors import StageError, counted
 from warehouse.store.json_files import read_json
-from warehouse.store.run_folder import open_warehouse
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 UNDER_WAY = "/checkpoint-"      # of an unfinished training: not copied
 CHANGING = ("config.toml", "warehouse.json")
@@ -40,6 +41,7 @@ def mirror_run(run: str, to: str) -> str:
     _check_same_run(warehouse.run_id, there, to)
     target.bucket.check_conditional_puts()
     files = {target.key_of(path): path for path in _files(target)}
+    _check_whole(target, warehouse, files)
     listed = target.listing()
     changed = {key for key in CHANGING if key in listed and not _same(target, key, files[key], listed[key])}
     _check_is_run(there, (listed.keys() - files) | changed, to)
@@ -94,6 +96,7 @@ def _pull(run: str, folder: Path) -> str:
             copy.bring_documents(documents)
     if "config.toml" in new:        # users edit it
         (folder / "config.toml").chmod(folder.stat().st_mode & 0o666)
+    _check_whole(copy, open_warehouse(folder), listed)
     for key in _gone(before, listed):
         before[key].unlink(missing_ok=True)
     return f"{counted(len(new), 'file')} copied to {folder}, {len(stood)} were there already"
@@ -106,10 +109,21 @@ def _gone(there: Collection[str], here: Collection[str]) -> list[str]:
             and key.partition("/files-")[0].rpartition("/")[0] not in kept]
 
 
+def _check_whole(copy: WorkingCopy, warehouse: Warehouse, there: Collection[str]) -> None:
+    """StageError if the source lacks what its log names: the target keeps it."""
+    for path in warehouse.documents():
+        if (key := copy.key_of(path)) not in there:
+            raise StageError(f"{key} is missing from the run to copy, though its log names it. Restore it "
+                             "from a copy of the run (if that is the other place, mirror the other way).")
+
+
 def _files(copy: WorkingCopy) -> list[Path]:
     """The committed files in the folder, except those of an unfinished training."""
-    files = [path for table in TABLES for path in (copy.root / table).rglob("*")]
-    files += [copy.root / name for name in TOP_FILES]
+    files = [copy.root / name for name in TOP_FILES]
+    for table in TABLES:
+        if (copy.root / table).exists():
+            for folder, _, names in os.walk(copy.root / table, onerror=_raise):     # not as if it were empty
+                files += [Path(folder) / name for name in names]
     return [path for path in files if path.is_file() and copy.holds(path) and UNDER_WAY not in str(path)]
 
 
@@ -164,3 +178,7 @@ def _same(copy: WorkingCopy, key: str, path: Path, state: ObjectState) -> bool:
     if state.mark == mark_of(hashlib.md5(content, usedforsecurity=False).hexdigest()):  # the e-tag, on S3
         return True
     return _object(copy, key) == content
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -133,8 +133,10 @@ def follow(line: socket.socket, process: int) -> int:
         raise StageError(f"The process that ran this command crashed: {signal.strsignal(number)}. Its "
                          "written output is kept: run the same command again. If it crashes again, try "
                          "another --dtype.")
-    raise StageError("The process that ran this command was killed. Its written output is kept: run the "
-                     "same command again.")
+    killed = StageError("The process that ran this command was killed. Its written output is kept: run the "
+                        "same command again.")
+    killed.exit_code = 128 + signal.SIGKILL     # as without `warehouse warm`: jobs start it again
+    raise killed
 
 
 def end_of(process: int) -> int:

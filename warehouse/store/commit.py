@@ -48,6 +48,11 @@ def twin_of(path: Path) -> Twin | None:
     return next((twin for root, twin in TWINS.items() if path.is_relative_to(root)), None) if TWINS else None
 
 
+def next_to(root: Path, name: str) -> Path:
+    """The folder RUN-NAME for a run made from this one: here if this one is in an object store."""
+    return Path(f"{root.name if twin_of(root) else root}-{name}")
+
+
 def by_address(text: str) -> str:
     """A text for the user, with working copies replaced by the addresses of their runs."""
     for root, twin in TWINS.items():

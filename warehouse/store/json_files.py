@@ -52,7 +52,8 @@ def read_json(path: Path, **types: type | tuple[type, ...]) -> dict[str, Any] | 
 
 def damaged(path: Path, why: str) -> Damaged:
     """The error for a file of the run that differs from what was written."""
-    ways_out = {"warehouse.json": "Restore it from a copy of the run",       # it cannot be derived
+    restore = "Restore it from a copy of the run"      # it cannot be derived
+    ways_out = {"warehouse.json": restore, "_log": restore,
                 "object-store.json": "Remove it, and name the run by its address in the store"}
     way_out = ways_out.get(path.name, "Run `warehouse check --fix`, or restore the file from a copy")
     return Damaged(path, why, f"is damaged ({why}). {way_out}.")

@@ -212,6 +212,11 @@ class Warehouse:
         ensure_local(stage.folder / "manifest.json" for stage in stages if stage.is_complete())
         return stages
 
+    def documents(self) -> list[Path]:
+        """The manifest of each complete stage, and policy.json of each policy."""
+        return [*(stage.folder / "manifest.json" for stage in self.stages() if stage.is_complete()),
+                *(self.policy_dir(version) / "policy.json" for version in self.state.versions)]
+
     def choose_scorer(self, iteration: int, purpose: str, name: str | None = None) -> tuple[str, str]:
         """The scorer of a rollout whose rows count, and why: `name`, or according to config.toml and state.
 

@@ -17,7 +17,7 @@ from warehouse.ledger.entries import Begun, Changed, Completed, Transition
 from warehouse.ledger.log import Log
 from warehouse.ledger.state import Key, Life, RunState
 from warehouse.store.checksums import part_facts, sha256_of
-from warehouse.store.commit import TEMPORARY_MARK, commit_json, ensure_local, file_names
+from warehouse.store.commit import TEMPORARY_MARK, commit_json, ensure_local, file_names, next_to
 from warehouse.store.errors import SettingChanged, StageError, shell_quote
 from warehouse.store.json_files import damaged, read_json
 from warehouse.store.parts import check_parts
@@ -86,7 +86,7 @@ class Stage:
         manifest = read_manifest(self.folder)
         if manifest is None and self.warehouse.log.is_past:
             raise StageError(f"{self.title} was compacted, pruned or removed since: its rows "
-                             "of then are gone.")
+                             "of then are gone. Name a later entry.")
         if manifest is None and self.is_complete():
             raise damaged(self.folder / "manifest.json", "it is missing")
         return manifest
@@ -218,7 +218,7 @@ class Stage:
         run, iteration = self.warehouse.root, self.identity["iteration"]
         if self.name == "train" and self.is_complete():
             return (f"train the same rows again on a branch: `warehouse branch {shell_quote(run)} "
-                    f"{shell_quote(f'{run}-at-{iteration}')} --at {iteration} --with-rows`")
+                    f"{shell_quote(next_to(run, f'at-{iteration}'))} --at {iteration} --with-rows`")
         which = "--training" if self.name == "train" else f"--purpose {self.identity.get('purpose')}"
         if "scorer" in self.identity:
             which += f" --scorer {shell_quote(self.identity['scorer'])}"

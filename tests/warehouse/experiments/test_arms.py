@@ -454,7 +454,7 @@ def test_a_run_that_has_nothing_to_train_on_is_one_sentence(run: Warehouse, tmp_
     bare = new_run(tmp_path / "bare", {"t0": TURN}, {"h0": TURN})
     assert "has no scored rows to train on" in refusal(bare.root, arms)
     begin(bare, "rollout", {"policy_version": 0}, iteration=0, purpose="train")
-    assert "has no scored rows to train on. Run `rollout" in refusal(bare.root, arms, "--at", 0)
+    assert "has no scored rows with tokens to train on." in refusal(bare.root, arms, "--at", 0)
     for version in (1, 2, 3):
         add_policy(bare, version, weights(bare, version, f"weights {version}"))
     from warehouse.maintain.prune import prune_policies

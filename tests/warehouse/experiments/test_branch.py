@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import warehouse as rollhouse
-from tests.building.runs import add_policy, begin, copy_run, small_run
+from tests.building.runs import add_policy, begin, copy_run, new_run, small_run
 from tests.building.sampled import run_train, sample_rows, tiny_run
 from tests.building.sound import check_run
 from tests.building.stored import weights
@@ -20,6 +20,7 @@ from warehouse.cli import cli
 from warehouse.experiments.branch import make_branch
 from warehouse.ledger.refusals import Refusal
 from warehouse.maintain.rollback import roll_back
+from warehouse.stages.base_model import check_base
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -223,6 +224,32 @@ def test_what_cannot_be_branched_is_one_sentence(tmp_path: Path, monkeypatch: py
         assert "copy its files with --copy" in str(refused(run, tmp_path / "new"))
     (run.policy_dir(2) / "policy.json").unlink()
     assert f"{run.policy_dir(2) / 'policy.json'} is missing" in str(refused(run, tmp_path / "new", 2))
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = small_run(tmp_path)
+    add_rollout(run, [("t0", fenced(SAME))], iteration=0)
+    names = os.listdir
+
+    def refuse(folder: Path) -> list[str]:
+        if "completions" in str(folder):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        return names(folder)
+    monkeypatch.setattr("warehouse.experiments.branch.os.listdir", refuse)
+    folder = run.folder("completions", iteration=0, purpose="train")
+    with pytest.raises(StageError, match=f"^{folder} may not be read"):
+        make_branch(run, tmp_path / "new", 0, rows=True)
+
+
+def test_a_model_that_is_a_link_stays_a_link(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run")
+    model = run.root / run.facts["model"]
+    model.rename(tmp_path / "on another filesystem")
+    model.symlink_to("../on another filesystem")
+    make_branch(run, tmp_path / "deeper" / "new", 0, rows=False)
+    branch = open_warehouse(tmp_path / "deeper" / "new")
+    assert (branch.root / run.facts["model"]).is_symlink()
+    check_base(branch)
 
 
 def test_a_run_that_changes_while_it_is_branched_is_branched_again(tmp_path: Path,

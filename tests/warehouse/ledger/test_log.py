@@ -101,6 +101,20 @@ def test_a_changed_entry_is_named(run: Warehouse) -> None:
     assert refused.value.path == path
 
 
+@pytest.mark.parametrize("by_older_version", [False, True])
+def test_a_run_without_its_log_is_not_taken_for_one_of_an_older_version(run: Warehouse,
+                                                                        by_older_version: bool) -> None:
+    runs.begin(run, "rollout", **KEYS)
+    run.write_part("prompts", 0, runs.table("prompts", [runs.prompt_row("t0", 2)]), **KEYS)
+    if by_older_version:
+        runs.change_document(run.root / "warehouse.json", oldest_part=3)
+    (run.root / "_log").rename(run.root / "elsewhere")
+    for use in (lambda: open_warehouse(run.root).state, lambda: run.append(lambda _state: RolledBack(0))):
+        with pytest.raises(Damaged) as refused:
+            use()
+        assert refused.value.path == run.root / "_log" and not refused.value.path.exists()
+
+
 def test_what_is_not_allowed_is_not_appended(run: Warehouse) -> None:
     for what, code in ((RolledBack(7), "no_policy"), (RolledBack(0), "is_newest")):
         with pytest.raises(Refusal) as refused:

@@ -1,11 +1,15 @@
 """`warehouse mirror`: a run copied to an object store and back, again and again."""
 
+import json
+import os
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from score.cli import score
 from tests.building.object_server import keys
 from tests.building.runs import add_policy, begin, small_run
 from tests.building.sound import check_run
@@ -91,6 +95,64 @@ def test_what_care_replaced_is_replaced_by_the_next_mirror_both_ways(
     roll_back(local, 1)                 # both went on
     with pytest.raises(StageError, match="has log entries that the run to copy lacks"):
         mirror_run(str(local.root), address)
+
+
+def test_the_branch_that_a_rollback_names_is_made_here_of_a_run_in_a_store(
+        local: Warehouse, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror_run(str(local.root), address)
+    monkeypatch.setenv("ROLLHOUSE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    said = CliRunner().invoke(cli, ["rollback", address, "--to", "0"]).output
+    words = shlex.split(said.partition("to train iteration 0 again: warehouse ")[2].splitlines()[0])
+    for said in (" copied, ", "nothing to do"):
+        made = CliRunner().invoke(cli, words)
+        assert made.exit_code == 0 and said in made.output, made.output
+    shutil.rmtree(tmp_path / "cache")
+    TWINS.clear()
+    branch = open_warehouse(tmp_path / words[2])
+    assert check_run(branch).problems == [] and branch.state.newest == 0
+    rows = {"iteration": 0, "purpose": "train"}
+    assert branch.read("completions", **rows) == local.read("completions", **rows)
+
+
+def test_gold_is_judged_of_a_run_in_a_store(local: Warehouse, address: str, tmp_path: Path) -> None:
+    mirror_run(str(local.root), address)
+    solution = {"task_id": "t0", "code": "def transform(grid): return grid"}
+    (tmp_path / "gold.jsonl").write_text(json.dumps(solution))
+    judged = [CliRunner().invoke(score, ["gold", run, str(tmp_path / "gold.jsonl")]).output
+              for run in (str(local.root), address)]
+    assert judged[0] == judged[1] and "of 1 canonical solution" in judged[0]
+
+
+@pytest.mark.parametrize("table", ["completions", "policies"])
+def test_what_is_missing_is_not_removed_from_the_copy(local: Warehouse, address: str, tmp_path: Path,
+                                                      table: str) -> None:
+    mirror_run(str(local.root), address)
+    mirror_run(address, str(tmp_path / "back"))
+    there = keys(address)
+    (local.root / table).rename(tmp_path / "elsewhere")
+    for to in (address, f"{address}-2"):
+        with pytest.raises(StageError, match=f"^{table}/.* is missing from the run to copy"):
+            mirror_run(str(local.root), to)
+    assert keys(address) == there and not keys(f"{address}-2")
+    Bucket(address).delete([key for key in there if key.startswith(table)])
+    with pytest.raises(StageError, match=f"^{table}/.* is missing from the run to copy"):
+        mirror_run(address, str(tmp_path / "back"))
+    assert check_run(open_warehouse(tmp_path / "back")).problems == []
+
+
+def test_what_may_not_be_read_is_not_taken_for_empty(local: Warehouse, address: str,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    scan = os.scandir
+
+    def refusing(path: object) -> object:
+        if "iteration=0" in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(PermissionError):
+        mirror_run(str(local.root), address)
+    assert keys(address) == []
 
 
 @pytest.mark.parametrize("last", ["manifest.json", "policy.json", "warehouse.json"])

@@ -42,6 +42,13 @@ def machine(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     TWINS.clear()
 
 
+def test_a_sentence_names_the_address_as_it_was_typed(address: str) -> None:
+    for words in (["branch", address, "new", "--at", "0"],
+                  ["init", STORE.rpartition("/")[0] + "/?", "--model", "m", "--tasks", "t"]):
+        ended = CliRunner().invoke(cli, words)
+        assert ended.exit_code == 1 and ended.output.startswith(f"Error: {words[1]} is not a")
+
+
 def test_two_workers_with_caches_of_their_own_share_a_rollout(machine, tmp_path: Path) -> None:
     alone = small_run(tmp_path / "alone", num_tasks=8)
     sample(alone)
