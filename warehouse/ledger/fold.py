@@ -159,6 +159,8 @@ def check(state: RunState, what: entries.Transition) -> None:
             state.check_rewrite(what)
         case entries.TasksChanged():
             if state.tasks_sha256 != what.former:
-                raise Refusal("tasks_changed", run=state.run)
+                raise Refusal("overtaken", what="tasks", run=state.run)
+        case entries.WeightsDropped():
+            state.check_drop(what.versions)
         case entries.Branched():
             state.check_branch(what.policy, what.rows)

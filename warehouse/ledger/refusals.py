@@ -42,7 +42,7 @@ SENTENCES = {
     "policy_exchanged": "Policy {policy} was replaced while {title} started. Run the same command again.",
     "trained_meanwhile": "Policy {policy} was written while training of iteration {iteration} started. "
                          "Nothing was written: run the same command again to see what is due.",
-    "tasks_changed": "Another command changed the tasks of {run} meanwhile. Run this one again.",
+    "overtaken": "Another command changed the {what} of {run} meanwhile. Run this one again.",
     "no_turn": "{run} has no complete rollout of purpose {before} to answer. Run `rollout` and `score` for "
                "it first.",
     "untrained": "Iteration {iteration} is not trained yet and needs its tokens. Train it first{before}.",

@@ -518,6 +518,13 @@ class RunState:
             earlier = f", or prune with --before {number}" if number else ""
             raise Refusal(code, iteration=number, before=earlier)
 
+    def check_drop(self, versions: Collection[int]) -> None:
+        """Refusal if one of these policies is gone or the newest, or shares its folder with another one."""
+        kept = {policy.folder for version, policy in self.policies.items() if version not in versions}
+        if self.newest in versions or not self.policies.keys() >= {*versions} or (
+                kept & {self.policies[version].folder for version in versions}):
+            raise Refusal("overtaken", what="policies", run=self.run)
+
     def check_live(self, begun: int) -> None:
         """Refusal if a life was ended, or one that it reads."""
         life = self.lives[begun]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.building import runs
 from tests.building.runs import small_run, without_waiting
-from warehouse.ledger.entries import Begun, Discarded, RolledBack
+from warehouse.ledger.entries import Begun, Discarded, RolledBack, WeightsDropped
 from warehouse.ledger.log import Log
 from warehouse.ledger.refusals import Refusal
 from warehouse.maintain.discard import discard
@@ -116,7 +116,8 @@ def test_a_run_without_its_log_is_not_taken_for_one_of_an_older_version(run: War
 
 
 def test_what_is_not_allowed_is_not_appended(run: Warehouse) -> None:
-    for what, code in ((RolledBack(7), "no_policy"), (RolledBack(0), "is_newest")):
+    for what, code in ((RolledBack(7), "no_policy"), (RolledBack(0), "is_newest"),
+                       (WeightsDropped([0]), "overtaken"), (WeightsDropped([7]), "overtaken")):
         with pytest.raises(Refusal) as refused:
             run.append(lambda _state, what=what: what)
         assert refused.value.code == code
