@@ -100,8 +100,8 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
     lines += _over_seeds(rows)
     lines += [f"{row['arm']}: {row['error']}" for row in rows if row.get("error")]
     lines += [f"{row['arm']}: stopped at {row['stopped']}" for row in rows if row.get("stopped")]
-    lines += [f"The {said}. Restore your file and the options of `score` in config.toml, and evaluate "
-              "in another --folder."
+    lines += [f"The {said}. If your file or an option of `score` changed by mistake, restore it and "
+              "evaluate in another --folder."
               for row in rows if (said := row.get("changed"))][:1]
     tests = sum(row.get("p_value") is not None for row in rows)
     tasks = max((row.get("num_tasks") or 0 for row in rows), default=0)
