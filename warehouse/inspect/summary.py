@@ -25,11 +25,16 @@ NOT_TOLD = re.compile("sha256|version|scorer|lr_after_rollback")    # a rollback
 QUERY = """
 SELECT iteration, purpose, pass_at_1, max_k, pass_at_max_k, reward_mean, truncated_share, tokens_mean,
        mismatch_kl_fresh, CASE WHEN mismatch_kl_fresh IS NULL THEN mismatch_kl END AS off_policy_kl,
-       zero_variance_share, num_completions, num_tasks, num_missing, scorer,
-       (SELECT coalesce(bool_or(settings ->> '$.user_code' IS NOT NULL), false) FROM stages
-        WHERE stage = 'score' AND stages.iteration = stats.iteration
-              AND stages.purpose = stats.purpose) AS own_reward
-FROM iteration_stats AS stats WHERE {where} ORDER BY iteration, purpose
+       zero_variance_share, num_completions, num_tasks, num_missing, scorer, own_reward, rollout, score, train
+FROM iteration_stats
+LEFT JOIN (SELECT iteration, coalesce(purpose, 'train') AS purpose,
+                  coalesce(bool_or(settings ->> '$.user_code' IS NOT NULL) FILTER (stage = 'score'), false)
+                      AS own_reward,
+                  sum(seconds) FILTER (stage = 'rollout' AND purpose = 'train') AS rollout,
+                  sum(seconds) FILTER (stage = 'score' AND purpose = 'train') AS score,
+                  sum(seconds) FILTER (stage = 'train') AS train
+           FROM stages GROUP BY ALL) USING (iteration, purpose)
+WHERE {where} ORDER BY iteration, purpose
 """
 REACH = """
 SELECT iteration, k, pass_at_k FROM pass_curve JOIN iteration_stats USING (iteration, purpose)
@@ -44,7 +49,7 @@ WHERE purpose = 'train' GROUP BY part HAVING count(*) > 1 ORDER BY part
 def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inventory,
                   last: int = 20) -> list[str]:
     """The screen: what the run is, trends, last iterations, evaluations, unfinished stages, what is next."""
-    rows = _with_seconds(rows_of(connection, QUERY.format(where="true")), inventory)
+    rows = rows_of(connection, QUERY.format(where="true"))
     train = [row for row in rows if row["purpose"] == "train"]
     evaluations = [row for row in rows if row["purpose"] != "train"]
     alarms = raised_alarms(connection, since=last_rollback(warehouse), examples=False)
@@ -65,25 +70,24 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     return [*lines, *alarm_count_lines(warehouse, alarms)]
 
 
-def summary_facts(warehouse: Warehouse, connection: Connection, inventory: Inventory) -> dict[str, Any]:
+def summary_facts(warehouse: Warehouse, connection: Connection) -> dict[str, Any]:
     """The same for programs: docs/reference/json.md lists the keys."""
     alarms = raised_alarms(connection, since=last_rollback(warehouse), examples=False)
     state = warehouse.state
     return {"run": str(warehouse.root), "run_id": warehouse.run_id, "model": warehouse.model,
             "entry": state.head, "policy": state.newest, "next": state.due()._asdict(),
-            "iterations": _with_seconds(rows_of(connection, QUERY.format(where="true")), inventory),
+            "iterations": rows_of(connection, QUERY.format(where="true")),
             "alarms": [alarm._asdict() for alarm in alarms]}
 
 
-def iteration_rows(connection: Connection, inventory: Inventory, iteration: int,
-                   purpose: str = "train") -> list[dict[str, Any]]:
+def iteration_rows(connection: Connection, iteration: int, purpose: str = "train") -> list[dict[str, Any]]:
     """The numbers of one iteration, or of each of its evaluations; StageError if it is not scored."""
     rows = [row for row in rows_of(connection, QUERY.format(where=f"iteration = {int(iteration)}"))
             if is_of(row["purpose"], purpose)]
     if not rows:
         raise StageError(f"Iteration {iteration} ({purpose}) has no complete scores to sum up. "
                          "Run `score` on it first.")
-    return _with_seconds(rows, inventory)
+    return rows
 
 
 def line_of(row: dict[str, Any]) -> str:
@@ -97,20 +101,6 @@ def line_of(row: dict[str, Any]) -> str:
     pieces += [f"{name} {row[key]:.1e}" for key, name in GAPS.items() if row[key] is not None]
     pieces += [f"{stage} {row[stage]:.1f} s" for stage in STAGES if row[stage] is not None]
     return "  ".join(pieces)
-
-
-def _with_seconds(rows: list[dict[str, Any]], inventory: Inventory) -> list[dict[str, Any]]:
-    """Add the seconds of each stage, the sum of its phases, to the rows of training."""
-    spent: dict[tuple[int, str], float] = {}
-    for held in inventory.stages:
-        keys, seconds = held.stage.identity, (held.manifest or {"facts": {}})["facts"].get("seconds")
-        phases = seconds.values() if isinstance(seconds, dict) else [seconds]
-        known = [phase for phase in phases if isinstance(phase, (int, float))]
-        if known and keys.get("purpose", "train") == "train":
-            key = keys["iteration"], held.stage.name
-            spent[key] = spent.get(key, 0.0) + sum(known)
-    return [row | {stage: spent.get((row["iteration"], stage)) if row["purpose"] == "train" else None
-                   for stage in STAGES} for row in rows]
 
 
 def latest_iteration(connection: Connection, purpose: str = "train") -> int:
