@@ -84,7 +84,7 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Tra
         _check_policies_of(group, warehouse, iteration)
     rows = {(group.iteration, group.purpose) for group in groups}
     lives = [state.life("rollout", *key) for key in rows]
-    lives += [life for key in rows for life in state.scores(*key)
+    lives += [life for key in rows for life in state.of_stage("score", *key)
               if life.is_complete and (key[0] != iteration or life.scorer == scorer)]
     read = [state.policies[iteration].trained, *(life.begun for life in lives if life)]
     return Inputs(iteration, scorer, parent, groups, warehouse.stage("train", iteration=iteration), waiting,

@@ -169,7 +169,7 @@ class Machine(RuleBasedStateMachine):
     def discard(self, number: int, kind: str | None, late: bool) -> None:
         def ask(state: RunState) -> Transition | None:
             iteration = number % (state.newest + 2)
-            lives = (state.scores(iteration, TRAIN) if kind == "score"
+            lives = (state.of_stage("score", iteration, TRAIN) if kind == "score"
                      else state.to_discard(iteration, kind))
             return Discarded([life.begun for life in lives]) if lives else None
         self.propose(ask, late)
@@ -194,7 +194,7 @@ class Machine(RuleBasedStateMachine):
             if not lives:
                 return None
             life = lives[number % len(lives)]
-            beside = state.scores(life.iteration, str(life.purpose)) if life.stage == "rollout" else []
+            beside = state.of_stage("score", life.iteration, str(life.purpose)) if life.stage == "rollout" else []
             changed = [life, *(beside if why == "compacted" else [])]
             facts = {"pruned": True} if why == "pruned" else {}
             if why == "repaired" and life.stage != "train":
