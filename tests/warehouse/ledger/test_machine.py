@@ -194,7 +194,8 @@ class Machine(RuleBasedStateMachine):
             if not lives:
                 return None
             life = lives[number % len(lives)]
-            beside = state.of_stage("score", life.iteration, str(life.purpose)) if life.stage == "rollout" else []
+            beside = (state.of_stage("score", life.iteration, str(life.purpose))
+                      if life.stage == "rollout" else [])
             changed = [life, *(beside if why == "compacted" else [])]
             facts = {"pruned": True} if why == "pruned" else {}
             if why == "repaired" and life.stage != "train":
