@@ -15,14 +15,14 @@ from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import Key, Life, RunState
 from warehouse.objects.place import sync_copy
 from warehouse.store.checksums import check_policy_files, check_tasks, part_damage
-from warehouse.store.commit import TEMPORARY_MARK, commit_directory, ensure_local, file_names, readable
+from warehouse.store.commit import TEMPORARY_MARK, commit_directory, ensure_local, readable
 from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import NoRun, StageError, shell_quote
 from warehouse.store.json_files import damaged, read_json
 from warehouse.store.names import SCORER, check_name
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
 from warehouse.store.stage import TABLES as TABLE_OF
-from warehouse.store.stage import Stage
+from warehouse.store.stage import Listed, Stage, listed_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,40 +129,29 @@ class Warehouse:
         return self.folder(table, **keys) / f"{STEMS.get(table, 'part')}-{number:05d}.parquet"
 
     def parts(self, table: str, **keys: Any) -> list[Path]:
-        """Parts sorted by number: those of the manifest if there is one, else those that exist.
+        """Parts sorted by number: those of the manifest if there is one, else those that exist."""
+        return [*self._listed(table, **keys)]
 
-        The manifest decides: a missing part is an error when it is read, and a part from a late worker,
-        or one that was merged into another, is ignored.
-        """
-        folder, name = self.folder(table, **keys), STEMS.get(table, "part")
-        listed = self._parts_in_manifest(table, **keys)
-        if listed is None:  # not complete, or a rollout from before manifests listed the prompts
-            return [folder / name for name in file_names(folder, f"{name}-*.parquet")]
-        return sorted(folder / part["name"] for part in listed)
+    def _listed(self, table: str, **keys: Any) -> Listed:
+        folder = self.folder(table, **keys)
+        manifest = None if table == "tasks" else self.stage(STAGE_OF[table], **keys).manifest()
+        return listed_parts(folder, manifest, "prompts" if table == "prompts" else "parts",
+                            STEMS.get(table, "part"))
 
     def verify(self, table: str, only: Iterable[Path] | None = None, **keys: Any) -> None:
         """StageError if a listed part, or a task, has changed; repeated calls cost nothing."""
-        folder = self.folder(table, **keys)
-        parts = dict.fromkeys(self.parts(table, **keys) if only is None else only)
+        listed = self._listed(table, **keys)
+        parts = dict.fromkeys(listed if only is None else only)
         ensure_local(parts)
         if table == "tasks":
             if gone := [part for part in parts if not part.is_file()]:
                 raise StageError(f"{gone[0]} is missing. Restore it from a copy of the run.")
             states = tuple((part, part.stat().st_mtime_ns, part.stat().st_ino) for part in parts)
-            check_tasks(states, folder, self.state.tasks_sha256)
-        for part in self._parts_in_manifest(table, **keys) or []:
-            if folder / part["name"] in parts and (why := part_damage(folder / part["name"], part)):
-                raise StageError(f"{folder / part['name']} {why}. Restore it from a copy, or run `warehouse "
-                                 "check --fix` and then its stage again.")
-
-    def _parts_in_manifest(self, table: str, **keys: Any) -> list[dict[str, Any]] | None:
-        """A table's entries in the manifest; None without a manifest, or if it has none."""
-        if table == "tasks":
-            return None
-        stage = self.stage(STAGE_OF[table], **keys)
-        listed = (stage.manifest() or {}).get("prompts" if table == "prompts" else "parts")
-        name = f"{STEMS.get(table, 'part')}-"
-        return None if listed is None else [part for part in listed if part["name"].startswith(name)]
+            check_tasks(states, self.folder(table), self.state.tasks_sha256)
+        for part, facts in listed.items():
+            if facts and part in parts and (why := part_damage(part, facts)):
+                raise StageError(f"{part} {why}. Restore it from a copy, or run `warehouse check --fix` and "
+                                 "then its stage again.")
 
     def read(self, table: str, columns: list[str] | None = None, *, task_ids: set[str] | None = None,
              **keys: Any) -> pa.Table:
