@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from reports.figures_learning import GROUP_KINDS
-from warehouse.inspect.alarms import BY_MISMATCH, BY_REWARD, MISMATCH_SIGNALS, SHOWN_BY
+from warehouse.inspect.alarms import BY_REWARD, MISMATCH_SIGNALS, SHOWN_BY
 from warehouse.sql.catalog import quoted
 from warehouse.store.errors import StageError
 from warehouse.store.names import completion_name
@@ -54,7 +54,7 @@ def find(where: str, order: str = "") -> str:
 def shows(signal: str, purpose: str, x: int) -> str:
     """The address of the completions that show a signal of an iteration best."""
     purpose = purpose or "train"
-    table, condition, order = BY_MISMATCH if signal in MISMATCH_SIGNALS else SHOWN_BY.get(signal, BY_REWARD)
+    table, condition, order = SHOWN_BY.get(signal, BY_REWARD)
     if signal in MISMATCH_SIGNALS:
         return address("gaps", iteration=x)
     if table == "samples":

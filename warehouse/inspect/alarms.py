@@ -13,8 +13,12 @@ from warehouse.store.run_folder import Warehouse
 ALARM_EXIT_CODE = 3
 RISEN = 0.1                     # share of completions; errors that rose by this are named
 
-# Where to find completions that show a signal best: a table, a condition, an order.
+MISMATCH_SIGNALS = ("wrong_weights", "mismatch", "ess", "weight_mean", "weight_spread")
+STEP_SIGNALS = ("step_ratio", "step_kl", "grad_norm", "clipping", "reuse")
+BY_REWARD = ("samples", "true", "reward")
+# Where to find completions that show a signal best, if not BY_REWARD: a table, a condition, an order.
 SHOWN_BY = {
+    **dict.fromkeys(MISMATCH_SIGNALS, ("train_samples", "true", "log_ratio_abs_max DESC NULLS LAST")),
     "truncation": ("samples", "truncated", "num_completion_tokens DESC"),
     "loops": ("samples", "loop_tokens > 0", "loop_tokens DESC"),
     "repetition": ("samples", "true", "ngram4_unique_ratio"),
@@ -56,10 +60,6 @@ RECOVERIES = """
                                            max(value) FILTER (iteration <= ended)) AS recovered
     FROM (SELECT DISTINCT purpose, begun, ended FROM held WHERE fired) JOIN smooth USING (purpose)
     GROUP BY purpose, begun, ended"""
-BY_MISMATCH = ("train_samples", "true", "log_ratio_abs_max DESC NULLS LAST")
-BY_REWARD = ("samples", "true", "reward")
-MISMATCH_SIGNALS = ("wrong_weights", "mismatch", "ess", "weight_mean", "weight_spread")
-STEP_SIGNALS = ("step_ratio", "step_kl", "grad_norm", "clipping", "reuse")
 
 
 class Alarm(NamedTuple):
@@ -171,8 +171,7 @@ def check_signals(names: tuple[str, ...]) -> None:
 
 def _examples(connection: Connection, row: dict[str, Any]) -> list[tuple[str, int]]:
     """Three completions (task, sample index) of the iteration that show the signal best."""
-    signal = row["signal"]
-    table, condition, order = BY_MISMATCH if signal in MISMATCH_SIGNALS else SHOWN_BY.get(signal, BY_REWARD)
+    table, condition, order = SHOWN_BY.get(row["signal"], BY_REWARD)
     rows = rows_of(connection, f"SELECT task_id, sample_index FROM {table} WHERE iteration = $1 AND purpose "
                                f"= $2 AND {condition} ORDER BY {order}, task_id, sample_index LIMIT 3",
                    [row["first_iteration"], row["purpose"]])

@@ -1,6 +1,7 @@
 """One screen about a run: a row per iteration, sparklines of trends, evaluations apart."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from warehouse.inspect.advice import advise
@@ -187,25 +188,23 @@ def _parts(connection: Connection) -> list[str]:
 def _table(rows: list[dict[str, Any]], kind: str) -> list[str]:
     sizes = sorted({row["max_k"] for row in rows if row["max_k"]})
     top = f"pass@{sizes[-1]}" if len(sizes) == 1 else "pass@max"
+    # Measures and their heads, which are as wide as the column.
+    heads = {"pass_at_1": " pass@1", "pass_at_max_k": f"{top:>8}", "reward_mean": " reward",
+             "truncated_share": "truncated", "tokens_mean": " tokens", "zero_variance_share": "zero-var"}
+    if kind == "iteration":
+        gaps = [key for key in GAPS if any(row[key] is not None for row in rows)] or ["mismatch_kl_fresh"]
+        heads |= {key: f"{GAPS[key]:>10}" for key in gaps}
+        heads |= {"rollout": " rollout", "score": "  score", "train": "  train"}
     purpose_width = max(len(row["purpose"]) for row in rows)
-    header = f"{'iteration':>9}" + ("" if kind == "iteration" else f"  {'purpose':<{purpose_width}}")
-    header += f" {'pass@1':>7} {top:>8} {'reward':>7} {'truncated':>9} {'tokens':>7} {'zero-var':>8}"
-    gaps = [key for key in GAPS if any(row[key] is not None for row in rows)] or ["mismatch_kl_fresh"]
-    header += "".join(f" {GAPS[key]:>10}" for key in gaps) if kind == "iteration" else ""
-    header += f" {'rollout':>8} {'score':>7} {'train':>7}" if kind == "iteration" else ""
-    lines = [header]
-    for row in rows:
-        cells = [f"{row['iteration']:>9}"]
-        cells += [] if kind == "iteration" else [f" {row['purpose']:<{purpose_width}}"]
-        cells += [f"{short_share(row['pass_at_1']):>7}", f"{short_share(row['pass_at_max_k']):>8}",
-                  f"{_decimal(row['reward_mean']):>7}", f"{short_share(row['truncated_share']):>9}",
-                  f"{_decimal(row['tokens_mean'], 1):>7}", f"{short_share(row['zero_variance_share']):>8}"]
-        if kind == "iteration":
-            cells += [f"{'' if row[key] is None else f'{row[key]:.1e}':>10}" for key in gaps]
-            cells += [f"{_seconds(row['rollout']):>8}", f"{_seconds(row['score']):>7}",
-                      f"{_seconds(row['train']):>7}"]
-        lines.append(" ".join(cells))
-    return lines
+
+    def line(iteration: int | str, purpose: str, cells: Iterable[str]) -> str:
+        which = "" if kind == "iteration" else f"  {purpose:<{purpose_width}}"
+        return " ".join([f"{iteration:>9}{which}", *cells])
+
+    return [line("iteration", "purpose", heads.values()),
+            *(line(row["iteration"], row["purpose"], (
+                f"{_short(key, row[key], digits=1 if key == 'tokens_mean' else 2):>{len(head)}}"
+                for key, head in heads.items())) for row in rows)]
 
 
 def _remarks(rows: list[dict[str, Any]], inventory: Inventory) -> list[str]:
@@ -225,15 +224,12 @@ def _remarks(rows: list[dict[str, Any]], inventory: Inventory) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def _decimal(value: float | None, digits: int = 2) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
-
-
-def _seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f} s"
-
-
-def _short(key: str, value: float) -> str:
+def _short(key: str, value: float | None, digits: int = 2) -> str:
+    """A measure in few characters; '' if it is missing."""
+    if value is None:
+        return ""
     if key in GAPS:
         return f"{value:.1e}"
-    return short_share(value) if key.startswith("pass") or key.endswith("share") else _decimal(value)
+    if key in STAGES:
+        return f"{value:.1f} s"
+    return short_share(value) if key.startswith("pass") or key.endswith("share") else f"{value:.{digits}f}"
