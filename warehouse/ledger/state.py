@@ -109,12 +109,12 @@ class RunState:
     """The state of a run after some entry of its log; made by `warehouse.ledger.fold`."""
 
     run: str                                        # as command lines name it
-    facts: Mapping[str, Any]                        # warehouse.json
-    lives: Mapping[int, Life]                       # all of them, by begin entry
-    current: Mapping[Key, int]                      # begin entry of the current life
-    policies: Mapping[int, Policy]
-    left_out: Mapping[int, int]                     # iterations a rollback left untrained: its policy
-    entries: Mapping[int, Entry]
+    facts: dict[str, Any]                           # warehouse.json
+    lives: dict[int, Life]                          # all of them, by begin entry
+    current: dict[Key, int]                         # begin entry of the current life
+    policies: dict[int, Policy]
+    left_out: dict[int, int]                        # iterations a rollback left untrained: its policy
+    entries: dict[int, Entry]
     tasks_folder: str = ""                          # behind `generation=`; '' for the tasks of `init`
     tasks_sha256: str | None = None
     task_changes: tuple[Mapping[str, Any], ...] = ()
