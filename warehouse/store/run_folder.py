@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,12 +47,12 @@ class Warehouse:
 
     root: Path
     facts: dict[str, Any]
-    log: Log = field(default=None, compare=False)  # type: ignore[assignment]   # set below
+    at: int | None = field(default=None, compare=False)     # the entry of the log as of which it is read
     joined: dict[Key, int] = field(default_factory=dict, compare=False)     # lives that this process writes
 
-    def __post_init__(self) -> None:
-        if self.log is None:
-            object.__setattr__(self, "log", Log(self.root, lambda: old_entries(self.root)))
+    @cached_property
+    def log(self) -> Log:
+        return Log(self.root, self.at)
 
     @property
     def state(self) -> RunState:
@@ -287,7 +288,7 @@ def open_warehouse(path: str | Path, at: int | None = None) -> Warehouse:
                                    f"{SCHEMA_VERSION}. Install a newer Rollhouse.")
     facts = read_json(marker, run_id=str, model=str)
     assert facts is not None
-    warehouse = Warehouse(root, facts, Log(root, lambda: old_entries(root), at))
+    warehouse = Warehouse(root, facts, at)
     if at is not None and warehouse.state.head != at:
         raise StageError(f"The log of {path} has no entry {at}; the last is {warehouse.state.head}. "
                          f"`warehouse log {shell_quote(path)}` lists them.")
