@@ -11,8 +11,7 @@ from typing import Any
 
 from reports.drawing import Chart
 from reports.figure import Figure
-from warehouse.inspect.advice import groups_of
-from warehouse.inspect.alarms import Alarm
+from warehouse.inspect.alarms import Alarm, groups_of
 from warehouse.store.errors import counted
 
 Link = Callable[[Alarm, str, int], str]

@@ -1,12 +1,13 @@
 """Signals of collapse in a run: what fired, what was raised once, and completions that show it."""
 
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
 from warehouse.inspect.render import short_number
 from warehouse.sql.database import Connection, rows_of
-from warehouse.store.errors import StageError, shell_quote
+from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.names import completion_name
 from warehouse.store.run_folder import Warehouse
 
@@ -106,13 +107,20 @@ def raised_alarms(connection: Connection, *, since: int = 0, ignored: tuple[str,
                   spoils_next=_spoils_next(connection, row)) for row in _raised(connection, since, ignored)]
 
 
+def groups_of(alarms: Sequence[Alarm]) -> list[tuple[str, list[Alarm]]]:
+    """Alarms that fired, that are over, and that were raised once, each with a title ('' for the first)."""
+    once = [alarm for alarm in alarms if not alarm.fired and not alarm.over]
+    return [("", [alarm for alarm in alarms if alarm.fired]),
+            ("Over; results have since been as good as before", [alarm for alarm in alarms if alarm.over]),
+            ("Raised once; an alarm if raised twice in a row", once)]
+
+
 def alarm_count_lines(warehouse: Warehouse, alarms: list[Alarm]) -> list[str]:
     """A line with the number of fired and raised signals; none if there are none."""
-    firing = [alarm for alarm in alarms if alarm.fired]
-    over = sum(alarm.over for alarm in alarms)
-    groups = [(len(firing), f"since iteration {firing[0].first_iteration}" if firing else ""), (over, "over"),
-              (len(alarms) - len(firing) - over, "raised once")]
-    counts = [f"{number} signal{'s' * (number > 1)} {when}" for number, when in groups if number]
+    (_, firing), (_, over), (_, once) = groups_of(alarms)
+    since = f"since iteration {firing[0].first_iteration}" if firing else ""
+    counts = [f"{counted(len(group), 'signal')} {when}"
+              for group, when in ((firing, since), (over, "over"), (once, "raised once")) if group]
     return [f"{', '.join(counts)}: warehouse watch {shell_quote(warehouse.root)}"] if counts else []
 
 
