@@ -35,20 +35,8 @@ def completion(iteration: int, purpose: str, task_id: str, index: int, **query: 
     return address("completion", name=completion_name(iteration, purpose, task_id, index), **query)
 
 
-def group(iteration: int, purpose: str, group_id: str, **query: Any) -> str:
-    return address("group", iteration=iteration, purpose=purpose, group=group_id, **query)
-
-
-def task(task_id: str) -> str:
-    return address("task", task=task_id)
-
-
 def iteration(number: int, purpose: str = "train", **query: Any) -> str:
     return address("iteration", iteration=number, purpose=purpose, **query)
-
-
-def find(where: str, order: str = "") -> str:
-    return address("find", where=where, order=order)
 
 
 def shows(signal: str, purpose: str, x: int) -> str:
@@ -70,7 +58,7 @@ def shows(signal: str, purpose: str, x: int) -> str:
 def behind(figure: str, x: int, row: str = "", series: str = "") -> str:
     """The target of a click on a figure: at iteration x, on a row of a heat map or on a series."""
     if figure == "tasks" and row:
-        return task(row)
+        return address("task", task=row)
     if figure in GAPS:
         return address("gaps", iteration=x)
     if figure == "alarms" and row:
