@@ -15,7 +15,7 @@ from warehouse.ledger.old_runs import old_entries, upgrade
 from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import Key, Life, RunState
 from warehouse.objects.place import sync_copy
-from warehouse.store.checksums import check_policy_files, check_tasks, part_damage
+from warehouse.store.checksums import check_policy_files, check_tasks, file_state, part_damage
 from warehouse.store.commit import TEMPORARY_MARK, commit_directory, ensure_local, readable
 from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import NoRun, StageError, shell_quote
@@ -147,8 +147,8 @@ class Warehouse:
         if table == "tasks":
             if gone := [part for part in parts if not part.is_file()]:
                 raise StageError(f"{gone[0]} is missing. Restore it from a copy of the run.")
-            states = tuple((part, part.stat().st_mtime_ns, part.stat().st_ino) for part in parts)
-            check_tasks(states, self.folder(table), self.state.tasks_sha256)
+            check_tasks(tuple((part, file_state(part)) for part in parts), self.folder(table),
+                        self.state.tasks_sha256)
         for part, facts in listed.items():
             if facts and part in parts and (why := part_damage(part, facts)):
                 raise StageError(f"{part} {why}. Restore it from a copy, or run `warehouse check --fix` and "
