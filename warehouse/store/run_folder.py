@@ -105,10 +105,6 @@ class Warehouse:
         life = self.state.life(stage, iteration or 0, None if stage == "train" else purpose, scorer)
         return self.folder_of(table, life, iteration=iteration, purpose=purpose, scorer=scorer)
 
-    def own_folder(self, table: str, **keys: Any) -> Path:
-        """The folder in which this process writes a stage; Refusal if another command ended it."""
-        return self.folder_of(table, self.check_live(STAGE_OF[table], **keys), **keys)
-
     def folder_of(self, table: str, life: Life | None, *, iteration: int | None = None,
                   purpose: str | None = None, scorer: str | None = None, folder: str | None = None) -> Path:
         """Folder of a table's parts in a generation: that of a life, or the one in `folder`."""
@@ -191,10 +187,6 @@ class Warehouse:
 
     def stage_of(self, life: Life) -> Stage:
         return Stage(life.stage, life.identity, self)
-
-    def derived(self, iteration: int, purpose: str) -> list[Stage]:
-        """Every score of one rollout and every model's logprobs, finished or not."""
-        return [self.stage_of(life) for life in self.state.derived(iteration, purpose)]
 
     def stages(self, iteration: int | None = None) -> list[Stage]:
         """Rollouts, then scores, logprobs and trainings, finished or not; of one iteration or of all."""
