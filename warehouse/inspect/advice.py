@@ -29,18 +29,18 @@ WHERE followed AND former IS DISTINCT FROM value
 
 def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm], since: int) -> list[str]:
     """The lines to print: advice, every alarm with examples, and what was checked."""
-    lines, run = list[str](), shell_quote(warehouse.root)
+    lines = list[str]()
     for title, group in groups_of(alarms):
         lines += [f"{title}:"] if title and group else []
         for alarm in group:
             lines.append(alarm.sentence)
             if alarm.signal in MISMATCH_SIGNALS:
-                lines.append(f"    warehouse sql {run} \"FROM token_gaps({alarm.first_iteration}) ORDER BY "
-                             "abs(gap) DESC LIMIT 15\"")
+                lines.append(f"    warehouse sql {shell_quote(warehouse.root)} \"FROM token_gaps("
+                             f"{alarm.first_iteration}) ORDER BY abs(gap) DESC LIMIT 15\"")
             lines += [f"    {line}" for line in alarm.errors if f"    {line}" not in lines]
             if names := alarm.names():
                 also = f" (also {', '.join(names[1:])})" if names[1:] else ""
-                lines.append(f"    score explain {run} {shell_quote(names[0])}{also}")
+                lines.append(f"    score explain {shell_quote(warehouse.root)} {shell_quote(names[0])}{also}")
     advice = advise(warehouse, connection, alarms).lines
     if any(alarm.fired for alarm in alarms):
         return [*advice, "", *lines]
