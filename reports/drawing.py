@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from html import escape
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from reports.scale import Scale, number, scale_ticks, value_scale, whole_ticks
@@ -161,14 +162,9 @@ def text_at(x: float, y: float, text: str, *, kind: str = "tick", anchor: str = 
 
 def _paths(xs: Sequence[int], values: Sequence[float | None], across: Scale, up: Scale) -> list[str]:
     """Paths through the values; a gap where a value is missing."""
-    paths, points = [], []
-    for x, value in [*zip(xs, values, strict=True), (0, None)]:
-        if value is not None:
-            points.append(f"{across(x)} {up(value)}")
-        elif points:
-            paths.append("M" + "L".join(points))
-            points = []
-    return paths
+    runs = groupby(zip(xs, values, strict=True), key=lambda point: point[1] is None)
+    return ["M" + "L".join(f"{across(x)} {up(value)}" for x, value in run if value is not None)
+            for is_gap, run in runs if not is_gap]
 
 
 def _bands(xs: Sequence[int], line: Series, across: Scale, up: Scale) -> list[str]:

@@ -1,12 +1,13 @@
 """A figure: a question, the SQL that answers it, and how its rows are drawn."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from reports.drawing import Chart, Series, heat_map, line_chart, stacked_bars
 from warehouse.inspect.render import mean, stretches
 
 Rows = list[dict[str, Any]]
+Columns = dict[str, list[float | None]]
 Draw = Callable[[Rows], Chart]
 MOST_POINTS = 400
 MOST_CELLS = 120  # limit for pictures with a bar or a cell per iteration
@@ -32,17 +33,16 @@ def lines(*, share: bool = False, log: bool = False, levels: Sequence[tuple[floa
           **labels: str) -> Draw:
     """Draw columns of the rows as lines: lines(reward_mean="all completions")."""
     def draw(rows: Rows) -> Chart:
-        rows = thin_out(rows)
-        chart = line_chart(column(rows, "iteration"), series(rows, labels, positive=log), share=share,
-                           log=log, levels=levels)
+        xs, columns = columns_of(rows, labels)
+        chart = line_chart(xs, series(columns, labels, positive=log), share=share, log=log, levels=levels)
         return chart if len(labels) > 1 else chart._replace(legend=[])      # the title names it
     return draw
 
 
 def bars(*, whole: bool = False, tones: Sequence[int] = (), **labels: str) -> Draw:
     def draw(rows: Rows) -> Chart:
-        rows = thin_out(rows, MOST_CELLS)
-        return stacked_bars(column(rows, "iteration"), series(rows, labels, tones=tones), whole=whole)
+        xs, columns = columns_of(rows, labels, MOST_CELLS)
+        return stacked_bars(xs, series(columns, labels, tones=tones), whole=whole)
     return draw
 
 
@@ -53,25 +53,27 @@ def cells(key: str, value: str, **options: Any) -> Draw:
         xs = range(known[0], known[-1] + 1)
         full = {str(name): list(map(dict(zip(known, values, strict=True)).get, xs))
                 for name, values in table.items()}
-        return heat_map(*thin_columns(xs, full), **options)
+        return heat_map(*thin_out(xs, full, MOST_CELLS), **options)
     return draw
 
 
-def series(rows: Rows, labels: dict[str, str], *, positive: bool = False,
+def series(columns: Columns, labels: dict[str, str], *, positive: bool = False,
            tones: Sequence[int] = ()) -> list[Series]:
     """A series per column with any value; each keeps its colour whichever others are present."""
-    return [Series(label, [row[name] or None if positive else row[name] for row in rows], tone=tone)
+    return [Series(label, [value or None if positive else value for value in columns[name]], tone=tone)
             for (name, label), tone in zip(labels.items(), tones or range(1, len(labels) + 1), strict=True)
-            if any(row[name] is not None for row in rows)]
+            if any(value is not None for value in columns[name])]
 
 
-def column(rows: Rows, name: str) -> list[Any]:
-    return [row[name] for row in rows]
+def columns_of(rows: Rows, names: Iterable[str], most: int = MOST_POINTS) -> tuple[list[int], Columns]:
+    """The iterations of rows and the named columns, thinned out."""
+    return thin_out([row["iteration"] for row in rows], {name: [row[name] for row in rows] for name in names},
+                    most)
 
 
 def pivot(rows: Rows, key: str, value: str) -> tuple[list[int], dict[Any, list[Any]]]:
     """Rows of (iteration, key, value) as the iterations and a list per key."""
-    xs = sorted(set(column(rows, "iteration")))
+    xs = sorted({row["iteration"] for row in rows})
     places = {x: i for i, x in enumerate(xs)}
     table: dict[Any, list[Any]] = {}
     for row in rows:
@@ -79,23 +81,8 @@ def pivot(rows: Rows, key: str, value: str) -> tuple[list[int], dict[Any, list[A
     return xs, table
 
 
-def thin_out(rows: Rows, most: int = MOST_POINTS) -> Rows:
-    """At most `most` rows: means over neighbours, labelled with their first iteration."""
-    return [_mean_row(rows[first:end]) for first, end in stretches(len(rows), most)]
-
-
-def thin_columns(xs: Sequence[int], columns: dict[str, list[float | None]],
-                 most: int = MOST_CELLS) -> tuple[list[int], dict[str, list[float | None]]]:
-    """The same for an x axis and a list of values per key."""
+def thin_out(xs: Sequence[int], columns: Columns, most: int = MOST_POINTS) -> tuple[list[int], Columns]:
+    """At most `most` places of columns over xs: means over neighbours, at the first x of each."""
     parts = stretches(len(xs), most)
     return [xs[first] for first, _ in parts], {
         key: [mean(values[first:end]) for first, end in parts] for key, values in columns.items()}
-
-
-def _mean_row(rows: Rows) -> dict[str, Any]:
-    merged = {}
-    for name in rows[0]:
-        known = [row[name] for row in rows if row[name] is not None]
-        numbers = name != "iteration" and all(isinstance(value, int | float) for value in known)
-        merged[name] = mean(known) if numbers else known[0]
-    return merged

@@ -1,7 +1,7 @@
 """Figures of the text: lengths, entropy, repetition, errors."""
 
 from reports.drawing import Chart, Series, line_chart, stacked_bars
-from reports.figure import Figure, Rows, column, lines, pivot, stats_sql, thin_columns, thin_out
+from reports.figure import MOST_CELLS, Figure, Rows, columns_of, lines, pivot, stats_sql, thin_out
 
 ERRORS_SQL = """\
 WITH failed AS (SELECT iteration, error_class, sum(share) AS share
@@ -13,11 +13,10 @@ WHERE EXISTS (FROM failed) ORDER BY iteration"""
 
 def draw_lengths(rows: Rows) -> Chart:
     """Median length with the middle half and the middle nine tenths as bands."""
-    rows = thin_out(rows)
+    xs, values = columns_of(rows, ("p05", "p25", "p50", "p75", "p95"))
     bands = {"5% to 95%": ("p05", "p95"), "25% to 75%, median": ("p25", "p75")}
-    return line_chart(column(rows, "iteration"), [
-        Series(name, column(rows, "p50"), column(rows, low), column(rows, high))
-        for name, (low, high) in bands.items()])
+    return line_chart(xs, [Series(name, values["p50"], values[low], values[high])
+                           for name, (low, high) in bands.items()])
 
 
 def draw_errors(rows: Rows) -> Chart:
@@ -28,7 +27,7 @@ def draw_errors(rows: Rows) -> Chart:
     layers = {str(kind): [value or 0 for value in table[kind]] for kind in heaviest[:5]}
     if heaviest[5:]:
         layers["others"] = [sum(table[kind][i] or 0 for kind in heaviest[5:]) for i in range(len(xs))]
-    places, shares = thin_columns(xs, layers)
+    places, shares = thin_out(xs, layers, MOST_CELLS)
     return stacked_bars(places, [Series(kind, values) for kind, values in shares.items()], share=True)
 
 

@@ -1,18 +1,7 @@
 """Figures of what the policy learns: pass@k, reward, tasks solved."""
 
 from reports.drawing import Chart, Series, line_chart
-from reports.figure import (
-    MOST_POINTS,
-    Figure,
-    Rows,
-    bars,
-    cells,
-    column,
-    lines,
-    pivot,
-    stats_sql,
-    thin_columns,
-)
+from reports.figure import Figure, Rows, bars, cells, lines, pivot, stats_sql, thin_out
 
 PASS_SQL = """\
 SELECT iteration, purpose, k, pass_at_k, low, high FROM pass_bands()
@@ -44,12 +33,12 @@ FROM visits GROUP BY iteration ORDER BY iteration"""
 
 def draw_passes(rows: Rows) -> Chart:
     """A measure of training as a line, and of every evaluation as rings, with bootstrap intervals."""
-    xs = sorted(set(column(rows, "iteration")))
+    xs = sorted({row["iteration"] for row in rows})
     places, series = xs, []
     for purpose in sorted({row["purpose"] for row in rows}, key=lambda name: (name != "train", name)):
         at = {row["iteration"]: row for row in rows if row["purpose"] == purpose}
-        places, values = thin_columns(xs, {name: [at[x][name] if x in at else None for x in xs]
-                                           for name in ("pass_at_k", "low", "high")}, MOST_POINTS)
+        places, values = thin_out(xs, {name: [at[x][name] if x in at else None for x in xs]
+                                       for name in ("pass_at_k", "low", "high")})
         name = f"pass@{next(iter(at.values()))['k']}, {'training' if purpose == 'train' else purpose}"
         center, low, high = values.values()
         series.append(Series(name, center, low, high, dots=purpose != "train"))
@@ -58,7 +47,7 @@ def draw_passes(rows: Rows) -> Chart:
 
 def draw_parts(rows: Rows) -> Chart:
     xs, table = pivot(rows, "part", "mean")
-    places, values = thin_columns(xs, {str(name): found for name, found in table.items()}, MOST_POINTS)
+    places, values = thin_out(xs, table)
     return line_chart(places, [Series(name, found) for name, found in values.items()])
 
 

@@ -1,6 +1,7 @@
 """ARC grids as SVG: one path per colour; each distinct grid is defined once and referenced."""
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from warehouse.inspect.show import is_grid
 
@@ -38,12 +39,10 @@ def cell_paths(cells: Grid) -> str:
     runs: dict[int, list[str]] = {}
     for y, row in enumerate(cells):
         x = 0
-        while x < len(row):
-            end = x
-            while end < len(row) and row[end] == row[x]:
-                end += 1
-            runs.setdefault(row[x], []).append(f"M{x} {y}h{end - x}v1h-{end - x}z")
-            x = end
+        for color, run in groupby(row):
+            wide = len([*run])
+            runs.setdefault(color, []).append(f"M{x} {y}h{wide}v1h-{wide}z")
+            x += wide
     height, width = len(cells), len(cells[0])
     lines = "".join(f"M0 {y}H{width}" for y in range(1, height)) + "".join(
         f"M{x} 0V{height}" for x in range(1, width))

@@ -11,8 +11,7 @@ from typing import Any
 
 from reports.drawing import Chart
 from reports.figure import Figure
-from warehouse.inspect.advice import groups_of
-from warehouse.inspect.alarms import Alarm
+from warehouse.inspect.alarms import Alarm, groups_of
 from warehouse.store.errors import counted
 
 Link = Callable[[Alarm, str, int], str]
@@ -22,21 +21,16 @@ def page(title: str, subtitle: str, body: str, data: dict[str, Any]) -> str:
     """A whole page in one file: external requests are impossible, and only our own script may run."""
     style = page_style()
     script = files("reports").joinpath("charts.js").read_text(encoding="utf-8")
-    policy, island = content_policy(style, script), data_island(data)
+    island = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")     # safe inside a page
     template = Template(files("reports").joinpath("page.html").read_text(encoding="utf-8"))
-    return template.substitute(policy=policy, title=escape(title), style=style, subtitle=escape(subtitle),
-                               script=script, body=body, data=island)
+    return template.substitute(policy=content_policy(style, script), title=escape(title), style=style,
+                               subtitle=escape(subtitle), script=script, body=body, data=island)
 
 
 def content_policy(style: str, script: str) -> str:
     """A content policy that allows only this style and this script."""
     return (f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
             "base-uri 'none'; form-action 'none'")
-
-
-def data_island(data: object) -> str:
-    """Data as JSON, safe inside a page."""
-    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def page_style() -> str:

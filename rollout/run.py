@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -18,11 +17,11 @@ from rollout.parts import rollout_facts, split_parts
 from rollout.prompts.formats import find_format
 from rollout.prompts.next_turn import plan_turn
 from rollout.prompts.plan import Plan, PlanSettings, make_plan
-from rollout.prompts.prompt_encoder import load_encoder as load_tokenizer
+from rollout.prompts.prompt_encoder import PromptEncoder, load_encoder
 from rollout.prompts.selection import choose_parents, choose_tasks, training_visits
 from rollout.sample import sample_parts
 from rollout.settings import check_options, format_options, prompt_limit
-from rollout.start import LoadEncoder, StartEngine, engine_to_start, start
+from rollout.start import Sampler, sampler_of, start
 from warehouse.ledger.state import TRAIN
 from warehouse.maintain.discard import discard
 from warehouse.stages.clock import Clock
@@ -36,15 +35,13 @@ from warehouse.store.schema import arrow_schema
 from warehouse.tasks.graders import grader_versions
 
 
-def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None,
-                load_encoder: LoadEncoder | None = None,
+def run_rollout(options: RolloutOptions, sampler: Sampler | None = None,
                 say: Callable[[str], None] = lambda _line: None) -> Iterator[str]:
     """Complete a rollout (of an evaluation one per split) or this worker's share; yields the lines to print.
 
     It runs while the lines are read: a split's lines come before the next split is sampled. Only missing rows
-    are sampled. Raises StageStopped if a signal or the time limit ended it early. `start_engine` and
-    `load_encoder` default to vLLM's; tests pass scripted ones. `say` gets messages before there is anything
-    to count.
+    are sampled. Raises StageStopped if a signal or the time limit ended it early. Tests pass a scripted
+    `sampler`. `say` gets messages before there is anything to count.
     """
     clock = Clock()
     check_options(options)
@@ -69,15 +66,14 @@ def run_rollout(options: RolloutOptions, start_engine: StartEngine | None = None
         raise StageError("The evaluations of these splits were begun with different policies. Finish each by "
                          "itself, with --split.")
     with StopRequest(options.time_limit, options.grace) as stop, ExitStack() as stack:
-        if load_encoder is None or start_engine is None:
+        if sampler is None:
             for job in jobs:
                 check_prompts(job)
-            decided, load_encoder, start_engine = stack.enter_context(engine_to_start(jobs[0], stop, say))
-            jobs = [replace(job, decided=decided.decided) for job in jobs]
-        encoder = load_encoder(jobs[0].model)
-        plans = [(job, plan_prompts(job, encoder)) for job in jobs]
+            sampler = stack.enter_context(sampler_of(jobs[0], stop, say))
+            jobs = [replace(job, decided=sampler.decided) for job in jobs]
+        plans = [(job, plan_prompts(job, sampler.encoder)) for job in jobs]
         clock.lap("import")
-        engine = start(plans, start_engine, stop, say, encoder)
+        engine = start(plans, sampler, stop, say)
         clock.lap("start")
         for job, plan in plans:
             yield from sample_and_finish(job, plan, engine, clock, stop)
@@ -89,7 +85,7 @@ def check_prompts(job: Job) -> None:
     options, loads_quickly = job.options, (Path(job.model) / "tokenizer.json").exists()    # without torch
     if loads_quickly and not (options.endpoint or options.turn > 1 or read_prompts(job)
                               or "rollout.engines.vllm_engine" in sys.modules):
-        plan_prompts(replace(job, options=options.replace(num_tasks=1)), load_tokenizer(job.model, None))
+        plan_prompts(replace(job, options=options.replace(num_tasks=1)), load_encoder(job.model, None))
 
 
 def sample_and_finish(job: Job, plan: Plan, engine: Engine | None, clock: Clock,
@@ -110,7 +106,7 @@ def sample_and_finish(job: Job, plan: Plan, engine: Engine | None, clock: Clock,
                               "sampling": clock.seconds["sampling"] - writing, "writing": writing}, sampled)
 
 
-def plan_prompts(job: Job, encoder: Any) -> Plan:
+def plan_prompts(job: Job, encoder: PromptEncoder) -> Plan:
     """The stored plan, else a new one."""
     stored, options = read_prompts(job), job.options
     length = sys.maxsize if options.model and options.evaluate else encoder.model_length
@@ -146,7 +142,8 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
     if engine:
         check_engine(plan.begun, engine)
     job.settle(plan=plan.rows)
-    commit_json(job.warehouse.own_folder("prompts", **keys) / job.plan_file.name, {
+    folder = job.warehouse.folder_of("prompts", job.warehouse.check_live("rollout", **keys), **keys)
+    commit_json(folder / job.plan_file.name, {
         "prompts_too_long": plan.too_long, "tasks_sql": options.tasks_sql, **plan.facts})
     job.warehouse.write_part("prompts", 0, pa.Table.from_pylist(plan.rows, arrow_schema("prompts")), **keys)
     prompts = plan.rows = read_prompts(job)     # another worker may have been first

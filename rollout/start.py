@@ -6,9 +6,8 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from rollout.engines.engine import Engine, EngineSettings
 from rollout.engines.environment import engine_version, prepare_environment
@@ -17,6 +16,7 @@ from rollout.engines.merged import base_folder, kept_by_rounding, merged_weights
 from rollout.job import Job
 from rollout.options import RolloutOptions
 from rollout.prompts.plan import Plan
+from rollout.prompts.prompt_encoder import PromptEncoder
 from rollout.settings import engine_dtype, prompt_limit, rank_of_adapters
 from warehouse.stages import warm
 from warehouse.stages.space import check_space, rollout_bytes
@@ -24,15 +24,20 @@ from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError, check_addresses
 from warehouse.store.run_folder import Warehouse
 
-StartEngine = Callable[[EngineSettings], Engine]
-LoadEncoder = Callable[[str], Any]
 LITTLE_KEPT = 0.8       # share of an adapter's change; report smaller ones
 
 
+class Sampler(NamedTuple):
+    """What samples: the prompt encoder, how the engine starts, and how servers serve, if they decide it."""
+
+    encoder: PromptEncoder
+    start: Callable[[EngineSettings], Engine]
+    decided: str | None = None
+
+
 @contextmanager
-def engine_to_start(job: Job, stop: StopRequest,
-                    say: Callable[[str], None]) -> Iterator[tuple[Job, LoadEncoder, StartEngine]]:
-    """Functions that load prompt encoder and engine: vLLM in this process, or the servers of --endpoint."""
+def sampler_of(job: Job, stop: StopRequest, say: Callable[[str], None]) -> Iterator[Sampler]:
+    """vLLM in this process, the servers of --endpoint, or a model behind an API; no engine is started yet."""
     options, revision = job.options, job.warehouse.facts.get("model_revision")
     if options.model:
         from rollout.endpoint.api_model import ApiEngine
@@ -40,7 +45,7 @@ def engine_to_start(job: Job, stop: StopRequest,
             options.endpoint[0], options.model, base=job.warehouse.model, revision=revision,
             key_variable=options.api_key_variable)
         with closing(api):
-            yield job, lambda _model: api.encoder, api.start
+            yield Sampler(api.encoder, api.start)
         return
     if not options.endpoint:
         prepare_environment()
@@ -51,10 +56,10 @@ def engine_to_start(job: Job, stop: StopRequest,
         from rollout.engines import vllm_engine
         from rollout.engines.resident_engine import keep_encoder, rest, start_alone, start_cold, start_kept
         if not warm.stays:
-            yield job, vllm_engine.load_encoder, start_cold
+            yield Sampler(vllm_engine.load_encoder(job.model), start_cold)
             return
-        yield (job, lambda model: keep_encoder(model, name_base(job.warehouse)),
-               start_kept if keeps_engine(options) else start_alone)
+        yield Sampler(keep_encoder(job.model, name_base(job.warehouse)),
+                      start_kept if keeps_engine(options) else start_alone)
         rest()
         return
     from rollout.endpoint.engine import EndpointEngine
@@ -63,8 +68,7 @@ def engine_to_start(job: Job, stop: StopRequest,
     with closing(EndpointEngine(options.endpoint, job.warehouse.model, revision, key, say)) as servers:
         with stop.excusing("The connection to the servers"):
             servers.meet()
-        serve = servers.serving(job.policy["kind"], options.serve)
-        yield replace(job, decided=serve), lambda _model: servers.encoder, servers.start
+        yield Sampler(servers.encoder, servers.start, servers.serving(job.policy["kind"], options.serve))
 
 
 def check_semaphores() -> None:
@@ -83,8 +87,8 @@ def keeps_engine(options: RolloutOptions) -> bool:
             and not options.quantization)
 
 
-def start(plans: list[tuple[Job, Plan]], start_engine: StartEngine, stop: StopRequest,
-          say: Callable[[str], None], encoder: Any) -> Engine | None:
+def start(plans: list[tuple[Job, Plan]], sampler: Sampler, stop: StopRequest,
+          say: Callable[[str], None]) -> Engine | None:
     """The engine for rollouts of one policy; None where nothing is left to sample.
 
     It starts before settings and plan are stored: options that it cannot serve must not be recorded.
@@ -103,7 +107,7 @@ def start(plans: list[tuple[Job, Plan]], start_engine: StartEngine, stop: StopRe
     prompts = [prompt for _, plan in plans for prompt in plan.rows]
     longest = max(prompt["num_prompt_tokens"] for prompt in prompts)
     if keeps_engine(job.options):
-        longest = max(longest, room_to_come(job.options, longest, encoder.model_length))
+        longest = max(longest, room_to_come(job.options, longest, sampler.encoder.model_length))
     with served_weights(job) as (model, adapter):
         settings = engine_settings(job, model, adapter, longest)
         if warm.stays and not job.options.endpoint:
@@ -113,7 +117,7 @@ def start(plans: list[tuple[Job, Plan]], start_engine: StartEngine, stop: StopRe
         say(f"asking {job.options.model}" if job.options.model else f"starting the engine: policy "
             f"{job.policy['policy_version']}" + (f", {job.serve}" if job.adapter else ""))
         with stop.excusing("The start of the engine"):
-            engine = start_engine(settings)
+            engine = sampler.start(settings)
             if adapter and not engine.moves(prompts[0]["prompt_ids"]) and changes_something(adapter):
                 raise StageError(f"The engine does not serve the adapter of policy "
                                  f"{job.policy['policy_version']}: without it, the logprobs are the same in "

@@ -1,6 +1,5 @@
 """The `train` command: scored groups become the next policy."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -115,8 +114,7 @@ def track(run: str, name: str) -> None:
     check_tracker(name)
     from train.steps.accelerator import Tracker
     version = warehouse.state.newest
-    policy = json.loads((warehouse.policy_dir(version) / "policy.json").read_text(encoding="utf-8"))
-    with Tracker(name, warehouse, version, policy.get("global_step", 0) + 1):
+    with Tracker(name, warehouse, version, warehouse.policy(version).get("global_step", 0) + 1):
         click.echo(f"policy {version}: its evaluations were sent to {name}")
 
 

@@ -131,10 +131,10 @@ def summary(run: Path, last: int, iteration: int | None, purpose: str, line: boo
     connection = connect(warehouse, strict=strict, inventory=inventory)
     if line or iteration is not None:
         chosen = latest_iteration(connection, purpose) if iteration is None else iteration
-        rows = iteration_rows(connection, inventory, chosen, purpose)
+        rows = iteration_rows(connection, chosen, purpose)
         click.echo("\n".join(map(as_line if as_json else line_of, rows)))
     elif as_json:
-        click.echo(as_line(summary_facts(warehouse, compute_once(connection), inventory)))
+        click.echo(as_line(summary_facts(warehouse, compute_once(connection))))
     else:
         click.echo(by_address("\n".join(summary_lines(warehouse, compute_once(connection), inventory, last))))
 

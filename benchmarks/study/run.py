@@ -15,6 +15,7 @@ from benchmarks.study.sampler import SmallSampler, load_encoder
 from rollout.cli import default_options
 from rollout.engines.engine import EngineSettings, Sampling
 from rollout.run import run_rollout
+from rollout.start import Sampler
 from score.cli import score as score_command
 from train.cli import train
 from warehouse.init import init_run
@@ -175,7 +176,7 @@ def sample(plan: Plan, stages: Stages, warehouse: Warehouse, *, iteration: int, 
                                            else stages.served)) as model:
                 return SmallSampler(replace(settings, model=model), stages.renumbered)
         return SmallSampler(settings, stages.renumbered)
-    list(run_rollout(options, start, load_encoder))
+    list(run_rollout(options, Sampler(load_encoder(warehouse.model), start)))
 
 
 @contextmanager

@@ -31,9 +31,7 @@ PARTS_SQL = """\
 SELECT 'reward: ' || part AS name, max(mean) FILTER (iteration = $1) AS now,
        max(mean) FILTER (iteration = $3) AS former
 FROM part_means WHERE purpose = $2 AND iteration IN ($1, $3) GROUP BY part ORDER BY part"""
-AROUND_SQL = """\
-SELECT max(iteration) FILTER (iteration < $1) AS former, min(iteration) FILTER (iteration > $1) AS next
-FROM iteration_stats WHERE purpose = $2"""
+NEXT_SQL = "SELECT min(iteration) AS iteration FROM iteration_stats WHERE iteration > $1 AND purpose = $2"
 RAISED_SQL = """\
 SELECT signal, value, level, above, fired, meaning FROM raised_signals
 WHERE iteration = $1 AND purpose = $2 ORDER BY NOT fired, signal"""
@@ -85,11 +83,11 @@ def iteration_page(view: View, ask: Asking, query: Query) -> Page:
     chosen = f"{held} AND ({where}\n)" if where else held
     with_signals(view, ask)
     ask.hold_chosen(CHOSEN_SQL.format(chosen=chosen, number=number, purpose=quoted(purpose)))
-    around = ask.rows(AROUND_SQL, [number, purpose])[0]
     purposes = ask.rows("SELECT purpose FROM iteration_stats WHERE iteration = $1 ORDER BY 1", [number])
     return Page("iteration.html", f"Iteration {number}" + ("" if purpose == "train" else f", {purpose}"), {
         "number": number, "purpose": purpose, "where": where, "order": order, "stats": stats[0],
-        "around": around, "purposes": [row["purpose"] for row in purposes],
+        "following": ask.rows(NEXT_SQL, [number, purpose])[0]["iteration"],
+        "purposes": [row["purpose"] for row in purposes],
         "measures": [*[(name.format(**stats[0]), stats[0][key], before[key] if before else None)
                        for key, name in MEASURES],
                      *[(row["name"], row["now"], row["former"]) for row in

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from reports.figures_learning import GROUP_KINDS
-from warehouse.inspect.alarms import BY_MISMATCH, BY_REWARD, MISMATCH_SIGNALS, SHOWN_BY
+from warehouse.inspect.alarms import BY_REWARD, MISMATCH_SIGNALS, SHOWN_BY
 from warehouse.sql.catalog import quoted
 from warehouse.store.errors import StageError
 from warehouse.store.names import completion_name
@@ -35,26 +35,14 @@ def completion(iteration: int, purpose: str, task_id: str, index: int, **query: 
     return address("completion", name=completion_name(iteration, purpose, task_id, index), **query)
 
 
-def group(iteration: int, purpose: str, group_id: str, **query: Any) -> str:
-    return address("group", iteration=iteration, purpose=purpose, group=group_id, **query)
-
-
-def task(task_id: str) -> str:
-    return address("task", task=task_id)
-
-
 def iteration(number: int, purpose: str = "train", **query: Any) -> str:
     return address("iteration", iteration=number, purpose=purpose, **query)
-
-
-def find(where: str, order: str = "") -> str:
-    return address("find", where=where, order=order)
 
 
 def shows(signal: str, purpose: str, x: int) -> str:
     """The address of the completions that show a signal of an iteration best."""
     purpose = purpose or "train"
-    table, condition, order = BY_MISMATCH if signal in MISMATCH_SIGNALS else SHOWN_BY.get(signal, BY_REWARD)
+    table, condition, order = SHOWN_BY.get(signal, BY_REWARD)
     if signal in MISMATCH_SIGNALS:
         return address("gaps", iteration=x)
     if table == "samples":
@@ -70,7 +58,7 @@ def shows(signal: str, purpose: str, x: int) -> str:
 def behind(figure: str, x: int, row: str = "", series: str = "") -> str:
     """The target of a click on a figure: at iteration x, on a row of a heat map or on a series."""
     if figure == "tasks" and row:
-        return task(row)
+        return address("task", task=row)
     if figure in GAPS:
         return address("gaps", iteration=x)
     if figure == "alarms" and row:

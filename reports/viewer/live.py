@@ -13,6 +13,7 @@ from reports.scale import duration, number
 from reports.viewer import render
 from reports.viewer.links import Query
 from reports.viewer.session import Asking, View
+from warehouse.store.checksums import FileState, file_state
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
@@ -44,9 +45,9 @@ def progress(warehouse: Warehouse, stage: Stage) -> dict[str, Any]:
     newest = stage.last_write() or began
     if table:
         files = stage.written()
-        done, tokens = map(sum, zip(*(rows_and_tokens(file, *_state(file)) for file in files), strict=True)
+        done, tokens = map(sum, zip(*(rows_and_tokens(file, file_state(file)) for file in files), strict=True)
                            ) if files else (0, 0)
-        planned = sum(sum_of(part, *_state(part)) for part in warehouse.parts(
+        planned = sum(sum_of(part, file_state(part)) for part in warehouse.parts(
             "prompts", iteration=keys["iteration"], purpose=keys["purpose"]))       # 0 without a plan yet
         facts |= {"rows": f"{done:,} of {planned:,} completions" if planned else f"{done:,} completions",
                   "share": round(100 * min(done / planned, 1)) if planned else None}
@@ -59,13 +60,8 @@ def progress(warehouse: Warehouse, stage: Stage) -> dict[str, Any]:
     return facts
 
 
-def _state(path: Path) -> tuple[int, int]:
-    stat = path.stat()
-    return stat.st_size, stat.st_mtime_ns
-
-
 @lru_cache(maxsize=4096)
-def rows_and_tokens(path: Path, _size: int, _time: int) -> tuple[int, int]:
+def rows_and_tokens(path: Path, _state: FileState) -> tuple[int, int]:
     """The number of finished completions in a part or spill, and their tokens."""
     table = pq.read_table(path, columns=["num_completion_tokens", "finish_reason"])
     finished = table.filter(table["finish_reason"].is_valid())
@@ -73,7 +69,7 @@ def rows_and_tokens(path: Path, _size: int, _time: int) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=4096)
-def sum_of(path: Path, _size: int, _time: int) -> int:
+def sum_of(path: Path, _state: FileState) -> int:
     """The number of completions planned in a part of prompts."""
     return sum(filter(None, pq.read_table(path, columns=["group_size"])["group_size"].to_pylist()))
 

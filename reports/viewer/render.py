@@ -5,9 +5,8 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 import jinja2
-from markupsafe import Markup
 
-from reports.page import data_island, page_style
+from reports.page import page_style
 from reports.scale import NO_VALUE, number
 from reports.viewer import links
 from warehouse.store.errors import printable
@@ -36,7 +35,8 @@ def environment() -> jinja2.Environment:
     made = jinja2.Environment(loader=jinja2.PackageLoader("reports.viewer", "pages"), autoescape=True,
                               undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
                               finalize=lambda value: NO_VALUE if value is None else value)
-    made.filters |= {"number": number, "printable": printable, "text": text_to_show, "island": island}
+    made.filters |= {"number": number, "printable": printable, "text": text_to_show}
+    made.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     made.globals |= {"links": links}
     return made
 
@@ -49,10 +49,6 @@ def text_to_show(text: str | None) -> Text:
         shown = f"{printable(text[:half])}\n[…]\n{printable(text[-half:])}"
         return Text(shown, len(text) - MOST_SHOWN)
     return Text(printable(text), 0)
-
-
-def island(data: object) -> Markup:
-    return Markup(data_island(data))
 
 
 def style() -> str:

@@ -32,13 +32,9 @@ LEFT JOIN (SELECT log_drift AS drift, clipped FROM train_tokens
              AND trained_iteration = $5) AS stepped ON true"""
 WORDS_SQL = "SELECT token_id, token FROM vocabulary WHERE token_id IN (SELECT unnest($1::INTEGER[]))"
 FARTHEST_SQL = f"""\
-WITH gaps AS (SELECT unnest(old)::DOUBLE - unnest(mu) AS gap, generate_subscripts(mu, 1) - 1 AS position
-              FROM (SELECT behaviour_logprobs AS mu FROM completions
-                    WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4) AS sampled,
-                   (SELECT old_logprobs AS old FROM train_samples
-                    WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4
-                      AND trained_iteration = $5) AS trained)
-SELECT position, gap FROM gaps WHERE gap <> 0 ORDER BY abs(gap) DESC, position LIMIT {MOST_FAR}"""
+SELECT position, gap FROM token_gaps($5)
+WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4 AND gap <> 0
+ORDER BY abs(gap) DESC, position LIMIT {MOST_FAR}"""
 MOST_GAPS = 40
 CONTEXT = 12            # tokens on each side
 TRAININGS_SQL = """\

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -104,15 +104,12 @@ class Factors:
     @cached_property
     def _turned(self) -> dict[str, bool]:
         """Whether files store experts' matrices as [E, in, out], by module; square ones do not tell."""
-        from safetensors import safe_open
         turned = {}
-        for source in self.files:
-            with safe_open(source, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 (not a dict)
-                    module, shape = plain_name(name).rpartition(".")[0], file.get_slice(name).get_shape()[1:]
-                    for _, down, up in self.pairs.get(module, ()):
-                        if len({*shape}) == 2 and {*shape} == {len(up), down.shape[1]}:
-                            turned[module] = shape[0] != len(up)
+        for _, file, name in weights_in(self.files):
+            module, shape = plain_name(name).rpartition(".")[0], file.get_slice(name).get_shape()[1:]
+            for _, down, up in self.pairs.get(module, ()):
+                if len({*shape}) == 2 and {*shape} == {len(up), down.shape[1]}:
+                    turned[module] = shape[0] != len(up)
         return turned
 
     def check_used(self, base: Path) -> None:
@@ -120,6 +117,15 @@ class Factors:
         if left := sorted({name for pairs in self.pairs.values() for name, _, _ in pairs} - self.used):
             raise StageError(f"{self.adapter} changes {left[0].removesuffix('.lora_A.weight')}, which {base} "
                              "does not have as a plain weight. Sample with --serve adapter.")
+
+
+def weights_in(files: list[Path], device: str = "cpu") -> Iterator[tuple[Path, Any, str]]:
+    """The name of every weight in safetensors files, with its file and that file opened."""
+    from safetensors import safe_open
+    for source in files:
+        with safe_open(source, framework="pt", device=device) as file:
+            for name in file.keys():  # noqa: SIM118 (not a dict)
+                yield source, file, name
 
 
 def plain_name(module: str) -> str:

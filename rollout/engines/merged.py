@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout.engines.engine import OTHER_FORM
-from rollout.engines.factors import Factors
+from rollout.engines.factors import Factors, weights_in
 from warehouse.stages.space import saying_the_disk_is_full
 from warehouse.store.errors import StageError
 
@@ -81,17 +81,14 @@ def merged_tensors(base: Path, adapter: Path | None, dtype: str,
     Without an adapter, the base's own. StageError if more than addition is needed to merge it.
     """
     import torch
-    from safetensors import safe_open
     files = sorted(base.glob("*.safetensors"))
     factors = Factors.read(adapter, files, device) if adapter else None
     wanted = None if dtype == "auto" else getattr(torch, dtype)
-    for source in files:
-        with safe_open(source, framework="pt", device=device) as file:
-            for name in file.keys():  # noqa: SIM118 (not a dict)
-                weight = file.get_tensor(name)
-                kept = weight.dtype if wanted is None or not weight.is_floating_point() else wanted
-                change = factors.change(name, weight.shape) if factors else None
-                yield name, (weight if change is None else weight.float() + change).to(kept), source
+    for source, file, name in weights_in(files, device):
+        weight = file.get_tensor(name)
+        kept = weight.dtype if wanted is None or not weight.is_floating_point() else wanted
+        change = factors.change(name, weight.shape) if factors else None
+        yield name, (weight if change is None else weight.float() + change).to(kept), source
     if factors:
         factors.check_used(base)
 
@@ -103,22 +100,19 @@ def kept_by_rounding(base: Path, adapter: Path, dtype: str) -> float:
     each matrix. A weight does not change at all if its change is below half a rounding step.
     """
     import torch
-    from safetensors import safe_open
     files = sorted(base.glob("*.safetensors"))
     factors, half = Factors.read(adapter, files), getattr(torch, dtype)
     kept = whole = 0.0
-    for source in files:
-        with safe_open(source, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 (not a dict)
-                slices = file.get_slice(name)
-                change = factors.change(name, slices.get_shape(), rows=64)
-                if change is None:
-                    continue
-                weight = slices[:64]
-                left = (weight.float() + change).to(half).float() - weight.to(half).float()
-                share = slices.get_shape()[0] / len(change)
-                kept += share * float((left * change).sum())
-                whole += share * float(change.square().sum())
+    for _, file, name in weights_in(files):
+        slices = file.get_slice(name)
+        change = factors.change(name, slices.get_shape(), rows=64)
+        if change is None:
+            continue
+        weight = slices[:64]
+        left = (weight.float() + change).to(half).float() - weight.to(half).float()
+        share = slices.get_shape()[0] / len(change)
+        kept += share * float((left * change).sum())
+        whole += share * float(change.square().sum())
     return kept / whole if whole else 1.0
 
 

@@ -10,6 +10,7 @@ import shutil
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from pydantic import ValidationError
@@ -155,11 +156,12 @@ class VllmEngine:
     def _break_off(self, inside: dict[int, Request], sampling: Sampling,
                    decode: Callable[[list[int]], str]) -> Iterator[Sampled | Request]:
         """Abort the requests in flight; each keeps its tokens so far."""
-        core, broken = self.llm.llm_engine, Broken()
+        core, broken = self.llm.llm_engine, SimpleQueue[Any]()
         for state in core.output_processor.request_states.values():
             state.queue = broken        # vLLM puts the tokens of an aborted request here
         core.abort_request([str(index) for index in inside])
-        for output in broken.outputs:
+        while not broken.empty():
+            output = broken.get()
             request = inside.pop(int(output.request_id.split("-")[0]))
             yield after_draw(request, sampling, _drawn(output, sampling), decode)
         yield from inside.values()
@@ -170,17 +172,6 @@ class VllmEngine:
             str(request.index), {"prompt_token_ids": prompt_ids}, parameters(sampling, seed, max_tokens),
             lora_request=self.lora)
         return request
-
-
-class Broken:
-    """Receives the outputs of aborted requests."""
-
-    def __init__(self) -> None:
-        self.outputs: list[Any] = []
-
-    def put(self, output: Any) -> None:
-        """Called by vLLM."""
-        self.outputs.append(output)
 
 
 def _start(settings: EngineSettings, more: dict[str, Any], *, second: bool = True) -> LLM:

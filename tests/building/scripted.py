@@ -7,11 +7,13 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rollout.cli import default_options
 from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
+from rollout.prompts.prompt_encoder import PromptEncoder
 from rollout.run import run_rollout
+from rollout.start import Sampler
 from warehouse.store.run_folder import Warehouse
 
 
@@ -110,4 +112,8 @@ def sample(warehouse: Warehouse, engine: ScriptedEngine | None = None, **options
     """Roll out the iteration that is due, in groups of four, two to a part; what was said of it."""
     small = {"sampling": Sampling(max_tokens=20), "group_size": 4, "prompt_format": "compact", "part_size": 8}
     return list(run_rollout(default_options(warehouse.root).replace(**{**small, **options}),
-                            (engine or ScriptedEngine()).start, ScriptedEncoder))
+                            scripted_sampler(engine or ScriptedEngine())))
+
+
+def scripted_sampler(engine: ScriptedEngine) -> Sampler:
+    return Sampler(cast(PromptEncoder, ScriptedEncoder("")), engine.start)

@@ -24,7 +24,6 @@ from tests.building.plain import sample, score, train
 from tests.building.runs import TURN, arc_file, new_run, without_waiting
 from tests.building.sound import check_run
 from warehouse.ledger.log import Log
-from warehouse.ledger.old_runs import old_entries
 from warehouse.ledger.refusals import Refusal
 from warehouse.maintain import prune
 from warehouse.maintain.compact import compact_run
@@ -156,7 +155,7 @@ class Sequence:
         """The run is sound, and what was complete is there as it was, unless a command ended it."""
         warehouse = open_warehouse(self.root)
         state = warehouse.state
-        assert Log(self.root, lambda: old_entries(self.root)).state().lives == state.lives
+        assert Log(self.root).state().lives == state.lives
         if self.damaged:
             return
         problems = [each for each in check_run(warehouse).problems if "complete, but stages" not in each]

@@ -81,7 +81,7 @@ def prompts(run: Warehouse) -> Path:
 
 
 def samples(run: Warehouse) -> Path:
-    [scorer] = [str(life.scorer) for life in run.state.scores(0, "train")]
+    [scorer] = [str(life.scorer) for life in run.state.of_stage("score", 0, "train")]
     return run.folder("samples", iteration=0, purpose="train", scorer=scorer)
 
 

@@ -18,7 +18,6 @@ from tests.building.plain import SCORER, sample, score, train
 from tests.building.runs import TURN, arc_file, new_run, without_waiting
 from tests.building.sound import check_run
 from warehouse.ledger.log import Log
-from warehouse.ledger.old_runs import old_entries
 from warehouse.maintain.compact import compact_run
 from warehouse.maintain.discard import discard
 from warehouse.maintain.fix import fix
@@ -179,7 +178,7 @@ def check_pair(first: str, second: str, folder: Path) -> None:
         if "damaged" in start:
             run("fix", root)
         assert check_run(open_warehouse(root)).problems == [], title
-        fresh = Log(root, lambda root=root: old_entries(root))          # the log folds to the same state
+        fresh = Log(root)          # the log folds to the same state
         assert fresh.state().lives == open_warehouse(root).state.lives
     assert points, f"{first} committed nothing"
 

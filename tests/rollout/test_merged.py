@@ -25,7 +25,7 @@ from rollout.engines.merged import (
 )
 from rollout.run import run_rollout
 from tests.building.runs import add_policy, arc_file
-from tests.building.scripted import ScriptedEncoder, ScriptedEngine, default_options
+from tests.building.scripted import ScriptedEngine, default_options, scripted_sampler
 from tests.rollout.test_run import rows, sample
 from warehouse.init import init_run
 from warehouse.store.checksums import weights_sha256
@@ -198,7 +198,7 @@ def test_a_merged_policy_of_which_rounding_leaves_little_is_told_and_kept_in_the
     engine.dtype = dtype
     options = default_options(warehouse.root).replace(iteration=1, serve="merged",
                                                               sampling=Sampling(max_tokens=20))
-    list(run_rollout(options, engine.start, ScriptedEncoder, say=said.append))
+    list(run_rollout(options, scripted_sampler(engine), say=said.append))
     kept = warehouse.stage("rollout", iteration=1, purpose="train").manifest()["facts"]["adapter_kept"]
     little = (factor, dtype) == (0.002, "bfloat16")
     assert (kept < 0.6) == little

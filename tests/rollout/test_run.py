@@ -21,10 +21,11 @@ from rollout.engines.engine import Request, Sampled, Sampling
 from rollout.options import RolloutOptions
 from rollout.parts import Spill
 from rollout.run import run_rollout
+from rollout.start import Sampler
 from score.cli import score
 from tests.building import scripted
 from tests.building.runs import STARTER, add_policy, arc_file, fake_model, new_run, small_run
-from tests.building.scripted import ScriptedEncoder, ScriptedEngine
+from tests.building.scripted import ScriptedEngine, scripted_sampler
 from warehouse.init import init_run
 from warehouse.maintain.discard import discard
 from warehouse.maintain.tasks import add_tasks
@@ -173,7 +174,7 @@ def test_a_split_is_told_of_before_the_next_is_sampled(tmp_path: Path) -> None:
     warehouse = several_splits(tmp_path)
     options = default_options(warehouse.root).replace(
         group_size=4, prompt_format="compact", evaluate=True, sampling=Sampling(max_tokens=20))
-    lines = run_rollout(options, ScriptedEngine().start, ScriptedEncoder)
+    lines = run_rollout(options, scripted_sampler(ScriptedEngine()))
     assert next(lines).startswith("rollout of iteration 0 (eval-hard): 12 completions of 3 tasks by policy 0")
     assert len(rows(warehouse, purpose="eval-hard")) == 12 and not rows(warehouse, purpose="eval-easy")
     assert [line.partition(":")[0] for line in lines][1] == "rollout of iteration 0 (eval-easy)"
@@ -298,8 +299,8 @@ def test_a_file_of_the_users_that_is_not_there_is_named_before_anything_loads(tm
     sample(warehouse)
     options = default_options(warehouse.root).replace(**values)
     with pytest.raises(UnusableFile) as refused:
-        list(run_rollout(options.replace(iteration=0, evaluate=not options.turn > 1), ScriptedEngine().start,
-                         lambda _model: pytest.fail("the model was loaded")))
+        list(run_rollout(options.replace(iteration=0, evaluate=not options.turn > 1),
+                         Sampler(None, lambda _settings: pytest.fail("an engine was started"))))
     assert (refused.value.path.name, refused.value.problem) == ("nowhere.py", "missing")
 
 
@@ -324,7 +325,7 @@ def test_a_grader_that_score_will_miss_is_named_before_anything_is_sampled(
     run = new_run(tmp_path / "run", {"m": ("math", {"answer": "1"})}, model=fake_model(tmp_path / "model"))
     options, said = default_options(run.root).replace(sampling=Sampling(max_tokens=20)), list[str]()
     with pytest.raises(KeyboardInterrupt):
-        list(run_rollout(options, ScriptedEngine(stop_after=0).start, ScriptedEncoder, said.append))
+        list(run_rollout(options, scripted_sampler(ScriptedEngine(stop_after=0)), said.append))
     assert said[0] == ("Tasks of kind math are graded by math-verify, which is not installed. Run pip "
                        "install 'rollhouse[math]'. `score` needs it; sampled rows are kept.")
     assert said[1].startswith("starting the engine")

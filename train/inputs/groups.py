@@ -1,6 +1,5 @@
 """Stored rows become groups: prompts, completions and rewards joined by their keys, checked; no torch."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -202,12 +201,10 @@ def _rollout(row: dict[str, Any], completion_ids: np.ndarray, logprobs: np.ndarr
 
 def _lists(table: pa.Table, column: str) -> list[np.ndarray]:
     """A list column as one array per row, without a Python object per token; null becomes an empty array."""
-    arrays = []
+    arrays: list[np.ndarray] = []
     for chunk in table.column(column).chunks:
-        values, offsets = chunk.flatten().to_numpy(zero_copy_only=False), np.zeros(len(chunk) + 1, np.int64)
         lengths = chunk.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-        np.cumsum(lengths, out=offsets[1:])
-        arrays += [values[start:stop] for start, stop in itertools.pairwise(offsets)]
+        arrays += np.split(chunk.flatten().to_numpy(zero_copy_only=False), np.cumsum(lengths))[:-1]
     return arrays
 
 

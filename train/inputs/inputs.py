@@ -4,6 +4,7 @@ import hashlib
 import json
 from typing import Any, NamedTuple
 
+from train.inputs.asked import rollouts_of
 from train.inputs.groups import Group, load_groups
 from train.inputs.options import TrainOptions
 from train.inputs.own_advantages import OPTION
@@ -82,11 +83,10 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Tra
                          f"{shell_quote(warehouse.root)} --turn {settings.turns[0]}`, or leave --turns out.")
     for group in groups:
         _check_policies_of(group, warehouse, iteration)
-    rows = {(group.iteration, group.purpose) for group in groups}
-    lives = [state.life("rollout", *key) for key in rows]
-    lives += [life for key in rows for life in state.scores(*key)
-              if life.is_complete and (key[0] != iteration or life.scorer == scorer)]
-    read = [state.policies[iteration].trained, *(life.begun for life in lives if life)]
+    lives = rollouts_of(warehouse, groups)
+    lives += [life for each in lives for life in state.of_stage("score", each.iteration, each.purpose)
+              if life.is_complete and (life.iteration != iteration or life.scorer == scorer)]
+    read = [state.policies[iteration].trained, *(life.begun for life in lives)]
     return Inputs(iteration, scorer, parent, groups, warehouse.stage("train", iteration=iteration), waiting,
                   [begun for begun in read if begun is not None])
 

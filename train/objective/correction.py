@@ -21,12 +21,9 @@ def importance_weights(log_ratio: Tensor, loss_mask: Tensor, *, correction: str,
     ratio = masked.exp()
     if correction.startswith("sequence-"):
         ratio = clamp_log_ratio(masked.sum(dim=1, keepdim=True)).exp().expand_as(masked)
-    inside = torch.ones_like(ratio, dtype=torch.bool)
-    inside = inside if low is None else inside & (ratio >= low)
-    inside = inside if high is None else inside & (ratio <= high)
-    if correction.endswith("-truncate"):
-        return ratio.clamp(min=low, max=high), inside
-    return torch.where(inside, ratio, 0.0), inside
+    bounded = ratio.clamp(min=low, max=high)
+    inside = bounded == ratio
+    return (bounded if correction.endswith("-truncate") else torch.where(inside, ratio, 0.0)), inside
 
 
 def veto_mask(log_ratio: Tensor, loss_mask: Tensor, *, threshold: float) -> Tensor:

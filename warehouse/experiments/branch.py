@@ -76,7 +76,7 @@ def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool, copy: b
             log.append(lambda _state: Branched(parent, uuid.uuid4().hex, state.head, at, rows, through))
             created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             facts = {**log.state().facts, "created": created}
-            _share_files(warehouse, Warehouse(building, facts, log), state.head, share)
+            _share_files(warehouse, Warehouse(building, facts), state.head, share)
             if (warehouse.root / "config.toml").exists():
                 shutil.copyfile(warehouse.root / "config.toml", building / "config.toml")
             commit_json(building / "warehouse.json", facts)

@@ -1,9 +1,8 @@
 """The text about alarms: each with examples, which signals were checked, and what to do."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from warehouse.inspect.alarms import MISMATCH_SIGNALS, STEP_SIGNALS, Alarm, known_signals
+from warehouse.inspect.alarms import MISMATCH_SIGNALS, STEP_SIGNALS, Alarm, groups_of, known_signals
 from warehouse.inspect.render import short_number
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import counted, shell_quote
@@ -30,29 +29,22 @@ WHERE followed AND former IS DISTINCT FROM value
 
 def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm], since: int) -> list[str]:
     """The lines to print: advice, every alarm with examples, and what was checked."""
-    lines = []
-    for alarm in alarms:
-        lines += [f"{title}:" for title, group in groups_of(alarms) if title and group[:1] == [alarm]]
-        lines.append(alarm.sentence)
-        if alarm.signal in MISMATCH_SIGNALS:
-            lines.append(f"    warehouse sql {shell_quote(warehouse.root)} \"FROM token_gaps("
-                         f"{alarm.first_iteration}) ORDER BY abs(gap) DESC LIMIT 15\"")
-        lines += [f"    {line}" for line in alarm.errors if f"    {line}" not in lines]
-        if names := alarm.names():
-            also = f" (also {', '.join(names[1:])})" if names[1:] else ""
-            lines.append(f"    score explain {shell_quote(warehouse.root)} {shell_quote(names[0])}{also}")
+    lines = list[str]()
+    for title, group in groups_of(alarms):
+        lines += [f"{title}:"] if title and group else []
+        for alarm in group:
+            lines.append(alarm.sentence)
+            if alarm.signal in MISMATCH_SIGNALS:
+                lines.append(f"    warehouse sql {shell_quote(warehouse.root)} \"FROM token_gaps("
+                             f"{alarm.first_iteration}) ORDER BY abs(gap) DESC LIMIT 15\"")
+            lines += [f"    {line}" for line in alarm.errors if f"    {line}" not in lines]
+            if names := alarm.names():
+                also = f" (also {', '.join(names[1:])})" if names[1:] else ""
+                lines.append(f"    score explain {shell_quote(warehouse.root)} {shell_quote(names[0])}{also}")
     advice = advise(warehouse, connection, alarms).lines
     if any(alarm.fired for alarm in alarms):
         return [*advice, "", *lines]
     return ["No alarm.", *advice, *lines, *judged_lines(connection, since)]
-
-
-def groups_of(alarms: Sequence[Alarm]) -> list[tuple[str, list[Alarm]]]:
-    """Alarms that fired, that are over, and that were raised once, each with a title ('' for the first)."""
-    once = [alarm for alarm in alarms if not alarm.fired and not alarm.over]
-    return [("", [alarm for alarm in alarms if alarm.fired]),
-            ("Over; results have since been as good as before", [alarm for alarm in alarms if alarm.over]),
-            ("Raised once; an alarm if raised twice in a row", once)]
 
 
 def judged_lines(connection: Connection, since: int) -> list[str]:

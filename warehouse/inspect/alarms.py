@@ -1,20 +1,25 @@
 """Signals of collapse in a run: what fired, what was raised once, and completions that show it."""
 
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
 from warehouse.inspect.render import short_number
 from warehouse.sql.database import Connection, rows_of
-from warehouse.store.errors import StageError, shell_quote
+from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.names import completion_name
 from warehouse.store.run_folder import Warehouse
 
 ALARM_EXIT_CODE = 3
 RISEN = 0.1                     # share of completions; errors that rose by this are named
 
-# Where to find completions that show a signal best: a table, a condition, an order.
+MISMATCH_SIGNALS = ("wrong_weights", "mismatch", "ess", "weight_mean", "weight_spread")
+STEP_SIGNALS = ("step_ratio", "step_kl", "grad_norm", "clipping", "reuse")
+BY_REWARD = ("samples", "true", "reward")
+# Where to find completions that show a signal best, if not BY_REWARD: a table, a condition, an order.
 SHOWN_BY = {
+    **dict.fromkeys(MISMATCH_SIGNALS, ("train_samples", "true", "log_ratio_abs_max DESC NULLS LAST")),
     "truncation": ("samples", "truncated", "num_completion_tokens DESC"),
     "loops": ("samples", "loop_tokens > 0", "loop_tokens DESC"),
     "repetition": ("samples", "true", "ngram4_unique_ratio"),
@@ -56,10 +61,6 @@ RECOVERIES = """
                                            max(value) FILTER (iteration <= ended)) AS recovered
     FROM (SELECT DISTINCT purpose, begun, ended FROM held WHERE fired) JOIN smooth USING (purpose)
     GROUP BY purpose, begun, ended"""
-BY_MISMATCH = ("train_samples", "true", "log_ratio_abs_max DESC NULLS LAST")
-BY_REWARD = ("samples", "true", "reward")
-MISMATCH_SIGNALS = ("wrong_weights", "mismatch", "ess", "weight_mean", "weight_spread")
-STEP_SIGNALS = ("step_ratio", "step_kl", "grad_norm", "clipping", "reuse")
 
 
 class Alarm(NamedTuple):
@@ -106,13 +107,20 @@ def raised_alarms(connection: Connection, *, since: int = 0, ignored: tuple[str,
                   spoils_next=_spoils_next(connection, row)) for row in _raised(connection, since, ignored)]
 
 
+def groups_of(alarms: Sequence[Alarm]) -> list[tuple[str, list[Alarm]]]:
+    """Alarms that fired, that are over, and that were raised once, each with a title ('' for the first)."""
+    once = [alarm for alarm in alarms if not alarm.fired and not alarm.over]
+    return [("", [alarm for alarm in alarms if alarm.fired]),
+            ("Over; results have since been as good as before", [alarm for alarm in alarms if alarm.over]),
+            ("Raised once; an alarm if raised twice in a row", once)]
+
+
 def alarm_count_lines(warehouse: Warehouse, alarms: list[Alarm]) -> list[str]:
     """A line with the number of fired and raised signals; none if there are none."""
-    firing = [alarm for alarm in alarms if alarm.fired]
-    over = sum(alarm.over for alarm in alarms)
-    groups = [(len(firing), f"since iteration {firing[0].first_iteration}" if firing else ""), (over, "over"),
-              (len(alarms) - len(firing) - over, "raised once")]
-    counts = [f"{number} signal{'s' * (number > 1)} {when}" for number, when in groups if number]
+    (_, firing), (_, over), (_, once) = groups_of(alarms)
+    since = f"since iteration {firing[0].first_iteration}" if firing else ""
+    counts = [f"{counted(len(group), 'signal')} {when}"
+              for group, when in ((firing, since), (over, "over"), (once, "raised once")) if group]
     return [f"{', '.join(counts)}: warehouse watch {shell_quote(warehouse.root)}"] if counts else []
 
 
@@ -171,8 +179,7 @@ def check_signals(names: tuple[str, ...]) -> None:
 
 def _examples(connection: Connection, row: dict[str, Any]) -> list[tuple[str, int]]:
     """Three completions (task, sample index) of the iteration that show the signal best."""
-    signal = row["signal"]
-    table, condition, order = BY_MISMATCH if signal in MISMATCH_SIGNALS else SHOWN_BY.get(signal, BY_REWARD)
+    table, condition, order = SHOWN_BY.get(row["signal"], BY_REWARD)
     rows = rows_of(connection, f"SELECT task_id, sample_index FROM {table} WHERE iteration = $1 AND purpose "
                                f"= $2 AND {condition} ORDER BY {order}, task_id, sample_index LIMIT 3",
                    [row["first_iteration"], row["purpose"]])

@@ -1,6 +1,7 @@
 """One screen about a run: a row per iteration, sparklines of trends, evaluations apart."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from warehouse.inspect.advice import advise
@@ -25,11 +26,16 @@ NOT_TOLD = re.compile("sha256|version|scorer|lr_after_rollback")    # a rollback
 QUERY = """
 SELECT iteration, purpose, pass_at_1, max_k, pass_at_max_k, reward_mean, truncated_share, tokens_mean,
        mismatch_kl_fresh, CASE WHEN mismatch_kl_fresh IS NULL THEN mismatch_kl END AS off_policy_kl,
-       zero_variance_share, num_completions, num_tasks, num_missing, scorer,
-       (SELECT coalesce(bool_or(settings ->> '$.user_code' IS NOT NULL), false) FROM stages
-        WHERE stage = 'score' AND stages.iteration = stats.iteration
-              AND stages.purpose = stats.purpose) AS own_reward
-FROM iteration_stats AS stats WHERE {where} ORDER BY iteration, purpose
+       zero_variance_share, num_completions, num_tasks, num_missing, scorer, own_reward, rollout, score, train
+FROM iteration_stats
+LEFT JOIN (SELECT iteration, coalesce(purpose, 'train') AS purpose,
+                  coalesce(bool_or(settings ->> '$.user_code' IS NOT NULL) FILTER (stage = 'score'), false)
+                      AS own_reward,
+                  sum(seconds) FILTER (stage = 'rollout' AND purpose = 'train') AS rollout,
+                  sum(seconds) FILTER (stage = 'score' AND purpose = 'train') AS score,
+                  sum(seconds) FILTER (stage = 'train') AS train
+           FROM stages GROUP BY ALL) USING (iteration, purpose)
+WHERE {where} ORDER BY iteration, purpose
 """
 REACH = """
 SELECT iteration, k, pass_at_k FROM pass_curve JOIN iteration_stats USING (iteration, purpose)
@@ -44,7 +50,7 @@ WHERE purpose = 'train' GROUP BY part HAVING count(*) > 1 ORDER BY part
 def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inventory,
                   last: int = 20) -> list[str]:
     """The screen: what the run is, trends, last iterations, evaluations, unfinished stages, what is next."""
-    rows = _with_seconds(rows_of(connection, QUERY.format(where="true")), inventory)
+    rows = rows_of(connection, QUERY.format(where="true"))
     train = [row for row in rows if row["purpose"] == "train"]
     evaluations = [row for row in rows if row["purpose"] != "train"]
     alarms = raised_alarms(connection, since=last_rollback(warehouse), examples=False)
@@ -65,25 +71,24 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     return [*lines, *alarm_count_lines(warehouse, alarms)]
 
 
-def summary_facts(warehouse: Warehouse, connection: Connection, inventory: Inventory) -> dict[str, Any]:
+def summary_facts(warehouse: Warehouse, connection: Connection) -> dict[str, Any]:
     """The same for programs: docs/reference/json.md lists the keys."""
     alarms = raised_alarms(connection, since=last_rollback(warehouse), examples=False)
     state = warehouse.state
     return {"run": str(warehouse.root), "run_id": warehouse.run_id, "model": warehouse.model,
             "entry": state.head, "policy": state.newest, "next": state.due()._asdict(),
-            "iterations": _with_seconds(rows_of(connection, QUERY.format(where="true")), inventory),
+            "iterations": rows_of(connection, QUERY.format(where="true")),
             "alarms": [alarm._asdict() for alarm in alarms]}
 
 
-def iteration_rows(connection: Connection, inventory: Inventory, iteration: int,
-                   purpose: str = "train") -> list[dict[str, Any]]:
+def iteration_rows(connection: Connection, iteration: int, purpose: str = "train") -> list[dict[str, Any]]:
     """The numbers of one iteration, or of each of its evaluations; StageError if it is not scored."""
     rows = [row for row in rows_of(connection, QUERY.format(where=f"iteration = {int(iteration)}"))
             if is_of(row["purpose"], purpose)]
     if not rows:
         raise StageError(f"Iteration {iteration} ({purpose}) has no complete scores to sum up. "
                          "Run `score` on it first.")
-    return _with_seconds(rows, inventory)
+    return rows
 
 
 def line_of(row: dict[str, Any]) -> str:
@@ -97,20 +102,6 @@ def line_of(row: dict[str, Any]) -> str:
     pieces += [f"{name} {row[key]:.1e}" for key, name in GAPS.items() if row[key] is not None]
     pieces += [f"{stage} {row[stage]:.1f} s" for stage in STAGES if row[stage] is not None]
     return "  ".join(pieces)
-
-
-def _with_seconds(rows: list[dict[str, Any]], inventory: Inventory) -> list[dict[str, Any]]:
-    """Add the seconds of each stage, the sum of its phases, to the rows of training."""
-    spent: dict[tuple[int, str], float] = {}
-    for held in inventory.stages:
-        keys, seconds = held.stage.identity, (held.manifest or {"facts": {}})["facts"].get("seconds")
-        phases = seconds.values() if isinstance(seconds, dict) else [seconds]
-        known = [phase for phase in phases if isinstance(phase, (int, float))]
-        if known and keys.get("purpose", "train") == "train":
-            key = keys["iteration"], held.stage.name
-            spent[key] = spent.get(key, 0.0) + sum(known)
-    return [row | {stage: spent.get((row["iteration"], stage)) if row["purpose"] == "train" else None
-                   for stage in STAGES} for row in rows]
 
 
 def latest_iteration(connection: Connection, purpose: str = "train") -> int:
@@ -197,25 +188,23 @@ def _parts(connection: Connection) -> list[str]:
 def _table(rows: list[dict[str, Any]], kind: str) -> list[str]:
     sizes = sorted({row["max_k"] for row in rows if row["max_k"]})
     top = f"pass@{sizes[-1]}" if len(sizes) == 1 else "pass@max"
+    # Measures and their heads, which are as wide as the column.
+    heads = {"pass_at_1": " pass@1", "pass_at_max_k": f"{top:>8}", "reward_mean": " reward",
+             "truncated_share": "truncated", "tokens_mean": " tokens", "zero_variance_share": "zero-var"}
+    if kind == "iteration":
+        gaps = [key for key in GAPS if any(row[key] is not None for row in rows)] or ["mismatch_kl_fresh"]
+        heads |= {key: f"{GAPS[key]:>10}" for key in gaps}
+        heads |= {"rollout": " rollout", "score": "  score", "train": "  train"}
     purpose_width = max(len(row["purpose"]) for row in rows)
-    header = f"{'iteration':>9}" + ("" if kind == "iteration" else f"  {'purpose':<{purpose_width}}")
-    header += f" {'pass@1':>7} {top:>8} {'reward':>7} {'truncated':>9} {'tokens':>7} {'zero-var':>8}"
-    gaps = [key for key in GAPS if any(row[key] is not None for row in rows)] or ["mismatch_kl_fresh"]
-    header += "".join(f" {GAPS[key]:>10}" for key in gaps) if kind == "iteration" else ""
-    header += f" {'rollout':>8} {'score':>7} {'train':>7}" if kind == "iteration" else ""
-    lines = [header]
-    for row in rows:
-        cells = [f"{row['iteration']:>9}"]
-        cells += [] if kind == "iteration" else [f" {row['purpose']:<{purpose_width}}"]
-        cells += [f"{short_share(row['pass_at_1']):>7}", f"{short_share(row['pass_at_max_k']):>8}",
-                  f"{_decimal(row['reward_mean']):>7}", f"{short_share(row['truncated_share']):>9}",
-                  f"{_decimal(row['tokens_mean'], 1):>7}", f"{short_share(row['zero_variance_share']):>8}"]
-        if kind == "iteration":
-            cells += [f"{'' if row[key] is None else f'{row[key]:.1e}':>10}" for key in gaps]
-            cells += [f"{_seconds(row['rollout']):>8}", f"{_seconds(row['score']):>7}",
-                      f"{_seconds(row['train']):>7}"]
-        lines.append(" ".join(cells))
-    return lines
+
+    def line(iteration: int | str, purpose: str, cells: Iterable[str]) -> str:
+        which = "" if kind == "iteration" else f"  {purpose:<{purpose_width}}"
+        return " ".join([f"{iteration:>9}{which}", *cells])
+
+    return [line("iteration", "purpose", heads.values()),
+            *(line(row["iteration"], row["purpose"], (
+                f"{_short(key, row[key], digits=1 if key == 'tokens_mean' else 2):>{len(head)}}"
+                for key, head in heads.items())) for row in rows)]
 
 
 def _remarks(rows: list[dict[str, Any]], inventory: Inventory) -> list[str]:
@@ -235,15 +224,12 @@ def _remarks(rows: list[dict[str, Any]], inventory: Inventory) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def _decimal(value: float | None, digits: int = 2) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
-
-
-def _seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f} s"
-
-
-def _short(key: str, value: float) -> str:
+def _short(key: str, value: float | None, digits: int = 2) -> str:
+    """A measure in few characters; '' if it is missing."""
+    if value is None:
+        return ""
     if key in GAPS:
         return f"{value:.1e}"
-    return short_share(value) if key.startswith("pass") or key.endswith("share") else _decimal(value)
+    if key in STAGES:
+        return f"{value:.1f} s"
+    return short_share(value) if key.startswith("pass") or key.endswith("share") else f"{value:.{digits}f}"

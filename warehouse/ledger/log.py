@@ -17,6 +17,7 @@ from typing import Any
 
 from warehouse.ledger.entries import Entry, Made, Transition
 from warehouse.ledger.fold import Fold, check
+from warehouse.ledger.old_runs import old_entries
 from warehouse.ledger.state import RunState
 from warehouse.store.commit import commit_bytes, ensure_local, twin_of
 from warehouse.store.errors import shell_quote
@@ -31,9 +32,8 @@ class Log:
     Numbers are tried one after the other, never read from a listing: over NFS a listing may be stale.
     """
 
-    def __init__(self, root: Path, old_entries: Callable[[], list[Entry]] | None = None,
-                 at: int | None = None) -> None:
-        self._root, self._at, self._old = root, at, old_entries
+    def __init__(self, root: Path, at: int | None = None) -> None:
+        self._root, self._at, self._looked_for_old = root, at, False
         self._names = f"{root}/{FOLDER}"    # text, because thousands of Path objects are slow
         self._fold = Fold(shell_quote(root))
         self._next, self._before = 0, ""
@@ -44,10 +44,10 @@ class Log:
         with self._reading:
             while (self._at is None or self._next <= self._at) and self._read_next():
                 pass
-            if not self._next and self._old:
-                for entry in self._old():
+            if not self._next and not self._looked_for_old:
+                for entry in old_entries(self._root):
                     self._fold.apply(entry)
-                self._old = None
+                self._looked_for_old = True
             return self._fold.state()
 
     def refresh(self) -> RunState:

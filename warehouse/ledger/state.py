@@ -109,12 +109,12 @@ class RunState:
     """The state of a run after some entry of its log; made by `warehouse.ledger.fold`."""
 
     run: str                                        # as command lines name it
-    facts: Mapping[str, Any]                        # warehouse.json
-    lives: Mapping[int, Life]                       # all of them, by begin entry
-    current: Mapping[Key, int]                      # begin entry of the current life
-    policies: Mapping[int, Policy]
-    left_out: Mapping[int, int]                     # iterations a rollback left untrained: its policy
-    entries: Mapping[int, Entry]
+    facts: dict[str, Any]                           # warehouse.json
+    lives: dict[int, Life]                          # all of them, by begin entry
+    current: dict[Key, int]                         # begin entry of the current life
+    policies: dict[int, Policy]
+    left_out: dict[int, int]                        # iterations a rollback left untrained: its policy
+    entries: dict[int, Entry]
     tasks_folder: str = ""                          # behind `generation=`; '' for the tasks of `init`
     tasks_sha256: str | None = None
     task_changes: tuple[Mapping[str, Any], ...] = ()
@@ -128,10 +128,10 @@ class RunState:
         begun = self.current.get((stage, iteration, purpose, scorer))
         return None if begun is None else self.lives[begun]
 
-    def of_stage(self, stage: str, iteration: int | None = None) -> list[Life]:
+    def of_stage(self, stage: str, iteration: int | None = None, purpose: str | None = None) -> list[Life]:
         """The current lives of a kind of stage, by iteration, purpose (training first) and scorer."""
         found = [self.lives[begun] for key, begun in self.current.items()
-                 if key[0] == stage and iteration in (None, key[1])]
+                 if key[0] == stage and iteration in (None, key[1]) and purpose in (None, key[2])]
         return sorted(found, key=lambda life: (life.iteration, *_place(life.purpose or TRAIN),
                                                life.scorer or ""))
 
@@ -158,17 +158,13 @@ class RunState:
         """The purposes of all turns of a base purpose in one iteration, earlier turns first."""
         return [purpose for purpose in self.purposes(iteration) if base_purpose(purpose) == base]
 
-    def scores(self, iteration: int, purpose: str) -> list[Life]:
-        return [life for life in self.of_stage("score", iteration) if life.purpose == purpose]
-
     def derived(self, iteration: int, purpose: str) -> list[Life]:
         """Every score of a rollout and every model's logprobs, unfinished or complete."""
-        return [life for stage in DERIVED for life in self.of_stage(stage, iteration)
-                if life.purpose == purpose]
+        return [life for stage in DERIVED for life in self.of_stage(stage, iteration, purpose)]
 
     def scorers(self, iteration: int, purpose: str) -> list[str]:
         """Scorers with a complete score of a rollout."""
-        return [str(life.scorer) for life in self.scores(iteration, purpose) if life.is_complete]
+        return [str(life.scorer) for life in self.of_stage("score", iteration, purpose) if life.is_complete]
 
     def readers(self, begun: int) -> list[Life]:
         """Current lives that use the rows or the policy of another."""
@@ -194,8 +190,7 @@ class RunState:
     def turn_due(self, base: str, turn: int) -> int:
         """The newest iteration in which the previous turn is complete; Refusal if there is none."""
         before = turn_purpose(base, turn - 1)
-        complete = [life.iteration for life in self.of_stage("rollout")
-                    if life.purpose == before and life.is_complete]
+        complete = [life.iteration for life in self.of_stage("rollout", purpose=before) if life.is_complete]
         if not complete:
             raise Refusal("no_turn", run=self.run, before=before)
         return complete[-1]
@@ -283,8 +278,8 @@ class RunState:
         only groups of complete rollouts count.
         """
         taken: dict[str, int] = {}
-        for life in self.of_stage("rollout"):
-            if life.iteration > after and life.purpose == TRAIN and (
+        for life in self.of_stage("rollout", purpose=TRAIN):
+            if life.iteration > after and (
                     life.is_complete or not (complete or self.is_left_out(life.iteration))):
                 taken |= dict.fromkeys(life.taken, life.iteration)
         return taken
@@ -296,8 +291,8 @@ class RunState:
 
     def waiting_groups(self, before: int, *, complete: bool = False) -> dict[int, list[str]]:
         """Groups carried over by earlier iterations that no later plan has taken, by iteration."""
-        carried = {life.iteration: life.carried for life in self.of_stage("rollout")
-                   if life.purpose == TRAIN and life.iteration < before and life.carried}
+        carried = {life.iteration: life.carried for life in self.of_stage("rollout", purpose=TRAIN)
+                   if life.iteration < before and life.carried}
         taken = self.taken_groups(min(carried), complete=complete) if carried else {}
         waiting = {iteration: [group for group in groups if taken.get(group, 0) <= iteration]
                    for iteration, groups in carried.items()}
@@ -307,8 +302,8 @@ class RunState:
         """Those of the groups that an earlier iteration began, each with the last that carried it over."""
         unknown = {group for group in groups if not group.startswith(f"{iteration}/")}
         origins: dict[str, int] = {}
-        for life in self.of_stage("rollout"):
-            if life.purpose == TRAIN and life.iteration < iteration:
+        for life in self.of_stage("rollout", purpose=TRAIN):
+            if life.iteration < iteration:
                 origins |= dict.fromkeys(unknown.intersection(life.carried), life.iteration)
         return origins
 
@@ -325,7 +320,7 @@ class RunState:
         """Every complete, sound score, with one chosen per rollout. `named` is config.toml's scorer."""
         choices = []
         for rollout in {(life.iteration, str(life.purpose)): None for life in self.of_stage("score")}:
-            complete = [life for life in self.scores(*rollout)
+            complete = [life for life in self.of_stage("score", *rollout)
                         if life.is_complete and (*rollout, str(life.scorer)) in sound]
             if complete:
                 scorer, reason = self._choose(complete, named)
@@ -337,7 +332,7 @@ class RunState:
     def choose_scorer(self, iteration: int, purpose: str, name: str | None,
                       named: str | None = None) -> tuple[str, str]:
         """The scorer of a rollout whose rows count, and why: one of `name`, else as in `scorer_choices`."""
-        complete = [life for life in self.scores(iteration, purpose) if life.is_complete]
+        complete = [life for life in self.of_stage("score", iteration, purpose) if life.is_complete]
         keys = {"iteration": iteration, "purpose": purpose, "run": self.run}
         if not complete:
             raise Refusal("not_scored", **keys)
@@ -591,13 +586,10 @@ class RunState:
 
 def made_from(lives: Mapping[int, Life], begun: Iterable[int]) -> set[int]:
     """These lives and those that end with them: scores, logprobs and unfinished trainings."""
-    found = {each for each in begun if lives[each].ended is None}
-    latest = -1
-    while len(found) != latest:
-        latest = len(found)
-        found |= {life.begun for life in lives.values() if life.ended is None and life.reads & found and (
-            life.stage in DERIVED or (life.stage == "train" and not life.is_complete))}
-    return found
+    living = [life for life in lives.values() if life.ended is None]
+    return _with_readers({*begun}.intersection(life.begun for life in living), [
+        life for life in living
+        if life.stage in DERIVED or (life.stage == "train" and not life.is_complete)])
 
 
 def beyond_branch(lives: Mapping[int, Life], policy: int, rows: bool, through: int | None = None) -> set[int]:
@@ -616,11 +608,13 @@ def beyond_branch(lives: Mapping[int, Life], policy: int, rows: bool, through: i
             life.stage == "train" or not (rows or evaluates))))
 
     living = [life for life in lives.values() if life.ended is None and not is_lent(life)]
-    found = {life.begun for life in living if is_beyond(life)}
-    latest = -1
-    while len(found) != latest:
-        latest = len(found)
-        found |= {life.begun for life in living if life.reads & found}
+    return _with_readers({life.begun for life in living if is_beyond(life)}, living)
+
+
+def _with_readers(found: set[int], lives: Collection[Life]) -> set[int]:
+    """Begun lives, and those of `lives` that read them or what was made from them."""
+    while more := {life.begun for life in lives if life.reads & found} - found:
+        found |= more
     return found
 
 

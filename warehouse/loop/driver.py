@@ -296,17 +296,16 @@ class Loop:
     # Alarms -----------------------------------------------------------------------------------------------
 
     def _rows(self, iteration: int, purpose: str) -> list[dict[str, Any]]:
-        inventory = keep_rolled_up(self.warehouse)
-        return iteration_rows(connect(self.warehouse, inventory=inventory), inventory, iteration, purpose)
+        connection = connect(self.warehouse, inventory=keep_rolled_up(self.warehouse))
+        return iteration_rows(connection, iteration, purpose)
 
     def _look(self, iteration: int) -> Watched:
         """The results of an iteration, and the alarms since the last look."""
-        inventory = keep_rolled_up(self.warehouse)
-        connection = compute_once(connect(self.warehouse, inventory=inventory))
+        connection = compute_once(connect(self.warehouse, inventory=keep_rolled_up(self.warehouse)))
         since = max(last_rollback(self.warehouse), self.warehouse.state.unheeded, self.since)
         alarms = raised_alarms(connection, since=since, ignored=self.options.ignore)
         self.since = iteration + 1          # later iterations would report an old dip again
-        rows = iteration_rows(connection, inventory, iteration) if self._is_trained(iteration) else []
+        rows = iteration_rows(connection, iteration) if self._is_trained(iteration) else []
         firing = [alarm for alarm in alarms if alarm.fired]
         return Watched(rows, alarm_lines(self.warehouse, connection, alarms, since) if firing else [],
                        advise(self.warehouse, connection, alarms), [alarm.signal for alarm in firing])

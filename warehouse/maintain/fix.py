@@ -123,7 +123,8 @@ def _run_again(stage: Stage) -> Change:
 
 
 def _scores(warehouse: Warehouse, stage: Stage) -> list[Stage]:
-    return warehouse.derived(**stage.identity) if stage.name == "rollout" else []
+    lives = warehouse.state.derived(**stage.identity) if stage.name == "rollout" else []
+    return [warehouse.stage_of(life) for life in lives]
 
 
 def _sampled_again(warehouse: Warehouse, stage: Stage, path: Path) -> Iterator[Change]:

@@ -14,19 +14,6 @@ WHOLE = re.compile(r"(policies/[^/]+(?:/generation=[^/]+)?|train/[^/]+(?:/genera
                    r"(?:/((?!generation=).+))?")    # a folder that is committed as one
 
 
-def key_of(root: Path, path: Path) -> str:
-    """The key of a file's object.
-
-    The files of a policy or checkpoint are below a name given in its document: two trainings may write the
-    same one at once, and the files of the first document are complete and its own.
-    """
-    name = path.relative_to(root).as_posix()
-    inside = WHOLE.fullmatch(name)
-    if not inside or inside[2] in (None, document_of(root / inside[1]).name):
-        return name
-    return f"{inside[1]}/{files_of(document_of(root / inside[1]))}/{inside[2]}"
-
-
 def document_of(folder: Path) -> Path:
     """The file that makes a folder a policy or a checkpoint; it is put last."""
     return folder / ("checkpoint.json" if folder.name.startswith("checkpoint-") else "policy.json")

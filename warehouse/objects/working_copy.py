@@ -19,7 +19,7 @@ from typing import Any
 
 from warehouse.objects.bucket import Bucket, ObjectState
 from warehouse.objects.fetch import bar, fetch, fits, in_parallel, stamp
-from warehouse.objects.keys import DOCUMENT, OWN, TABLES, TOP_FILES, WHOLE, document_of, files_of, key_of
+from warehouse.objects.keys import DOCUMENT, OWN, TABLES, TOP_FILES, WHOLE, document_of, files_of
 from warehouse.store.commit import COPY_MARKER, beside, reached, replace_bytes, seal
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import json_bytes, read_json
@@ -113,7 +113,17 @@ class WorkingCopy:
         return (name in TOP_FILES or name.partition("/")[0] in TABLES) and not OWN.search(name)
 
     def key_of(self, path: Path) -> str:
-        return key_of(self.root, path)
+        """The key of a file's object.
+
+        The files of a policy or checkpoint are below a name given in its document: two trainings may write
+        the same one at once, and the files of the first document are complete and its own.
+        """
+        name = path.relative_to(self.root).as_posix()
+        inside = WHOLE.fullmatch(name)
+        document = document_of(self.root / inside[1]) if inside else path
+        if not inside or inside[2] in (None, document.name):
+            return name
+        return f"{inside[1]}/{files_of(document)}/{inside[2]}"
 
     def create(self, path: Path, temporary: Path) -> bool:
         """Put the object of `path`; False if it existed, and then `temporary` has the object's content."""

@@ -7,19 +7,18 @@ from warehouse.ledger.state import Choice
 from warehouse.sql.rollup_files import Rollup, valid_rollup
 from warehouse.sql.verified import find_damage
 from warehouse.sql.vocabulary import vocabulary_file
-from warehouse.store.commit import ensure_local, file_names
+from warehouse.store.commit import ensure_local
 from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import StageError, check_addresses
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import SCHEMA_VERSION
 from warehouse.store.stage import TABLES as TABLE_OF
-from warehouse.store.stage import Stage, readable_manifest
+from warehouse.store.stage import Listed, Stage, listed_parts, readable_manifest
 
 TABLES = ("tasks", "prompts", "completions", "carried", "all_samples", "samples", "fresh_samples",
           "policy_logprobs", "train_samples", "fresh_train_samples", "train_tokens", "train_steps")
 UNFINISHED = "is not complete, but stages made from it are. Run it again to make what is missing."
 ADDRESSES = 1.2  # GiB; with less DuckDB aborts on two cores
-Listed = dict[Path, dict[str, Any]]  # parts with their manifest entries
 
 
 class Held(NamedTuple):
@@ -144,14 +143,8 @@ def is_built_upon(warehouse: Warehouse, stage: Stage) -> bool:
 
 
 def _parts_of(stage: Stage, manifest: dict[str, Any] | None) -> Listed:
-    """The parts of a stage by path: those of its manifest, or all that exist if there is none."""
-    listed: Listed = {}
-    for folder, key in ((stage.prompts, "prompts"), (stage.folder, "parts")):
-        if folder is not None and manifest is not None and key in manifest:
-            listed |= {folder / facts["name"]: facts for facts in manifest[key]}
-        elif folder is not None:  # not complete, or a rollout from before manifests listed the prompts
-            listed |= {folder / name: {} for name in file_names(folder, "*-*.parquet")}
-    return dict(sorted(listed.items()))
+    parts = listed_parts(stage.folder, manifest)
+    return parts | listed_parts(stage.prompts, manifest, "prompts") if stage.prompts else parts
 
 
 def _policies(warehouse: Warehouse, left_out: list[str]) -> list[tuple[Path, dict[str, Any]]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.sql.rollup_files import FOLDER
-from warehouse.store.checksums import part_damage
+from warehouse.store.checksums import file_state, part_damage
 from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import read_json
@@ -61,10 +61,9 @@ def forget_verified(warehouse: Warehouse) -> None:
 def state_of(part: Path) -> list[int]:
     """Size, time and inode of a file; zeros if it is missing."""
     try:
-        stat = part.stat()
+        return [*file_state(part)]
     except OSError:
         return [0, 0, 0]
-    return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
 
 
 def _damage(warehouse: Warehouse, part: Path, facts: dict[str, Any]) -> str:

@@ -14,6 +14,8 @@ from warehouse.store.errors import StageError
 OPTIMIZER = "optimizer.pt"          # of a policy: only the next training reads it
 TASK_COLUMNS = ["task_id", "split", "heldout", "kind", "messages", "payload"]      # what defines the tasks
 
+FileState = tuple[int, int, int]    # size, time in ns, and inode: with others its content is read again
+
 
 def part_facts(part: Path) -> dict[str, Any]:
     """A part's entry in a manifest."""
@@ -37,10 +39,9 @@ def part_damage(path: Path, facts: dict[str, Any], *, quick: bool = False) -> st
 def _differs(path: Path, facts: dict[str, Any], quick: bool) -> str:
     if not path.is_file():
         return "is not a file" if path.exists() else "is missing, though its manifest lists it"
-    stat = path.stat()
+    state = file_state(path)
     try:
-        same = stat.st_size == facts["bytes"] and (
-            quick or _hash_once(path, stat.st_size, stat.st_mtime_ns, stat.st_ino) == facts["sha256"])
+        same = state[0] == facts["bytes"] and (quick or _hash_once(path, state) == facts["sha256"])
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     return "" if same else f"does not match its manifest ({'size' if quick else 'sha256'} differs)"
@@ -56,10 +57,10 @@ def tasks_sha256(tables: Iterable[Any]) -> str:
 
 
 @functools.cache
-def check_tasks(parts: tuple[tuple[Path, int, int], ...], folder: Path, wanted: str | None) -> None:
+def check_tasks(parts: tuple[tuple[Path, FileState], ...], folder: Path, wanted: str | None) -> None:
     """StageError unless the parts hold the tasks that the run was made with."""
     from warehouse.store.parts import read_groups
-    groups = (group for path, *_ in parts for group in read_groups(path, "tasks", TASK_COLUMNS))
+    groups = (group for path, _ in parts for group in read_groups(path, "tasks", TASK_COLUMNS))
     if wanted not in (None, actual := tasks_sha256(groups)):
         raise StageError(f"The tasks in {folder} are not those that the run was made with (warehouse.json: "
                          f"tasks_sha256 {str(wanted)[:12]}, found {actual[:12]}). Restore them from a copy "
@@ -103,11 +104,15 @@ def sha256_of(*paths: Path) -> str:
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(stream, lambda: digest)
     return digest.hexdigest()
 
 
+def file_state(path: Path) -> FileState:
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns, stat.st_ino
+
+
 @functools.cache
-def _hash_once(path: Path, _size: int, _mtime_ns: int, _inode: int) -> str:
+def _hash_once(path: Path, _state: FileState) -> str:
     return sha256_of(path)

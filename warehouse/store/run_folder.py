@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +15,15 @@ from warehouse.ledger.old_runs import old_entries, upgrade
 from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import Key, Life, RunState
 from warehouse.objects.place import sync_copy
-from warehouse.store.checksums import check_policy_files, check_tasks, part_damage
-from warehouse.store.commit import TEMPORARY_MARK, commit_directory, ensure_local, file_names, readable
+from warehouse.store.checksums import check_policy_files, check_tasks, file_state, part_damage
+from warehouse.store.commit import TEMPORARY_MARK, commit_directory, ensure_local, readable
 from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import NoRun, StageError, shell_quote
 from warehouse.store.json_files import damaged, read_json
 from warehouse.store.names import SCORER, check_name
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
 from warehouse.store.stage import TABLES as TABLE_OF
-from warehouse.store.stage import Stage
+from warehouse.store.stage import Listed, Stage, listed_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,12 +47,12 @@ class Warehouse:
 
     root: Path
     facts: dict[str, Any]
-    log: Log = field(default=None, compare=False)  # type: ignore[assignment]   # set below
+    at: int | None = field(default=None, compare=False)     # the entry of the log as of which it is read
     joined: dict[Key, int] = field(default_factory=dict, compare=False)     # lives that this process writes
 
-    def __post_init__(self) -> None:
-        if self.log is None:
-            object.__setattr__(self, "log", Log(self.root, lambda: old_entries(self.root)))
+    @cached_property
+    def log(self) -> Log:
+        return Log(self.root, self.at)
 
     @property
     def state(self) -> RunState:
@@ -104,10 +105,6 @@ class Warehouse:
         life = self.state.life(stage, iteration or 0, None if stage == "train" else purpose, scorer)
         return self.folder_of(table, life, iteration=iteration, purpose=purpose, scorer=scorer)
 
-    def own_folder(self, table: str, **keys: Any) -> Path:
-        """The folder in which this process writes a stage; Refusal if another command ended it."""
-        return self.folder_of(table, self.check_live(STAGE_OF[table], **keys), **keys)
-
     def folder_of(self, table: str, life: Life | None, *, iteration: int | None = None,
                   purpose: str | None = None, scorer: str | None = None, folder: str | None = None) -> Path:
         """Folder of a table's parts in a generation: that of a life, or the one in `folder`."""
@@ -129,40 +126,29 @@ class Warehouse:
         return self.folder(table, **keys) / f"{STEMS.get(table, 'part')}-{number:05d}.parquet"
 
     def parts(self, table: str, **keys: Any) -> list[Path]:
-        """Parts sorted by number: those of the manifest if there is one, else those that exist.
+        """Parts sorted by number: those of the manifest if there is one, else those that exist."""
+        return [*self._listed(table, **keys)]
 
-        The manifest decides: a missing part is an error when it is read, and a part from a late worker,
-        or one that was merged into another, is ignored.
-        """
-        folder, name = self.folder(table, **keys), STEMS.get(table, "part")
-        listed = self._parts_in_manifest(table, **keys)
-        if listed is None:  # not complete, or a rollout from before manifests listed the prompts
-            return [folder / name for name in file_names(folder, f"{name}-*.parquet")]
-        return sorted(folder / part["name"] for part in listed)
+    def _listed(self, table: str, **keys: Any) -> Listed:
+        folder = self.folder(table, **keys)
+        manifest = None if table == "tasks" else self.stage(STAGE_OF[table], **keys).manifest()
+        return listed_parts(folder, manifest, "prompts" if table == "prompts" else "parts",
+                            STEMS.get(table, "part"))
 
     def verify(self, table: str, only: Iterable[Path] | None = None, **keys: Any) -> None:
         """StageError if a listed part, or a task, has changed; repeated calls cost nothing."""
-        folder = self.folder(table, **keys)
-        parts = dict.fromkeys(self.parts(table, **keys) if only is None else only)
+        listed = self._listed(table, **keys)
+        parts = dict.fromkeys(listed if only is None else only)
         ensure_local(parts)
         if table == "tasks":
             if gone := [part for part in parts if not part.is_file()]:
                 raise StageError(f"{gone[0]} is missing. Restore it from a copy of the run.")
-            states = tuple((part, part.stat().st_mtime_ns, part.stat().st_ino) for part in parts)
-            check_tasks(states, folder, self.state.tasks_sha256)
-        for part in self._parts_in_manifest(table, **keys) or []:
-            if folder / part["name"] in parts and (why := part_damage(folder / part["name"], part)):
-                raise StageError(f"{folder / part['name']} {why}. Restore it from a copy, or run `warehouse "
-                                 "check --fix` and then its stage again.")
-
-    def _parts_in_manifest(self, table: str, **keys: Any) -> list[dict[str, Any]] | None:
-        """A table's entries in the manifest; None without a manifest, or if it has none."""
-        if table == "tasks":
-            return None
-        stage = self.stage(STAGE_OF[table], **keys)
-        listed = (stage.manifest() or {}).get("prompts" if table == "prompts" else "parts")
-        name = f"{STEMS.get(table, 'part')}-"
-        return None if listed is None else [part for part in listed if part["name"].startswith(name)]
+            check_tasks(tuple((part, file_state(part)) for part in parts), self.folder(table),
+                        self.state.tasks_sha256)
+        for part, facts in listed.items():
+            if facts and part in parts and (why := part_damage(part, facts)):
+                raise StageError(f"{part} {why}. Restore it from a copy, or run `warehouse check --fix` and "
+                                 "then its stage again.")
 
     def read(self, table: str, columns: list[str] | None = None, *, task_ids: set[str] | None = None,
              **keys: Any) -> pa.Table:
@@ -201,10 +187,6 @@ class Warehouse:
 
     def stage_of(self, life: Life) -> Stage:
         return Stage(life.stage, life.identity, self)
-
-    def derived(self, iteration: int, purpose: str) -> list[Stage]:
-        """Every score of one rollout and every model's logprobs, finished or not."""
-        return [self.stage_of(life) for life in self.state.derived(iteration, purpose)]
 
     def stages(self, iteration: int | None = None) -> list[Stage]:
         """Rollouts, then scores, logprobs and trainings, finished or not; of one iteration or of all."""
@@ -303,7 +285,7 @@ def open_warehouse(path: str | Path, at: int | None = None) -> Warehouse:
                                    f"{SCHEMA_VERSION}. Install a newer Rollhouse.")
     facts = read_json(marker, run_id=str, model=str)
     assert facts is not None
-    warehouse = Warehouse(root, facts, Log(root, lambda: old_entries(root), at))
+    warehouse = Warehouse(root, facts, at)
     if at is not None and warehouse.state.head != at:
         raise StageError(f"The log of {path} has no entry {at}; the last is {warehouse.state.head}. "
                          f"`warehouse log {shell_quote(path)}` lists them.")

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,6 +27,7 @@ from warehouse.store.parts import check_parts
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Listed = dict[Path, dict[str, Any]]  # parts with their manifest entries
 TABLES = {"rollout": "completions", "score": "samples", "logprobs": "policy_logprobs", "train": "train_steps"}
 
 
@@ -241,6 +244,20 @@ def read_manifest(folder: Path, name: str = "manifest.json") -> dict[str, Any] |
         if not isinstance(part, dict) or not {"name", "bytes", "sha256"} <= part.keys():
             raise damaged(path, "it does not list its parts")
     return manifest
+
+
+def listed_parts(folder: Path, manifest: dict[str, Any] | None, key: str = "parts",
+                 stem: str = "*") -> Listed:
+    """Parts by path, in order, with their entries in a manifest; if that has none, those that exist, with {}.
+
+    The manifest decides: a missing part is an error when it is read, and a part from a late worker,
+    or one that was merged into another, is ignored.
+    """
+    listed, pattern = (manifest or {}).get(key), f"{stem}-*.parquet"
+    if listed is None:  # not complete, or a rollout from before manifests listed the prompts
+        return {folder / name: {} for name in file_names(folder, pattern)}
+    return {folder / part["name"]: part for part in sorted(listed, key=itemgetter("name"))
+            if fnmatch(part["name"], pattern)}
 
 
 def readable_manifest(stage: Stage) -> dict[str, Any] | None:

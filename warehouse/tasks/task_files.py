@@ -84,9 +84,14 @@ def read_jsonl(path: Path) -> Iterator[Task]:
 
 def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     """The place of each line that is not blank, in words, and its value; .gz and .zst are unpacked."""
-    for number, line in enumerate(text_lines(path), start=1):
-        if line.strip():
-            yield f"{path}, line {number}", _parse_json(line.rstrip(), path, number)
+    number = 0
+    try:
+        with _unpacked(path) as stream:
+            for number, line in enumerate(io.TextIOWrapper(stream, encoding="utf-8"), start=1):
+                if line.strip():
+                    yield f"{path}, line {number}", _parse_json(line.rstrip(), path, number)
+    except (OSError, UnicodeDecodeError) as error:
+        raise StageError(f"{path} cannot be read after line {number}: {error}. Fetch it again.") from error
 
 
 def _parse_json(text: str, path: Path, line: int = 0) -> Any:
@@ -104,18 +109,6 @@ def _parse_json(text: str, path: Path, line: int = 0) -> Any:
         raise StageError(f"{where} holds {half[0]!a}, half of a surrogate pair, which is not text. "
                          "Correct it.")
     return value
-
-
-def text_lines(path: Path) -> Iterator[str]:
-    """Each line of a file with its end; .gz and .zst are unpacked. StageError if it cannot be read."""
-    number = 0
-    try:
-        with _unpacked(path) as stream:
-            for line in io.TextIOWrapper(stream, encoding="utf-8"):
-                number += 1
-                yield line
-    except (OSError, UnicodeDecodeError) as error:
-        raise StageError(f"{path} cannot be read after line {number}: {error}. Fetch it again.") from error
 
 
 def _unpacked(path: Path) -> Any:

@@ -106,11 +106,11 @@ def test_an_evaluation_of_one_completion_each_tells_pass_at_1_once(tmp_path: Pat
 
 def test_the_line_of_an_iteration_has_the_reward_if_it_is_a_function_of_the_user(run: Warehouse) -> None:
     connection = connect(run)
-    [row] = [row for row in iteration_rows(connection, take_inventory(run), 0) if row["purpose"] == "train"]
+    [row] = [row for row in iteration_rows(connection, 0) if row["purpose"] == "train"]
     assert not row["own_reward"] and "reward" not in line_of(row)
     connection.execute("""CREATE TABLE kept AS FROM stages; CREATE OR REPLACE VIEW stages AS SELECT * REPLACE
         (CASE WHEN stage = 'score' THEN json_object('user_code', 'ab') END AS settings) FROM kept""")
-    [row] = [row for row in iteration_rows(connection, take_inventory(run), 0) if row["purpose"] == "train"]
+    [row] = [row for row in iteration_rows(connection, 0) if row["purpose"] == "train"]
     assert f"reward {row['reward_mean']:.3f}" in line_of(row)
 
 

@@ -169,7 +169,7 @@ class Machine(RuleBasedStateMachine):
     def discard(self, number: int, kind: str | None, late: bool) -> None:
         def ask(state: RunState) -> Transition | None:
             iteration = number % (state.newest + 2)
-            lives = (state.scores(iteration, TRAIN) if kind == "score"
+            lives = (state.of_stage("score", iteration, TRAIN) if kind == "score"
                      else state.to_discard(iteration, kind))
             return Discarded([life.begun for life in lives]) if lives else None
         self.propose(ask, late)
@@ -194,7 +194,8 @@ class Machine(RuleBasedStateMachine):
             if not lives:
                 return None
             life = lives[number % len(lives)]
-            beside = state.scores(life.iteration, str(life.purpose)) if life.stage == "rollout" else []
+            beside = (state.of_stage("score", life.iteration, str(life.purpose))
+                      if life.stage == "rollout" else [])
             changed = [life, *(beside if why == "compacted" else [])]
             facts = {"pruned": True} if why == "pruned" else {}
             if why == "repaired" and life.stage != "train":
@@ -203,14 +204,15 @@ class Machine(RuleBasedStateMachine):
                                                      **facts} for each in changed})
         self.propose(ask, late)
 
-    @rule(keep=st.integers(1, 3), late=st.booleans())
-    def drop_weights(self, keep: int, late: bool) -> None:
+    @rule(keep=st.integers(1, 3))
+    def drop_weights(self, keep: int) -> None:
+        """Never late: what goes follows from the state alone, and a log asks again after other entries."""
         def ask(state: RunState) -> Transition | None:
             kept = {policy.folder for version, policy in state.policies.items()
                     if not version or version > state.newest - keep}
             versions = [version for version, policy in state.policies.items() if policy.folder not in kept]
             return WeightsDropped(versions) if versions else None
-        self.propose(ask, late)
+        self.propose(ask, late=False)
 
     @precondition(lambda self: self.state.newest)
     @rule(at=NUMBER, rows=st.booleans(), late=st.booleans())
