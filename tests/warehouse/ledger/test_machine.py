@@ -204,15 +204,14 @@ class Machine(RuleBasedStateMachine):
                                                      **facts} for each in changed})
         self.propose(ask, late)
 
-    @rule(keep=st.integers(1, 3))
-    def drop_weights(self, keep: int) -> None:
-        """Never late: what goes follows from the state alone, and a log asks again after other entries."""
+    @rule(keep=st.integers(1, 3), late=st.booleans())
+    def drop_weights(self, keep: int, late: bool) -> None:
         def ask(state: RunState) -> Transition | None:
             kept = {policy.folder for version, policy in state.policies.items()
                     if not version or version > state.newest - keep}
             versions = [version for version, policy in state.policies.items() if policy.folder not in kept]
             return WeightsDropped(versions) if versions else None
-        self.propose(ask, late=False)
+        self.propose(ask, late)
 
     @precondition(lambda self: self.state.newest)
     @rule(at=NUMBER, rows=st.booleans(), late=st.booleans())
