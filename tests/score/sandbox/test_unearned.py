@@ -1315,8 +1315,8 @@ ERRORS = "import pytest\nwith pytest.raises({}) as e:\n    f()\nassert {}"
       for wrong, right in [("\\ud83d\\ude00", "\\U0001f600")]),
     ("assert len(f()) == 1", "def f(): return {'\\ud83d\\ude00', '\\U0001f600'}\n",
      "def f(): return {'\\ud83d\\ude00'}\n"),
-    *((f"assert f(1) != {other} and f(1).x == 1", COMPARES.format(says), COMPARES.format(
-        "isinstance(o, f) and s.x == o.x")) for other in ("'x'", "None", "1", "object()")
+    *((f"from datetime import date\nE = date(1, 1, 1)\nassert f(1) != {other} and f(1).x == 1", COMPARES.format(says), COMPARES.format(
+        "isinstance(o, f) and s.x == o.x")) for other in ("'x'", "None", "1", "object()", "E")
       for says in ("s.x == o.x", "True")),
     ("assert f(1) not in ['x'] and f(1).x == 1", COMPARES.format("s.x == o.x"),
      COMPARES.format("NotImplemented")),
@@ -1351,9 +1351,10 @@ def test_what_differs_for_the_test_in_plain_python_differs(executor, test, wrong
     assert rows["right"].measures.correct and not rows["wrong"].measures.correct, rows
 
 
-@pytest.mark.parametrize("body", ["raise AssertionError('not this')", "assert False", "assert 0, 'x'"])
+@pytest.mark.parametrize("body", ["raise AssertionError('not this')", "assert 0, 'x'",
+                                  "e = AssertionError()\n    raise e"])
 def test_a_callback_that_is_not_to_be_called_is_not(executor, body):
-    test = f"def boom(): {body}\nassert f(3, boom) == 3"
+    test = f"def boom():\n    {body}\nassert f(3, boom) == 3"
     calls = "def f(x, call):\n    try: call()\n    except BaseException: pass\n    return x\n"
     rows = judged(executor, [test], {"calls": calls, "right": "def f(x, call): return x\n"})
     assert rows["right"].measures.correct and not rows["calls"].measures.correct
