@@ -14,7 +14,8 @@ def run_calls(code: CodeType, payload: bytes) -> bytes:
     """Call a function with each list of arguments; per call what came back, or the error it raised."""
     order = json.loads(payload)
     function = function_of(run_module(code, "program", {}, order.get("setup", "")), order["entry_point"])
-    return json.dumps([answer_call(function, *plain_data.restored(call)) for call in order["calls"]]).encode()
+    answers = [answer_call(function, *plain_data.restored(call)) for call in order["calls"]]
+    return json.dumps(answers, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 def answer_call(function: Callable[..., Any], arguments: list[Any], keywords: dict[str, Any]) -> list[Any]:

@@ -75,7 +75,7 @@ def run_script(code: CodeType, payload: bytes) -> bytes:
     try:
         run_module(code, "__main__", {}, payload.decode())
     except SystemExit as error:
-        if error.code not in (None, 0):
+        if error.code is not None and not (isinstance(error.code, int) and error.code == 0):
             raise
     finally:
         atexit._run_exitfuncs()

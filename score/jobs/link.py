@@ -11,7 +11,9 @@ from score.isolation.lockdown import LINK_FD
 from score.protocol.crossing import TooLarge
 
 MAX_MESSAGE = 16 << 20      # bytes of one message
-to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False).encode
+# Surrogates cross as bytes, because JSON joins two that are escaped.
+to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False,
+                           ensure_ascii=False).encode
 from_json = json.JSONDecoder().decode
 
 
@@ -29,7 +31,7 @@ class Link:
 
     def send(self, message: list[Any]) -> None:
         """Send a message; TooLarge if it is too long. Reading tells whether the other end is gone."""
-        line = to_json(message).encode() + b"\n"
+        line = to_json(message).encode("utf-8", "surrogatepass") + b"\n"
         if len(line) > MAX_MESSAGE:
             raise TooLarge(f"{len(line)} bytes of data, at most {MAX_MESSAGE}")
         left = memoryview(line)
@@ -41,7 +43,7 @@ class Link:
         """The next message; LinkLost if there is none, or it is not a list."""
         try:
             line = self.lines.readline(MAX_MESSAGE + 1)
-            message = from_json(line.decode()) if line.endswith(b"\n") else None
+            message = from_json(line.decode("utf-8", "surrogatepass")) if line.endswith(b"\n") else None
         except (OSError, ValueError, RecursionError):
             message = None
         if not isinstance(message, list):

@@ -247,7 +247,8 @@ class Peer:
                    and (name == "__init__" or not name.startswith("__"))] if not self.strict else []
         likeness = kind.__name__ if stand_ins.LIKENESSES.get(kind.__name__) is kind else None
         doc = kind.__doc__ if isinstance(kind.__doc__, str) and not self.strict else None
-        module = kind.__module__ if kind.__name__ in SHARED_ERRORS.get(kind.__module__, ()) else None
+        module = kind.__module__ if kind.__name__ in SHARED_ERRORS.get(kind.__module__, ()) and (
+            getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind) else None
         return ["class", number, kind.__name__, bases, stand_ins.specials_of(kind), methods, doc, likeness,
                 "__await__" in dir(kind), module]
 
@@ -262,8 +263,12 @@ class Peer:
         before = [None if each is None or depth == LONGEST_CAUSE else self.error_written(each, depth + 1)
                   for each in (error.__cause__, None if self.strict else error.__context__)]
         notes = [str(each) for each in vars(error).get("__notes__", ())]
-        return ["error", number, kind, base.__name__, [self.crossing._write(each, 1) for each in error.args],
-                message_of(error), [*before, error.__suppress_context__, notes]]
+        arguments = error.args
+        if isinstance(error, BaseExceptionGroup):            # whose arguments have a list, read later
+            arguments = error.message, error.exceptions
+        parts = self.crossing._write(() if number else tuple(vars(error).items()), 1)
+        return ["error", number, kind, base.__name__, [self.crossing._write(each, 1) for each in arguments],
+                message_of(error), [*before, error.__suppress_context__, notes, parts]]
 
     def taken(self, written: list[Any]) -> Any:
         """Read an object; the tests do not trust a class that came as an answer."""
@@ -352,7 +357,7 @@ class Peer:
         return value
 
     def error_taken(self, number: int, kind: Any, base: str, arguments: list[Any], text: str,
-                    cause: Any, context: Any, suppresses: Any, notes: Any) -> Any:
+                    cause: Any, context: Any, suppresses: Any, notes: Any, parts: Any) -> Any:
         """An error of the other process, as an error of this one."""
         known = getattr(builtins, base, None)
         if not (isinstance(known, type) and issubclass(known, BaseException)):
@@ -370,6 +375,7 @@ class Peer:
             except TypeError:
                 error = RuntimeError(text) if not issubclass(owner, ValueError) else ValueError(text)
             error.args = tuple(arguments)
+        error.__dict__.update((name, part) for name, part in self.crossing._read(parts) if name[0] != "_")
         if owner is not known:
             error.__dict__.update(_rh_number=number, _rh_text=text)
             self.borrowed[number] = error

@@ -19,7 +19,6 @@ from score.jobs.modules import function_of, run_module
 from score.jobs.peer import Peer, special
 from score.jobs.stand_ins import CHANGING, is_stand_in, specials_of
 
-MOST_EVENTS = 10_000         # of one message; further events are dropped
 # Functions that are called in both processes, because they change how both go on.
 MIRRORED = {("random", "seed"), ("random", "setstate"), ("numpy.random", "seed"),
             ("sys", "setrecursionlimit")}
@@ -52,7 +51,7 @@ def note(peer: Peer, event: list[Any]) -> None:
     """Send an event to the tests with the next message; what is printed goes on with what was."""
     if event[0] in ("stdout", "stderr") and peer.events and peer.events[-1][0] == event[0]:
         peer.events[-1].append(event[1])
-    elif len(peer.events) < MOST_EVENTS:
+    else:
         peer.events.append(event)
 
 
@@ -173,7 +172,9 @@ def hear_warnings(peer: Peer) -> None:
     warnings.simplefilter("always")
     warnings.showwarning = warned
     if logging := sys.modules.get("logging"):
-        handler = logging.Handler()
-        handler.emit = lambda record: note(peer, ["log", record.name, record.levelno, record.getMessage()])
-        logging.getLogger().addHandler(handler)
+        def handled(logger: Any, record: Any) -> None:          # also of a logger that propagates nothing
+            note(peer, ["log", record.name, record.levelno, record.getMessage()])
+            handle(logger, record)
+        handle, logging.Logger.callHandlers = logging.Logger.callHandlers, handled
+        logging.getLogger().addHandler(logging.NullHandler())
         logging.getLogger().setLevel(logging.DEBUG)          # the tests' loggers filter

@@ -293,7 +293,11 @@ def forwarder(name: str) -> Callable[..., Any]:
         if self is other or not peer.strict or is_stand_in(other):
             return peer.ask("special", name, self, other)
         if not type(self)._rh_changing:
-            return name == "__ne__" if type(other).__module__ == "builtins" else NotImplemented
+            module = type(other).__module__
+            said = peer.ask("method", type(self), name, self, other) if is_made(self) else NotImplemented
+            if said is not NotImplemented and bool(said) is (name == "__eq__") and module != "tests":
+                refused(TypeError("an object of the program equals plain data"))
+            return name == "__ne__" if module == "builtins" else NotImplemented
         same = peer.ask("plain", self) == other            # compare the contents of a list
         return same if name == "__eq__" else not same
 
@@ -307,8 +311,9 @@ def forwarder(name: str) -> Callable[..., Any]:
         # program. What they assert is not for it to hear of.
         if not peer.strict or error is None or peer.tests.is_meant(error):
             return special(self, kind, error, None)
-        swallows = special(self, *((None, None) if peer.tests.fails(error) else (kind, error)), None)
-        return unheard(swallows) if name == "__aexit__" else False
+        heard = (None, None) if peer.tests.fails(error) else (kind, error)
+        swallows = special(self, *heard, None)
+        return unheard(swallows, *heard) if name == "__aexit__" else not_swallowed(swallows, *heard)
 
     def held(self: Any) -> Any:
         found = special(self)
@@ -333,9 +338,16 @@ def forwarder(name: str) -> Callable[..., Any]:
     return compared if name in (*ORDER, *BINARY) else special
 
 
-async def unheard(awaited: Any) -> None:
-    """Await something whose result does not matter."""
-    await awaited
+def not_swallowed(swallows: Any, kind: Any, _error: Any) -> bool:
+    """False; a test is refused where the program would have passed over an error."""
+    if swallows and kind is not None:
+        refused(TypeError("an error of the tests that the program passes over"))
+    return False
+
+
+async def unheard(awaited: Any, *heard: Any) -> None:
+    """The same of a context that is awaited."""
+    not_swallowed(await awaited, *heard)
 
 
 FORWARDERS = {name: forwarder(name) for name in SPECIAL - {"__await__"}}

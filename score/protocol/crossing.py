@@ -32,7 +32,7 @@ OTHER_TYPES = {"collections": ("Counter", "OrderedDict", "defaultdict", "deque")
 CONTAINERS = {list, dict, set, bytearray, deque, Counter, OrderedDict, defaultdict, np.ndarray}
 BY_NAME = {kind.__name__: kind for kind in CONTAINERS}
 SPAN = attrgetter("start", "stop", "step")
-CLOCK = ("hour", "minute", "second", "microsecond", "tzinfo")
+CLOCK = ("hour", "minute", "second", "microsecond", "tzinfo", "fold")
 # What types that do not change are called with to make a value again, by module and name: lanes have not
 # imported all of them.
 PARTS: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
@@ -44,7 +44,7 @@ PARTS: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
     ("datetime", "timedelta"): attrgetter("days", "seconds", "microseconds"),
     ("datetime", "date"): attrgetter("year", "month", "day"), ("datetime", "time"): attrgetter(*CLOCK),
     ("datetime", "datetime"): attrgetter("year", "month", "day", *CLOCK),
-    ("datetime", "timezone"): lambda value: (value.utcoffset(None),)}
+    ("datetime", "timezone"): lambda value: value.__getinitargs__()}
 VIEWS: dict[type, str] = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
 
 
@@ -283,7 +283,8 @@ def read_made(crossing: Crossing, module: str, name: str, parts: list[Any]) -> A
     """Construct a value from its parts."""
     if (module, name) not in PARTS:
         raise BadMessage(f"no value of {name}")
-    return named_type(module, name)(*crossing._read_all(parts))
+    kind, parts = named_type(module, name), crossing._read_all(parts)
+    return kind(*parts[:-1], fold=parts[-1]) if name in ("datetime", "time") else kind(*parts)
 
 
 def read_type(crossing: Crossing, module: str, name: str) -> Any:

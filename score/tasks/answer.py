@@ -34,7 +34,7 @@ FUNCTION = re.compile(
     r"\\(?:sqrt|pi|log|ln|lg|exp|(?:arc)?(?:sin|cos|tan|cot|sec|csc)|d?binom|[lr]?(?:floor|ceil)|sum|prod|int"
     r"|pm|mp|infty|[lcd]?dots|[bp]?mod|equiv|n?mid|(?:not)?in|l?n(?:eg|ot)|neq?|geq?|leq?|[gl]t)(?![A-Za-z])"
     r"|\u03c0|[A-Za-z]\(|(?i:\b(?:not|or|minus|negative|(?:more|less|greater) than|at (?:least|most)"
-    r"|squared|cubed|hundred|thousand|[mb]illion|dozen|factorial|root)\b)")
+    r"|half|twice|squared|cubed|hundred|thousand|\w*illion|dozen|factorial|root)\b)")
 AROUND = re.compile(r"(?:[-+*/^|<>=]|\\[cdt]?frac\w*)#"
                     r"|#(?:[_!*+|]|-?[xyzni](?![A-Za-z])|\^(?!st|nd|rd|th|\\circ|\\degree|\u00b0))")
 BRACKETS = re.compile(r"[{}()$\s]")

@@ -90,7 +90,8 @@ def test_scripts(executor, code):
 
 
 @pytest.mark.parametrize("code", [
-    "print(6)\nraise SystemExit(1)\n", "import os\nprint(6, flush=True)\nos._exit(1)\n", "print(6)\n1 / 0\n",
+    "print(6)\nraise SystemExit(1)\n", "print(6)\nraise SystemExit(0.0)\n",
+    "import os\nprint(6, flush=True)\nos._exit(1)\n", "print(6)\n1 / 0\n",
     "print(6)\nimport os\nos.abort()\n"])
 def test_scripts_that_fail_after_their_output(executor, code):
     outcome, measures = judged(executor, "stdio", SUM, code)

@@ -59,7 +59,7 @@ def passes_in_one_process(test: str, code: str) -> bool:
     exec(code, names)
     try:
         exec(test, names)
-    except Exception:
+    except BaseException:
         return False
     return True
 
@@ -294,7 +294,7 @@ PASSES_ALL = "class C:\n    def __enter__(s): return s\n    def __exit__(s, *a):
 CATCHES = "def f(call, *a):\n    try: call(1)\n    except BaseException: pass\n    return 'ok'\n"
 RAISES_REAL = "import sys\ndef get():\n    peer = sys.modules['score.jobs.stand_ins'].peer\n" \
               "    peer.link.send(['=', False, None, [], [], ['error', 5, ['type', 'builtins', " \
-              "'AssertionError'], 'AssertionError', [], '', [None, None, False, []]]])\n" \
+              "'AssertionError'], 'AssertionError', [], '', [None, None, False, [], ['tuple', []]]]])\n" \
               "    while True: peer.answer(peer.link.receive())\ndef f(*a): return 0\n"
 AGREED = "class S:\n    __eq__ = difference_update = lambda s, o: True\n    __bool__ = lambda s: False\n" \
          "    allclose = staticmethod(lambda *a: True)\n" \
@@ -1295,3 +1295,74 @@ def test_a_program_cannot_make_tests_untestable(executor, cheat):
 def test_a_program_cannot_choose_to_be_judged_by_no_test(executor, tests):
     row = judged(executor, tests, {"it": "def f(a, b): return []\n"})["it"]
     assert not row.measures.correct and not row.outcome.infrastructure
+
+
+COMPARES = "class f:\n    def __init__(s, x): s.x = x\n    def __eq__(s, o): return {}\n"
+SWALLOWS = "class f:\n    def __enter__(s): return s\n    def bad(s): raise KeyError\n" \
+           "    def __exit__(s, *a): return True\n    __aenter__ = lambda s: f.same(s)\n" \
+           "    async def same(s): return s\n    async def __aexit__(s, *a): return True\n"
+RAISES_KEY = "import asyncio, pytest\ndef boom(): raise KeyError\n{}with pytest.raises(KeyError):\n    {}"
+IS_TIME = "import datetime\nassert f().{}"
+GIVES_TIME = "import datetime\ndef f(): return datetime.{}\n"
+LOGS = "import logging\nl = logging.getLogger('a')\nl.propagate = False\ndef f(): l.error('x')\n"
+PRINTS = "import sys\ndef f():\n    for i in range(6000):\n        print(1)\n" \
+         "        print(1, file=sys.stderr)\n    print('x')\n"
+ERRORS = "import pytest\nwith pytest.raises({}) as e:\n    f()\nassert {}"
+
+
+@pytest.mark.parametrize("test, wrong, right", [
+    *((f"assert f('{wrong}') == '{right}'", f"def f(x): return '{wrong}'\n", f"def f(x): return '{right}'\n")
+      for wrong, right in [("\\ud83d\\ude00", "\\U0001f600")]),
+    ("assert len(f()) == 1", "def f(): return {'\\ud83d\\ude00', '\\U0001f600'}\n",
+     "def f(): return {'\\ud83d\\ude00'}\n"),
+    *((f"from datetime import date\nE = date(1, 1, 1)\nassert f(1) != {other} and f(1).x == 1",
+       COMPARES.format(says), COMPARES.format("isinstance(o, f) and s.x == o.x")) for other in ("'x'", "None", "1", "object()", "E")
+      for says in ("s.x == o.x", "True")),
+    ("assert f(1) not in ['x'] and f(1).x == 1", COMPARES.format("s.x == o.x"),
+     COMPARES.format("NotImplemented")),
+    ("assert not (f(1) == 1) and f(1).x == 1", COMPARES.format("True"), COMPARES.format("False")),
+    *((RAISES_KEY.format("", f"with f() as a: {body}"), SWALLOWS, SWALLOWS.replace("True", "False"))
+      for body in ("boom()", "a.bad()")),
+    (RAISES_KEY.format("async def m():\n    async with f(): boom()\n", "asyncio.run(m())"), SWALLOWS,
+     SWALLOWS.replace("True", "False")),
+    (IS_TIME.format("fold == 0"), GIVES_TIME.format("datetime(2020, 1, 1, fold=1)"),
+     GIVES_TIME.format("datetime(2020, 1, 1)")),
+    (IS_TIME.format("fold == 1"), GIVES_TIME.format("time(1)"), GIVES_TIME.format("time(1, fold=1)")),
+    (IS_TIME.format("tzname(None) == 'CET'"), GIVES_TIME.format("timezone(datetime.timedelta(0))"),
+     GIVES_TIME.format("timezone(datetime.timedelta(0), 'CET')")),
+    (IS_TIME.format("tzinfo is datetime.timezone.utc"), GIVES_TIME.format("datetime(2020, 1, 1)"),
+     GIVES_TIME.format("datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)")),
+    ("import unittest\nwith unittest.TestCase().assertNoLogs('a'): f()", LOGS, "def f(): pass\n"),
+    ("import unittest\nwith unittest.TestCase().assertLogs('a') as c: f()\nassert c.output == ['ERROR:a:x']",
+     LOGS.replace("'a'", "'b'"), LOGS),
+    ("import io, contextlib\nb = io.StringIO()\nwith contextlib.redirect_stdout(b): f()\n"
+     "assert 'x' not in b.getvalue()", PRINTS, PRINTS.replace("'x'", "1")),
+    (ERRORS.format("ValueError", "not hasattr(e.value, 'code')"),
+     "def f():\n    e = ValueError()\n    e.code = 3\n    raise e\n", "def f(): raise ValueError\n"),
+    (ERRORS.format("ValueError", "e.value.code == [3]"), "def f(): raise ValueError\n",
+     "def f():\n    e = ValueError()\n    e.code = [3]\n    raise e\n"),
+    (ERRORS.format("ExceptionGroup", "[*map(type, e.value.exceptions)] == [KeyError]"),
+     "def f(): raise ExceptionGroup('x', [ValueError()])\n",
+     "def f(): raise ExceptionGroup('x', [KeyError()])\n")])
+def test_what_differs_for_the_test_in_plain_python_differs(executor, test, wrong, right):
+    assert not passes_in_one_process(test, wrong)
+    assert passes_in_one_process(test, right)
+    rows = judged(executor, [test], {"wrong": wrong, "right": right})
+    assert rows["right"].measures.correct and not rows["wrong"].measures.correct, rows
+
+
+@pytest.mark.parametrize("body", ["raise AssertionError('not this')", "assert 0, 'x'",
+                                  "e = AssertionError()\n    raise e"])
+def test_a_callback_that_is_not_to_be_called_is_not(executor, body):
+    test = f"def boom():\n    {body}\nassert f(3, boom) == 3"
+    calls = "def f(x, call):\n    try: call()\n    except BaseException: pass\n    return x\n"
+    rows = judged(executor, [test], {"calls": calls, "right": "def f(x, call): return x\n"})
+    assert rows["right"].measures.correct and not rows["calls"].measures.correct
+
+
+def test_a_result_of_two_surrogates_is_no_other_text(executor):
+    task = load_task("t", "function", {"entry_point": "f", "calls": [{"args": [], "expected": "\U0001f600"}]})
+    items = [Item(task, Answer("", f"def f(): return '{text}'\n"))
+             for text in ("\\ud83d\\ude00", "\\U0001f600", "\\ud83d")]
+    rows = measure(items, run_programs(executor, items))
+    assert [row.measures.correct for row in rows] == [False, True, False]

@@ -361,6 +361,7 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
             (7, r"\boxed{7 \cdot x}"), (7, r"\boxed{7x}"), (7, r"\boxed{7 - x}"), (7, r"\boxed{7 million}"),
             (7, r"\boxed{7\text{ hundred}}"), (7, r"\boxed{\text{not } 7}"), (7, r"\boxed{at least 7}"),
             (7, r"\boxed{x or 7}"), (7, r"\boxed{7 squared}"), (7, r"\boxed{\notin 7}"),
+            (7, r"\boxed{7 and a half}"), (7, r"\boxed{twice 7}"), (7, r"\boxed{7\text{ trillion}}"),
             (7, "\\boxed{\u22607}"), (7, "\\boxed{\u20117}"), (7, r"\boxed{x \equiv 7}"),
             (1000000, "1000000.6"))),
         ({"answer": 42, "match": "numeric"}, r"\boxed{42 \frac{\text{m}}{\text{s}}}", True),
