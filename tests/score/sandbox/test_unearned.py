@@ -1316,7 +1316,8 @@ ERRORS = "import pytest\nwith pytest.raises({}) as e:\n    f()\nassert {}"
     ("assert len(f()) == 1", "def f(): return {'\\ud83d\\ude00', '\\U0001f600'}\n",
      "def f(): return {'\\ud83d\\ude00'}\n"),
     *((f"from datetime import date\nE = date(1, 1, 1)\nassert f(1) != {other} and f(1).x == 1",
-       COMPARES.format(says), COMPARES.format("isinstance(o, f) and s.x == o.x")) for other in ("'x'", "None", "1", "object()", "E")
+       COMPARES.format(says), COMPARES.format("isinstance(o, f) and s.x == o.x"))
+      for other in ("'x'", "None", "1", "object()", "E")
       for says in ("s.x == o.x", "True")),
     ("assert f(1) not in ['x'] and f(1).x == 1", COMPARES.format("s.x == o.x"),
      COMPARES.format("NotImplemented")),
