@@ -28,7 +28,7 @@ def now_answer(view: View, _ask: Asking, _query: Query) -> dict[str, str]:
     disk = shutil.disk_usage(view.warehouse.root)
     html = render.fragment("now.html", stages=[progress(view.warehouse, stage) for stage in unfinished(view)],
                            due=view.warehouse.state.due().stage, gpus=gpus(int(time.time() / GPU_SECONDS)),
-                           disk=f"{number(disk.free)}B free of {number(disk.total)}B")
+                           disk=f"{disk.free / 1e9:,.1f} GB free of {disk.total / 1e9:,.1f} GB")
     return {"version": view.version, "html": html}
 
 
