@@ -1,5 +1,7 @@
 """Importance correction: weights on rho = pi_old / mu for rows of another engine or an older policy."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -21,7 +23,7 @@ def importance_weights(log_ratio: Tensor, loss_mask: Tensor, *, correction: str,
     ratio = masked.exp()
     if correction.startswith("sequence-"):
         ratio = clamp_log_ratio(masked.sum(dim=1, keepdim=True)).exp().expand_as(masked)
-    bounded = ratio.clamp(min=low, max=high)
+    bounded = ratio.clamp(min=low, max=math.inf if high is None else high)
     inside = bounded == ratio
     return (bounded if correction.endswith("-truncate") else torch.where(inside, ratio, 0.0)), inside
 

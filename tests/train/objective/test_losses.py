@@ -227,7 +227,7 @@ LOG_RATIOS = st.lists(st.lists(st.floats(-30, 30) | st.floats(-0.1, 0.1), min_si
 
 @given(rows=LOG_RATIOS, correction=st.sampled_from(["token-truncate", "token-mask", "sequence-truncate",
                                                     "sequence-mask"]),
-       bounds=st.sampled_from([(0.5, 2.0), (0.99, 1.01), (1e-4, 5.0)]))
+       bounds=st.sampled_from([(0.5, 2.0), (0.99, 1.01), (1e-4, 5.0), (None, 2.0), (0.5, None), (None, None)]))
 def test_weights_are_their_formulas_in_float64_for_any_lengths(rows, correction, bounds):
     low, high = bounds
     padded = pad_sequence([torch.tensor(row, dtype=torch.float64) for row in rows], batch_first=True,
@@ -236,7 +236,7 @@ def test_weights_are_their_formulas_in_float64_for_any_lengths(rows, correction,
     result = importance_weights(padded, mask, correction=correction, low=low, high=high)
     for row, weights, kept in zip(rows, *result, strict=True):
         clamped = [min(20, max(-20, gap)) for gap in row]
-        expected = brute_weights(correction, clamped, low, high)
+        expected = brute_weights(correction, clamped, low or 0, math.inf if high is None else high)
         assert weights[:len(row)].tolist() == pytest.approx(expected, rel=1e-9)
         unbounded = brute_weights(correction, clamped, 0, math.inf)
         changed = [abs(weight - ratio) > 1e-9 * ratio
