@@ -227,7 +227,8 @@ LOG_RATIOS = st.lists(st.lists(st.floats(-30, 30) | st.floats(-0.1, 0.1), min_si
 
 @given(rows=LOG_RATIOS, correction=st.sampled_from(["token-truncate", "token-mask", "sequence-truncate",
                                                     "sequence-mask"]),
-       bounds=st.sampled_from([(0.5, 2.0), (0.99, 1.01), (1e-4, 5.0), (None, 2.0), (0.5, None), (None, None)]))
+       bounds=st.sampled_from([(0.5, 2.0), (0.99, 1.01), (1e-4, 5.0), (None, 2.0), (0.5, None),
+                               (None, None)]))
 def test_weights_are_their_formulas_in_float64_for_any_lengths(rows, correction, bounds):
     low, high = bounds
     padded = pad_sequence([torch.tensor(row, dtype=torch.float64) for row in rows], batch_first=True,
