@@ -133,8 +133,8 @@ def page(title: str, intro: str, *lines: str) -> str:
 
 def table(*heads: str, rows: Iterable[tuple[str, ...]]) -> list[str]:
     """A Markdown table."""
-    return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|",
-            *(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows), ""]
+    return ["|".join(heads), "|".join("---" for _ in heads),
+            *("|".join(cell.replace("|", "\\|") or " " for cell in row) for row in rows), ""]
 
 
 def commands() -> dict[str, click.Command]:
@@ -171,46 +171,25 @@ def commands_page() -> str:
 
 def config_page() -> str:
     """The keys of config.toml."""
-    lines = ["`RUN/config.toml` has one table per command. A key is the option's name without the two "
-             "leading dashes. Options on the command line win. Paths are relative to the folder in which a "
-             "command is typed.", "", *_other_tables()]
     known = {str(command.name): command for command in reversed(commands().values())}
-    for name in CONFIG_TABLES:
-        if name in known and name != "warehouse":
-            lines += [f"## [{name}]", "", *table("key", "value", "default", rows=_keys(known[name]))]
+    lines = ["`RUN/config.toml` has one table per command. A key is the option's name without the two "
+             "leading dashes; [commands.md](commands.md) says what each means and takes. A flag is `true` or "
+             "`false`, an option that may be repeated a list. Options on the command line win. Paths are "
+             "relative to the folder in which a command is typed.", "",
+             *table("table", "keys", rows=[
+                 *((f"[{name}]", ", ".join(_keys(known[name])))
+                   for name in CONFIG_TABLES if name in known and name != "warehouse"),
+                 ("[warehouse]", "`scorer`: the scorer that views and `train` read; `price-per-hour`: dollars per hour "
+                                 "of the machine, for the cost in `summary`"),
+                 ("[links]", "any name: a page of `reports serve` that the run's page links to")])]
     return page("Configuration", "The tables and keys of a run's `config.toml`.", *lines)
 
 
-def _other_tables() -> list[str]:
-    return table("table", "key", "value", rows=[
-        ("[warehouse]", "scorer", "The scorer that views and `train` read."),
-        ("[warehouse]", "price-per-hour", "Dollars per hour of the machine, for the cost in `summary`."),
-        ("[links]", "NAME", "A page of `reports serve` that the run's page links to.")])
-
-
-def _keys(command: click.Command) -> list[tuple[str, str, str]]:
-    rows = []
-    for each in command.params:
-        if isinstance(each, click.Option) and each.expose_value and not each.hidden:
-            name = next(option for option in each.opts if option.startswith("--")).removeprefix("--")
-            rows.append((name, _kind(each), _default(each)))
-    return rows
-
-
-def _kind(option: click.Option) -> str:
-    if option.is_flag:
-        return "true or false"
-    plain = {"float": "number"}
-    words = (" or ".join(map(str, option.type.choices)) if isinstance(option.type, click.Choice)
-             else plain.get(option.type.name, option.type.name))
-    return f"list: {words}" if option.multiple else words
-
-
-def _default(option: click.Option) -> str:
-    value: Any = option.to_info_dict()["default"]
-    if option.multiple or value is None or value == "" or not isinstance(value, str | int | float):
-        return ""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _keys(command: click.Command) -> list[str]:
+    """Keys of a command's table, those that take a list with brackets."""
+    return [f"`{max(each.opts, key=len).removeprefix('--')}{' = [..]' if each.multiple else ''}`"
+            for each in command.params
+            if isinstance(each, click.Option) and each.expose_value and not each.hidden]
 
 
 def json_page() -> str:
