@@ -19,7 +19,7 @@ from score.jobs.link import Link, LinkLost
 from score.jobs.modules import failed_at, message_of
 from score.jobs.peer import UNPASSED, Peer, special
 from score.jobs.program_end import MIRRORED, code_of, signature_of
-from score.jobs.stand_ins import Failed, Given, ProgramClass, Untestable, is_stand_in
+from score.jobs.stand_ins import TEXTS, Failed, Given, ProgramClass, Untestable, is_stand_in
 from score.jobs.test_runner import is_collected, run_test, tests_in
 from score.protocol.crossing import BadMessage, Crossing, TooLarge, items_of
 
@@ -31,6 +31,7 @@ FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, ty
 # Errors that iteration and `hasattr` swallow, and the methods of tests in which they do.
 SWALLOWED: tuple[tuple[type[Exception], str], ...] = (
     (IndexError, "__getitem__"), (AttributeError, "__getattr__"))
+ENDS = (StopIteration, StopAsyncIteration)
 MODULES = {"np": "numpy"}
 PATCHED = ("builtins", "time", "random", "os", "math", "datetime", "secrets", "uuid")
 
@@ -38,9 +39,10 @@ PATCHED = ("builtins", "time", "random", "os", "math", "datetime", "secrets", "u
 class Names(dict[str, Any]):
     """The tests' globals; a name that is missing is a builtin, a module, or the program's."""
 
-    def __init__(self, peer: Peer, entry_point: str, classes: list[str]) -> None:
+    def __init__(self, peer: Peer, entry_point: str, classes: list[str], called: list[str]) -> None:
         super().__init__(__name__="tests")
         self.classes = classes       # whose objects the tests use as such
+        self.called = called         # what is no module
         self.peer, self.entry_point = peer, entry_point.partition(".")[0]
 
     def __missing__(self, name: str) -> Any:
@@ -48,7 +50,8 @@ class Names(dict[str, Any]):
             if name.startswith("__") or hasattr(builtins, name):
                 raise KeyError(name)
             module = MODULES.get(name, name)
-            if module in sys.modules and not module.startswith(("score", "tests")):
+            if module in sys.modules and not module.startswith(("score", "tests")) and (
+                    name not in self.called):
                 return sys.modules[module]
         value = self.peer.ask("entry") if name == "candidate" else self.peer.ask("name", name)
         if name in ("candidate", self.entry_point) and not callable(value):
@@ -80,10 +83,9 @@ class TestsEnd:
     """The state of a run of tests, and what the program may ask of them."""
 
     def __init__(self, order: dict[str, Any]) -> None:
-        # Whether a source expects StopIteration of a call, and its lines that raise on purpose, by what it is
-        # compiled as.
-        self.stops, self.meant = ({f"test {place}" if place else "setup": each
-                                   for place, each in enumerate(order[key])} for key in ("stops", "meant"))
+        # The lines of a source that raise on purpose, by what it is compiled as.
+        self.meant = {f"test {place}" if place else "setup": each
+                      for place, each in enumerate(order["meant"])}
         # Whether tests certainly want to see what the program changes, and whether others do not see it.
         self.in_place, self.copies = any(order["in_place"]), order["copies"]
         self.has_altered = False             # whether the program changed what it may have to leave
@@ -91,7 +93,7 @@ class TestsEnd:
         self.written: list[tuple[Any, str, Any]] = []      # in this call: object, attribute, former value
         self.peer = Peer(Link(), {
             "call": self.of_lent(lambda it, /, *operands, **keywords: it(*operands, **keywords)),
-            "special": self.of_lent(special, 1), "copy": self.of_lent(copy.copy),
+            "special": self.of_lent(special_of_lent, 1), "copy": self.of_lent(copy.copy),
             "deepcopy": self.of_lent(copy.deepcopy), "code": self.of_lent(code_of), "dir": self.of_lent(dir),
             "signature": self.of_lent(lambda it: [               # without values of defaults
                 (*most, more | dict.fromkeys({"default"} & more.keys()))
@@ -100,7 +102,7 @@ class TestsEnd:
             "stdin": lambda name, size: {"read": sys.stdin.read, "readline": sys.stdin.readline}[name](size),
             "input": lambda prompt: dict.get(self.names, "input", builtins.input)(prompt),
             "finish": self.of_lent(step_through)}, self)
-        self.names = Names(self.peer, order["entry_point"], order["classes"])
+        self.names = Names(self.peer, order["entry_point"], order["classes"], order["called"])
 
     def before_call(self) -> None:
         """Pass on what the tests patched in modules since the last call."""
@@ -182,24 +184,27 @@ class TestsEnd:
 
     def as_expected(self, error: BaseException, operation: str, name: Any) -> BaseException:
         """The program's error; one of no other kind if Python would take it for the end of an iteration."""
-        if isinstance(error, (StopIteration, StopAsyncIteration)) and (
-                operation, name) != ("special", "__next__") and operation != "finish" and not any(
-                self.stops.get(source) for source in sources_of(sys._getframe(1))):
+        if isinstance(error, ENDS) and (operation, name) != ("special", "__next__") and (
+                operation != "finish") and not any(map(expects_end, self.frames())):
             return blamed(renamed(error))
         for kind, method in SWALLOWED:
-            frame = sys._getframe(1) if isinstance(error, kind) else None
-            while frame is not None:
-                if frame.f_code.co_name == method and frame.f_code.co_filename in self.meant:
-                    return blamed(renamed(error))
-                frame = frame.f_back
+            if isinstance(error, kind) and any(each.f_code.co_name == method for each in self.frames()):
+                return blamed(renamed(error))
         return error
 
+    def frames(self) -> Iterator[Any]:
+        """The frames of the tests' functions that wait for the program."""
+        frame: Any = sys._getframe()
+        while frame is not None:
+            if frame.f_code.co_filename in self.meant:
+                yield frame
+            frame = frame.f_back
 
-def sources_of(frame: Any) -> Iterator[str]:
-    """What the code of a frame and of its callers was compiled as."""
-    while frame is not None:
-        yield frame.f_code.co_filename
-        frame = frame.f_back
+
+def expects_end(frame: Any) -> bool:
+    """True of code that names the end of an iteration, or was told to expect it."""
+    return any(kind.__name__ in frame.f_code.co_names or any(
+        each is kind for each in frame.f_locals.values()) for kind in ENDS)
 
 
 def deep_copies(containers: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -227,6 +232,14 @@ def blamed(error: BaseException) -> BaseException:
 def is_function(value: Any) -> bool:
     """True for plain callables."""
     return isinstance(value, FUNCTIONS) or type(value).__module__ == "functools"
+
+
+def special_of_lent(name: str, owner: Any, /, *operands: Any, **keywords: Any) -> Any:
+    """Call a special method of an object of the tests; no text shows what functions are bound to."""
+    is_closed = name in TEXTS and any(
+        callable(each) and not isinstance(each, type) and type(each).__module__ != "tests"
+        for each in (owner, *getattr(owner, "__dict__", {}).values()))
+    return object.__repr__(owner) if is_closed else special(name, owner, *operands, **keywords)
 
 
 def read_attribute(owner: Any, name: str, *default: Any) -> Any:
@@ -310,7 +323,7 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         exec(code, names)
         if order["run"]:
             names["__run__"] = functools.partial(run_test, names)
-            check_all_run(names, order["run"])
+            check_all_run(names, order["run"], peer.numbers)
     except BaseException as error:
         is_theirs = not (peer.has_asked or is_given)
         whose = "lost" if peer.is_lost else "tests" if is_theirs else whose_fault(error, peer)
@@ -321,9 +334,13 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
     return encode_units([2 if each == 1 and end.has_altered else each for each in verdicts], room)
 
 
-def check_all_run(names: Names, calls: list[str]) -> None:
-    """Untestable where tests were made in a way that their text does not tell: nothing would run them."""
-    found = [path for path in tests_in(names) if f"__run__({path!r})" not in calls]
+def check_all_run(names: Names, calls: list[str], lent: dict[int, int]) -> None:
+    """Untestable where tests were made in a way that their text does not tell: nothing would run them.
+
+    What the program was lent it may have given back by this name.
+    """
+    found = [path for path in tests_in(names) if f"__run__({path!r})" not in calls
+             and id(names[path.partition(".")[0]]) not in lent]
     if found:
         raise Untestable(f"{found[0]} is defined where it is not found: write it out at the top level")
 
@@ -338,7 +355,8 @@ def run_unit(unit: CodeType, in_place: bool, refused: bool, end: TestsEnd) -> An
         exec(unit, end.names)
     except BaseException as error:
         message = message_of(error) or account_of(error, peer)
-        verdict = [type(error).__name__, message, whose_fault(error, peer)]
+        is_skip = type(error).__name__ == "SkipTest" and not peer.has_answered    # whatever the program does
+        verdict = 1 if is_skip else [type(error).__name__, message, whose_fault(error, peer)]
     if verdict == 1 and peer.is_unpassed:       # its error is none that a test can expect
         verdict = ["RuntimeError", UNPASSED, "program"]
     return ["", "the program ended during the test", "lost"] if peer.is_lost else verdict
@@ -360,7 +378,8 @@ def whose_fault(error: BaseException, peer: Peer) -> str:
     if hasattr(error, "raised_by_program"):
         return "program"
     wants_more = isinstance(error, Untestable) or (isinstance(error, ImportError) and not peer.has_asked) or (
-        isinstance(error, PermissionError) and error.errno == 1 and error.filename is not None)
+        isinstance(error, PermissionError) and error.errno == 1 and error.filename is not None
+        and not peer.has_answered)
     return "tests" if wants_more else "assertion"
 
 

@@ -60,12 +60,12 @@ class Crossing:
     """One end of the channel: the containers of the present call, by number.
 
     `hand_out` writes what is no plain data, `take` reads it; both know objects that stay where they are.
-    `instead` has what is read in place of some types.
+    `instead` gives what is read in place of a type; an end that has it shows no more of a view's dictionary.
     """
 
     def __init__(self, hand_out: Callable[[Any], Any], take: Callable[[list[Any]], Any],
-                 instead: dict[Any, Any] | None = None) -> None:
-        self.hand_out, self.take, self.instead = hand_out, take, instead or {}
+                 instead: Callable[[Any], Any] | None = None) -> None:
+        self.hand_out, self.take, self.instead = hand_out, take, instead
         self.shadows: dict[int, tuple[Any, Any]] = {}     # by id of a container: see `shadow_of`
         self.checked: dict[int, bool] = {}                # whether they are valid, in the present message
         self.forget()
@@ -116,7 +116,7 @@ class Crossing:
             return [kind.__name__, [self._write(item, depth + 1) for item in value]]
         if kind in VIEWS:
             [owner] = gc.get_referents(value)
-            if type(owner) not in CONTAINERS:
+            if self.instead or type(owner) not in CONTAINERS:
                 owner = dict.fromkeys(value) if VIEWS[kind] == "keys" else dict(
                     value if VIEWS[kind] == "items" else enumerate(value))
             return [VIEWS[kind], self._write(owner, depth)]
@@ -290,7 +290,7 @@ def read_made(crossing: Crossing, module: str, name: str, parts: list[Any]) -> A
 def read_type(crossing: Crossing, module: str, name: str) -> Any:
     """Read a type, or its substitute."""
     kind = named_type(module, name)
-    return crossing.instead.get(kind, kind)
+    return crossing.instead(kind) if crossing.instead else kind
 
 
 def named_type(module: str, name: str) -> Any:
