@@ -367,8 +367,7 @@ class Peer:
         known = getattr(builtins, base, None)
         if not (isinstance(known, type) and issubclass(known, BaseException)):
             raise BadMessage("an error of no class")
-        if self.strict and (not self.is_raised or known in stand_ins.ALWAYS_GIVEN or (
-                not self.handed.isdisjoint(known.__mro__))):
+        if self.strict and not (self.is_raised and self.handed.isdisjoint(known.__mro__)):
             known = stand_ins.GIVEN_ERRORS[known]
         owner = self.crossing._read(kind) if kind is not None else known
         if not issubclass(owner, BaseException):
@@ -377,8 +376,11 @@ class Peer:
         if error is None:
             try:
                 error = known.__new__(owner, *arguments)
-                if not isinstance(owner, ProgramClass):
-                    known.__init__(error, *arguments)
+                if owner is known:
+                    error.__init__(*arguments)
+                elif not isinstance(owner, ProgramClass):
+                    with contextlib.suppress(TypeError):             # `args` may be others
+                        error.__init__(*arguments)
             except TypeError:
                 error = RuntimeError(text) if not issubclass(owner, ValueError) else ValueError(text)
             error.args = tuple(arguments)

@@ -78,7 +78,6 @@ class GivenError(type):
         return hash(cls.__bases__[0])
 
 
-ALWAYS_GIVEN = (AssertionError, Exception, BaseException)     # of others only what comes as an answer
 GIVEN_ERRORS: dict[Any, Any] = {}
 for error in sorted((each for each in vars(builtins).values() if isinstance(each, type) and issubclass(
         each, BaseException)), key=lambda each: len(each.__mro__)):         # bases first

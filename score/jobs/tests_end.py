@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
 from typing import Any
 
@@ -91,6 +91,8 @@ class TestsEnd:
         self.has_altered = False             # whether the program changed what it may have to leave
         self.parts: Any = None       # contents of patched modules, as the program has them
         self.written: list[tuple[Any, str, Any]] = []      # in this call: object, attribute, former value
+        has_doc = any("__doc__" in source for source in order["sources"])
+        shown = "__name__", "__qualname__", "__annotations__", "__doc__" if has_doc else ""
         self.peer = Peer(Link(), {
             "call": self.of_lent(lambda it, /, *operands, **keywords: it(*operands, **keywords)),
             "special": self.of_lent(special_of_lent, 1), "copy": self.of_lent(copy.copy),
@@ -98,10 +100,11 @@ class TestsEnd:
             "signature": self.of_lent(lambda it: [               # without values of defaults
                 (*most, more | dict.fromkeys({"default"} & more.keys()))
                 for *most, more in signature_of(it)]),
-            "getattr": self.of_lent(read_attribute), "setattr": self.of_lent(self.set_attribute),
+            "getattr": self.of_lent(functools.partial(read_attribute, shown)), "setattr": self.of_lent(self.set_attribute),
             "stdin": lambda name, size: {"read": sys.stdin.read, "readline": sys.stdin.readline}[name](size),
             "input": lambda prompt: dict.get(self.names, "input", builtins.input)(prompt),
             "finish": self.of_lent(step_through)}, self)
+        self.peer.handed.update([BaseException] if order["catches"] else [])
         self.names = Names(self.peer, order["entry_point"], order["classes"], order["called"])
 
     def before_call(self) -> None:
@@ -242,11 +245,16 @@ def special_of_lent(name: str, owner: Any, /, *operands: Any, **keywords: Any) -
     return object.__repr__(owner) if is_closed else special(name, owner, *operands, **keywords)
 
 
-def read_attribute(owner: Any, name: str, *default: Any) -> Any:
-    """Read an attribute of an object of the tests, unless it leads to the tests themselves."""
-    if name in ("__name__", "__qualname__", "__doc__", "__annotations__") and isinstance(
-            owner, (type, *FUNCTIONS)):
+def read_attribute(shown: Iterable[str], owner: Any, name: str, *default: Any) -> Any:
+    """Read an attribute of an object of the tests, unless it leads to the tests themselves.
+
+    Of functions and classes `shown` may be read, of dataclasses what `dataclasses.replace` and the like read.
+    """
+    if (name in shown and isinstance(owner, (type, *FUNCTIONS))) or name == "__dataclass_fields__" or (
+            name == "_field_type" and type(owner).__module__ == "dataclasses"):
         return getattr(owner, name)
+    if name == "__doc__" and is_function(owner):
+        return None
     if name == "__dict__" and type(owner).__module__ == "tests" and not (
             is_mock(owner) or is_of_test_case(owner, "run")):
         return dict(vars(owner))

@@ -28,7 +28,8 @@ PLAIN_TYPES = {kind.__name__: kind for kind in (
 PLAIN_TYPES |= {name: kind for name, kind in vars(sys.modules["builtins"]).items()
                 if isinstance(kind, type) and issubclass(kind, BaseException)}
 OTHER_TYPES = {"collections": ("Counter", "OrderedDict", "defaultdict", "deque"), "decimal": ("Decimal",),
-               "fractions": ("Fraction",), "datetime": ("date", "datetime", "time", "timedelta", "timezone")}
+               "fractions": ("Fraction",), "datetime": ("date", "datetime", "time", "timedelta", "timezone"),
+               "pathlib": ("PurePosixPath", "PosixPath"), "re": ("Pattern",), "uuid": ("UUID",)}
 CONTAINERS = {list, dict, set, bytearray, deque, Counter, OrderedDict, defaultdict, np.ndarray}
 BY_NAME = {kind.__name__: kind for kind in CONTAINERS}
 SPAN = attrgetter("start", "stop", "step")
@@ -39,7 +40,9 @@ PARTS: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
     ("builtins", "complex"): attrgetter("real", "imag"), ("builtins", "range"): SPAN,
     ("builtins", "slice"): SPAN, ("builtins", "memoryview"): lambda value: (value.tobytes(),),
     ("builtins", "ellipsis"): lambda _value: (), ("builtins", "NotImplementedType"): lambda _value: (),
-    ("decimal", "Decimal"): lambda value: (str(value),),
+    ("decimal", "Decimal"): lambda value: (str(value),), ("uuid", "UUID"): lambda value: (str(value),),
+    ("pathlib", "PurePosixPath"): lambda value: (str(value),),
+    ("pathlib", "PosixPath"): lambda value: (str(value),), ("re", "Pattern"): attrgetter("pattern", "flags"),
     ("fractions", "Fraction"): attrgetter("numerator", "denominator"),
     ("datetime", "timedelta"): attrgetter("days", "seconds", "microseconds"),
     ("datetime", "date"): attrgetter("year", "month", "day"), ("datetime", "time"): attrgetter(*CLOCK),
@@ -283,7 +286,8 @@ def read_made(crossing: Crossing, module: str, name: str, parts: list[Any]) -> A
     """Construct a value from its parts."""
     if (module, name) not in PARTS:
         raise BadMessage(f"no value of {name}")
-    kind, parts = named_type(module, name), crossing._read_all(parts)
+    kind: Any = named_type(module, name) if name != "Pattern" else re.compile
+    parts = crossing._read_all(parts)
     return kind(*parts[:-1], fold=parts[-1]) if name in ("datetime", "time") else kind(*parts)
 
 

@@ -176,7 +176,7 @@ def maker_of(node: ast.AST) -> str | None:
 def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[str, Any]:
     """What the process of the tests has to know of their text.
 
-    `classes` are names of the program from which they make objects, `in_classes` names that bodies of classes
+    `catches` says whether they catch errors by a name of the program, `classes` are names of the program from which they make objects, `in_classes` names that bodies of classes
     read and the tests do not set, `called` names that they call, `lacks` what they want of pytest in vain,
     `sets` what they set attributes of, `meant` the lines of each source that raise on purpose, and `in_place`
     says of each unit whether it looks at an argument that the program may have altered. Any other unit never sees such a change: `assert
@@ -185,7 +185,7 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
     try:
         trees = [parsed(source) for source in (setup, *units)]
     except NO_PYTHON:
-        return {"classes": [], "in_classes": [], "called": [], "lacks": [], "sets": [],
+        return {"catches": True, "classes": [], "in_classes": [], "called": [], "lacks": [], "sets": [],
                 "meant": [[]] * (1 + len(units)), "in_place": [True] * len(units)}
     whole = ast.Module([node for tree in trees for node in tree.body], [])
     own = names_set(whole)
@@ -219,7 +219,9 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
     lacks = {ast.unparse(node) for node in ast.walk(whole) if isinstance(node, ast.Attribute)
              and isinstance(node.value, ast.Name) and (
                  node.attr not in PYTEST if node.value.id in pytest else node.attr == "getsource")}
-    return {"classes": classes, "in_classes": in_classes, "called": called, "lacks": sorted(lacks),
+    catches = any(names_in(node.type, ast.Load) - BUILTINS - own for node in ast.walk(whole)
+                  if isinstance(node, ast.ExceptHandler) and node.type)
+    return {"catches": catches, "classes": classes, "in_classes": in_classes, "called": called, "lacks": sorted(lacks),
             "sets": sorted(sets), "meant": meant,
             "in_place": [looks(place, unit) for place, unit in enumerate(units, start=1)]}
 
