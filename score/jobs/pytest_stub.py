@@ -107,13 +107,13 @@ class Fixture(NamedTuple):
     params: list[Any] | None
 
 
-def fixture(function: Any = None, name: str | None = None, autouse: bool = False, params: Any = None,
+def fixture(function: Any = None, name: str | None = None, autouse: bool = False, params: Any = ...,
             **_options: Any) -> Any:
     """Register a fixture."""
     if function is None:
         return functools.partial(fixture, name=name, autouse=autouse, params=params)
     owner, own = function.__qualname__.rpartition(".")[0], function.__name__
-    rows = None if params is None else list(params)
+    rows = None if params is ... else list(params)
     fixtures[function.__qualname__] = Fixture(name or own, owner, function, autouse, rows)
     return function
 

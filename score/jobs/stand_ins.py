@@ -292,7 +292,7 @@ def forwarder(name: str) -> Callable[..., Any]:
                 raise error
             return NotImplemented
         keeps_kind = is_made(self) and name not in ORDER and (
-            name in SUMS or is_made(other) or not is_stand_in(other))
+            name in SUMS or not is_stand_in(other) or (name == "__sub__" and is_made(other)))
         return as_made(special(self, other, *more), keeps_kind and type(self))
 
     def equal(self: Any, other: Any) -> Any:
@@ -367,7 +367,7 @@ for each in ("__iter__", "__len__", "__getitem__"):
 def method(owner: int, name: str) -> Callable[..., Any]:
     """A method of a class of the other process, which `super()` finds too."""
     def call(self: Any, /, *arguments: Any, **keywords: Any) -> Any:
-        if peer.strict and arguments and name in QUESTIONS and not is_made(self):
+        if peer.strict and (arguments or keywords) and name in QUESTIONS and not is_made(self):
             raise refused(AttributeError(f"an object of the program has no method {name}"))
         ask = functools.partial(peer.ask, "method", peer.classes[owner], name, self, *arguments, **keywords)
         return viewed(self, ask) if name in VIEWS and is_held(self) else ask()

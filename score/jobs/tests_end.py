@@ -100,7 +100,8 @@ class TestsEnd:
             "signature": self.of_lent(lambda it: [               # without values of defaults
                 (*most, more | dict.fromkeys({"default"} & more.keys()))
                 for *most, more in signature_of(it)]),
-            "getattr": self.of_lent(functools.partial(read_attribute, shown)), "setattr": self.of_lent(self.set_attribute),
+            "getattr": self.of_lent(functools.partial(read_attribute, shown)),
+            "setattr": self.of_lent(self.set_attribute),
             "stdin": lambda name, size: {"read": sys.stdin.read, "readline": sys.stdin.readline}[name](size),
             "input": lambda prompt: dict.get(self.names, "input", builtins.input)(prompt),
             "finish": self.of_lent(step_through)}, self)
@@ -234,15 +235,22 @@ def blamed(error: BaseException) -> BaseException:
 
 def is_function(value: Any) -> bool:
     """True for plain callables."""
-    return isinstance(value, FUNCTIONS) or type(value).__module__ == "functools"
+    return isinstance(value, FUNCTIONS) or type(value).__module__ in ("functools", "operator")
+
+
+def is_own(function: Any) -> bool:
+    """True of a function that the tests wrote out."""
+    return isinstance(function, types.FunctionType) and function.__code__.co_filename.startswith(
+        ("setup", "test"))
 
 
 def special_of_lent(name: str, owner: Any, /, *operands: Any, **keywords: Any) -> Any:
-    """Call a special method of an object of the tests; no text shows what functions are bound to."""
-    is_closed = name in TEXTS and any(
-        callable(each) and not isinstance(each, type) and type(each).__module__ != "tests"
-        for each in (owner, *getattr(owner, "__dict__", {}).values()))
-    return object.__repr__(owner) if is_closed else special(name, owner, *operands, **keywords)
+    """Call a special method of an object of the tests; no text but their own shows what functions hold."""
+    shown = [owner, *getattr(owner, "__dict__", {}).values(), *(owner if isinstance(owner, tuple) else ())]
+    if name in TEXTS and any(map(is_function, shown)) and not any(
+            is_own(getattr(type(owner), each)) for each in (name, "__repr__")):
+        return object.__repr__(owner)
+    return special(name, owner, *operands, **keywords)
 
 
 def read_attribute(shown: Iterable[str], owner: Any, name: str, *default: Any) -> Any:

@@ -176,11 +176,12 @@ def maker_of(node: ast.AST) -> str | None:
 def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[str, Any]:
     """What the process of the tests has to know of their text.
 
-    `catches` says whether they catch errors by a name of the program, `classes` are names of the program from which they make objects, `in_classes` names that bodies of classes
-    read and the tests do not set, `called` names that they call, `lacks` what they want of pytest in vain,
-    `sets` what they set attributes of, `meant` the lines of each source that raise on purpose, and `in_place`
-    says of each unit whether it looks at an argument that the program may have altered. Any other unit never sees such a change: `assert
-    f(a) == sorted(a)` is then no easier for a program that empties `a`.
+    `catches` says whether they catch errors by a name of the program, `classes` are names of the program from
+    which they make objects, `in_classes` names that bodies of classes read and the tests do not set, `called`
+    names that they call, `lacks` what they want of pytest in vain, `sets` what they set attributes of,
+    `meant` the lines of each source that raise on purpose, and `in_place` says of each unit whether it looks
+    at an argument that the program may have altered. Any other unit never sees such a change: `assert f(a) ==
+    sorted(a)` is then no easier for a program that empties `a`.
     """
     try:
         trees = [parsed(source) for source in (setup, *units)]
@@ -192,8 +193,8 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
     fixed = BUILTINS - HOLDING - own - {entry_point.partition(".")[0]}
     meant, classes = [raised_on_purpose(tree, fixed) for tree in trees], classes_in(whole)
     in_classes = sorted(read_in_classes(whole) - BUILTINS - own)
-    called = sorted({node.func.id for node in ast.walk(whole) if isinstance(node, ast.Call)
-                     and isinstance(node.func, ast.Name)} - own)
+    called = {node.func.id for node in ast.walk(whole) if isinstance(node, ast.Call)
+              and isinstance(node.func, ast.Name)} - own
     sets = {ast.unparse(node.value) for node in ast.walk(whole) if isinstance(node, ast.Attribute)
             and (isinstance(node.ctx, ast.Store) or node.attr == "environ")}
     tests = {each: node.name for node in ast.walk(whole) if isinstance(node, FUNCTIONS)
@@ -221,8 +222,8 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
                  node.attr not in PYTEST if node.value.id in pytest else node.attr == "getsource")}
     catches = any(names_in(node.type, ast.Load) - BUILTINS - own for node in ast.walk(whole)
                   if isinstance(node, ast.ExceptHandler) and node.type)
-    return {"catches": catches, "classes": classes, "in_classes": in_classes, "called": called, "lacks": sorted(lacks),
-            "sets": sorted(sets), "meant": meant,
+    return {"catches": catches, "classes": classes, "in_classes": in_classes, "called": sorted(called),
+            "lacks": sorted(lacks), "sets": sorted(sets), "meant": meant,
             "in_place": [looks(place, unit) for place, unit in enumerate(units, start=1)]}
 
 
@@ -240,8 +241,10 @@ def names_set(tree: ast.AST) -> set[str]:
                 own.add(name)
             case ast.alias(name=name):
                 own.add(name.split(".")[0])
-            case ast.stmt(name=str(name)) | ast.ExceptHandler(name=str(name)) | ast.pattern(
-                    name=str(name)) | ast.MatchMapping(rest=str(name)):
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                own.add(name)
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(
+                    rest=str(name)) | ast.ExceptHandler(name=str(name)):
                 own.add(name)
     return own
 
