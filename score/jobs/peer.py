@@ -239,8 +239,7 @@ class Peer:
             return ["class", number]
         self.described.add(number)
         bases = [["type", "builtins", base.__name__] if base in (
-                    *stand_ins.VALUES, *stand_ins.CHANGING) or (
-                    issubclass(base, BaseException) and getattr(builtins, base.__name__, None) is base)
+                    *stand_ins.VALUES, *stand_ins.CHANGING, *stand_ins.GIVEN_ERRORS)
                  else self.class_written(base) for base in kind.__bases__ if base is not object]
         methods = [name for name, value in vars(kind).items() if type(value) is types.FunctionType
                    and (name == "__init__" or not name.startswith("__"))] if not self.strict else []
@@ -254,19 +253,17 @@ class Peer:
         """Write an error: class, builtin base, arguments, text, cause and context, and notes."""
         kind: Any = None
         number = 0
-        own = type(error).__bases__[0] if type(type(error)) is GivenError else type(error)
-        if getattr(builtins, own.__name__, None) is not own:
-            kind, number = self.class_written(own), self.lend(error)
-        base: type = next(each for each in type(error).__mro__
-                          if getattr(builtins, each.__name__, None) is each)
+        if type(error) not in stand_ins.GIVEN_ERRORS:
+            kind, number = self.class_written(type(error)), self.lend(error)
+        base: type = next(each for each in type(error).__mro__ if each in stand_ins.GIVEN_ERRORS)
         before = [None if each is None or depth == LONGEST_CAUSE else self.error_written(each, depth + 1)
                   for each in (error.__cause__, None if self.strict else error.__context__)]
         notes = [str(each) for each in vars(error).get("__notes__", ())]
         arguments = error.args
         if isinstance(error, BaseExceptionGroup):            # whose arguments have a list, read later
             arguments = error.message, error.exceptions
-        is_plain = kind is None or library_error(own.__module__, own.__name__) is own
-        parts = self.crossing._write(tuple(vars(error).items()) if is_plain else (), 1)
+        is_shared = kind is None or library_error(type(error).__module__, type(error).__name__) is type(error)
+        parts = self.crossing._write(tuple(vars(error).items()) if is_shared else (), 1)
         return ["error", number, kind, base.__name__, [self.crossing._write(each, 1) for each in arguments],
                 message_of(error), [*before, error.__suppress_context__, notes, parts]]
 
@@ -402,7 +399,7 @@ class Peer:
 def library_error(module: Any, name: Any) -> Any:
     """A class of errors of a library that is loaded here, which is one class in both processes, or None."""
     kind = vars(sys.modules.get(module, builtins)).get(name)
-    is_one = isinstance(kind, type) and issubclass(kind, BaseException) and (kind.__module__ == module)
+    is_one = isinstance(kind, type) and issubclass(kind, BaseException) and kind.__module__ == module
     return kind if is_one and not module.startswith(NO_LIBRARY) else None
 
 

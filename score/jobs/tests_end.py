@@ -189,7 +189,9 @@ class TestsEnd:
     def as_expected(self, error: BaseException, operation: str, name: Any) -> BaseException:
         """The program's error; one of no other kind if Python would take it for the end of an iteration."""
         if isinstance(error, ENDS) and (operation, name) != ("special", "__next__") and (
-                operation != "finish") and not any(map(expects_end, self.frames())):
+                operation != "finish") and not any(     # where code names it, or was told to expect it
+                    kind.__name__ in each.f_code.co_names or any(kind is it for it in each.f_locals.values())
+                    for each in self.frames() for kind in ENDS):
             return blamed(renamed(error))
         for kind, method in SWALLOWED:
             if isinstance(error, kind) and any(each.f_code.co_name == method for each in self.frames()):
@@ -203,12 +205,6 @@ class TestsEnd:
             if frame.f_code.co_filename in self.meant:
                 yield frame
             frame = frame.f_back
-
-
-def expects_end(frame: Any) -> bool:
-    """True of code that names the end of an iteration, or was told to expect it."""
-    return any(kind.__name__ in frame.f_code.co_names or any(
-        each is kind for each in frame.f_locals.values()) for kind in ENDS)
 
 
 def deep_copies(containers: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -238,17 +234,12 @@ def is_function(value: Any) -> bool:
     return isinstance(value, FUNCTIONS) or type(value).__module__ in ("functools", "operator")
 
 
-def is_own(function: Any) -> bool:
-    """True of a function that the tests wrote out."""
-    return isinstance(function, types.FunctionType) and function.__code__.co_filename.startswith(
-        ("setup", "test"))
-
-
 def special_of_lent(name: str, owner: Any, /, *operands: Any, **keywords: Any) -> Any:
     """Call a special method of an object of the tests; no text but their own shows what functions hold."""
     shown = [owner, *getattr(owner, "__dict__", {}).values(), *(owner if isinstance(owner, tuple) else ())]
-    if name in TEXTS and any(map(is_function, shown)) and not any(
-            is_own(getattr(type(owner), each)) for each in (name, "__repr__")):
+    texts = [getattr(type(owner), each, None) for each in (name, "__repr__")]
+    if name in TEXTS and any(map(is_function, shown)) and not any(         # a dataclass wraps its own
+            getattr(it, "__module__", "") == "tests" and not hasattr(it, "__wrapped__") for it in texts):
         return object.__repr__(owner)
     return special(name, owner, *operands, **keywords)
 

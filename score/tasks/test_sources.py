@@ -189,10 +189,12 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
         return {"catches": True, "classes": [], "in_classes": [], "called": [], "lacks": [], "sets": [],
                 "meant": [[]] * (1 + len(units)), "in_place": [True] * len(units)}
     whole = ast.Module([node for tree in trees for node in tree.body], [])
-    own = names_set(whole)
+    own = set[str]().union(*names_set(whole))
     fixed = BUILTINS - HOLDING - own - {entry_point.partition(".")[0]}
     meant, classes = [raised_on_purpose(tree, fixed) for tree in trees], classes_in(whole)
     in_classes = sorted(read_in_classes(whole) - BUILTINS - own)
+    catches = any(names_in(node.type, ast.Load) - BUILTINS - own for node in ast.walk(whole)
+                  if isinstance(node, ast.ExceptHandler) and node.type)
     called = {node.func.id for node in ast.walk(whole) if isinstance(node, ast.Call)
               and isinstance(node.func, ast.Name)} - own
     sets = {ast.unparse(node.value) for node in ast.walk(whole) if isinstance(node, ast.Attribute)
@@ -220,8 +222,6 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
     lacks = {ast.unparse(node) for node in ast.walk(whole) if isinstance(node, ast.Attribute)
              and isinstance(node.value, ast.Name) and (
                  node.attr not in PYTEST if node.value.id in pytest else node.attr == "getsource")}
-    catches = any(names_in(node.type, ast.Load) - BUILTINS - own for node in ast.walk(whole)
-                  if isinstance(node, ast.ExceptHandler) and node.type)
     return {"catches": catches, "classes": classes, "in_classes": in_classes, "called": sorted(called),
             "lacks": sorted(lacks), "sets": sorted(sets), "meant": meant,
             "in_place": [looks(place, unit) for place, unit in enumerate(units, start=1)]}
@@ -232,21 +232,21 @@ def names_in(node: ast.AST, kind: type[ast.expr_context]) -> set[str]:
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, kind)}
 
 
-def names_set(tree: ast.AST) -> set[str]:
-    """Names that tests set in any way."""
-    own = set[str]()
+def names_set(tree: ast.AST) -> tuple[set[str], set[str]]:
+    """Names that tests set in any way, and those of functions and of what they import."""
+    own, fixed = set[str](), set[str]()
     for node in ast.walk(tree):
         match node:
-            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.alias(asname=str(name)):
-                own.add(name)
-            case ast.alias(name=name):
-                own.add(name.split(".")[0])
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.ClassDef(name=name):
                 own.add(name)
             case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(
                     rest=str(name)) | ast.ExceptHandler(name=str(name)):
                 own.add(name)
-    return own
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.alias(asname=str(name)):
+                fixed.add(name)
+            case ast.alias(name=name):
+                fixed.add(name.split(".")[0])
+    return own, fixed
 
 
 def read_in_classes(tree: ast.Module) -> set[str]:
@@ -321,20 +321,8 @@ class Answers:
     def __init__(self, tree: ast.Module) -> None:
         nodes = list(ast.walk(tree))
         self.functions = {node.name: node for node in nodes if isinstance(node, FUNCTIONS)}
-        self.fixed = {*BUILTINS, *self.functions}         # names that no program alters
-        self.own: set[str] = set()
-        for node in nodes:
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                self.own.add(node.id)
-            elif isinstance(node, ast.ClassDef):
-                self.own.add(node.name)
-            elif isinstance(node, ast.arg):
-                self.own.add(node.arg)
-            elif isinstance(node, (ast.MatchAs, ast.MatchStar, ast.MatchMapping, ast.ExceptHandler)):
-                self.own.add(str(node.rest if isinstance(node, ast.MatchMapping) else node.name))
-            elif isinstance(node, (ast.Import, ast.ImportFrom)):
-                self.fixed |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
-        self.fixed -= self.own
+        self.own, defined = names_set(tree)
+        self.fixed = {*BUILTINS, *defined} - self.own         # names that no program alters
         self.own |= self.fixed
         self.bound = [pair for node in nodes for pair in bindings(node)]
         self.bound += [pair for node in nodes if isinstance(node, ast.Call) for pair in self.passed_on(node)]
