@@ -29,10 +29,7 @@ UNPASSED = "what cannot be passed on"
 WORD = re.compile(r"[^\W\d]\w*")
 INTERNAL = (types.FrameType, types.CodeType, types.TracebackType)
 MARK, MARKS = ("dataclasses", "_FIELD_BASE"), ("_FIELD", "_FIELD_CLASSVAR", "_FIELD_INITVAR")
-# Errors that are one class in both processes, by module.
-SHARED_ERRORS = {"dataclasses": ("FrozenInstanceError",), "json.decoder": ("JSONDecodeError",),
-                 "statistics": ("StatisticsError",), "decimal": ("InvalidOperation", "DivisionByZero"),
-                 "_queue": ("Empty",), "queue": ("Full",)}
+NO_LIBRARY = ("builtins", "score", "tests", "program", "__main__")
 METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 OPERATORS: dict[str, Callable[..., Any]] = {
     "__iter__": iter, "__next__": next, "__len__": len, "__getitem__": operator.getitem, "__bool__": bool,
@@ -48,7 +45,9 @@ class Peer:
     def __init__(self, link: Link, operations: dict[str, Callable[..., Any]], tests: Any = None) -> None:
         self.link, self.operations = link, operations
         self.tests, self.strict = tests, tests is not None       # TestsEnd, in the tests' process
-        self.crossing = Crossing(self.hand_out, self.taken, stand_ins.GIVEN_ERRORS if self.strict else {})
+        self.crossing = Crossing(self.hand_out, self.taken, self.given if self.strict else None)
+        self.handed: set[type] = set()               # classes that the program gave, maybe by another name
+        self.is_raised = False                       # whether the answer that is read is an error
         self.lent: list[Any] = []
         self.numbers: dict[int, int] = {}            # of what was lent, by its id
         self.described: set[int] = set()
@@ -102,9 +101,9 @@ class Peer:
             self.depth -= 1
             if is_first:
                 self.end(operation == "name" or len(self.borrowed) > num_borrowed)
+            if self.failure is not None:         # whatever else was raised
+                raise self.failure
         self.has_answered |= operation not in NAMING or not stand_ins.is_stand_in(value)
-        if self.failure is not None:
-            raise self.failure
         if self.tests:
             heard(message[3])
         if is_error:
@@ -129,7 +128,7 @@ class Peer:
             raise BadMessage("no answer")
         kind, _begins, altered, _events, rows, value = message
         self.alter(altered)
-        self.gave_back = False
+        self.gave_back, self.is_raised = False, kind != "="
         value = self.crossing.read(value, rows)
         if self.depth > 1 and self.crossing.is_small():
             self.crossing.watch()
@@ -240,15 +239,13 @@ class Peer:
             return ["class", number]
         self.described.add(number)
         bases = [["type", "builtins", base.__name__] if base in (
-                    *stand_ins.VALUES, *stand_ins.CHANGING) or (
-                    issubclass(base, BaseException) and getattr(builtins, base.__name__, None) is base)
+                    *stand_ins.VALUES, *stand_ins.CHANGING, *stand_ins.GIVEN_ERRORS)
                  else self.class_written(base) for base in kind.__bases__ if base is not object]
         methods = [name for name, value in vars(kind).items() if type(value) is types.FunctionType
                    and (name == "__init__" or not name.startswith("__"))] if not self.strict else []
         likeness = kind.__name__ if stand_ins.LIKENESSES.get(kind.__name__) is kind else None
         doc = kind.__doc__ if isinstance(kind.__doc__, str) and not self.strict else None
-        module = kind.__module__ if kind.__name__ in SHARED_ERRORS.get(kind.__module__, ()) and (
-            getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind) else None
+        module = kind.__module__ if library_error(kind.__module__, kind.__name__) is kind else None
         return ["class", number, kind.__name__, bases, stand_ins.specials_of(kind), methods, doc, likeness,
                 "__await__" in dir(kind), module]
 
@@ -256,19 +253,24 @@ class Peer:
         """Write an error: class, builtin base, arguments, text, cause and context, and notes."""
         kind: Any = None
         number = 0
-        if getattr(builtins, type(error).__name__, None) is not type(error):
+        if type(error) not in stand_ins.GIVEN_ERRORS:
             kind, number = self.class_written(type(error)), self.lend(error)
-        base: type = next(each for each in type(error).__mro__
-                          if getattr(builtins, each.__name__, None) is each)
+        base: type = next(each for each in type(error).__mro__ if each in stand_ins.GIVEN_ERRORS)
         before = [None if each is None or depth == LONGEST_CAUSE else self.error_written(each, depth + 1)
                   for each in (error.__cause__, None if self.strict else error.__context__)]
         notes = [str(each) for each in vars(error).get("__notes__", ())]
         arguments = error.args
         if isinstance(error, BaseExceptionGroup):            # whose arguments have a list, read later
             arguments = error.message, error.exceptions
-        parts = self.crossing._write(() if number else tuple(vars(error).items()), 1)
+        is_shared = kind is None or library_error(type(error).__module__, type(error).__name__) is type(error)
+        parts = self.crossing._write(tuple(vars(error).items()) if is_shared else (), 1)
         return ["error", number, kind, base.__name__, [self.crossing._write(each, 1) for each in arguments],
                 message_of(error), [*before, error.__suppress_context__, notes, parts]]
+
+    def given(self, kind: type) -> type:
+        """What tests get of a type: of errors a class of the program's, for they may have another name."""
+        self.handed.add(kind)
+        return stand_ins.GIVEN_ERRORS.get(kind, kind)
 
     def taken(self, written: list[Any]) -> Any:
         """Read an object; the tests do not trust a class that came as an answer."""
@@ -314,9 +316,8 @@ class Peer:
         if number in self.classes:
             return self.classes[number]
         name, bases, specials, methods, doc, likeness, awaits, module = description
-        if module in sys.modules and name in SHARED_ERRORS.get(module, ()):
-            self.classes[number] = getattr(sys.modules[module], name)
-            return self.classes[number]
+        if shared := library_error(module, name):
+            return self.classes.setdefault(number, shared)
         taken = [self.take(base) for base in bases]
         allowed = (*stand_ins.VALUES, *stand_ins.CHANGING)
         kinds = tuple(base for base in taken if isinstance(base, ProgramClass) or base in allowed or (
@@ -327,7 +328,8 @@ class Peer:
         try:
             made = stand_ins.class_of(number, str(name), kinds, specials, methods, doc, likeness)
         except TypeError:                    # bases with conflicting layouts
-            made = stand_ins.class_of(number, str(name), (), specials, methods, doc, likeness)
+            kinds = tuple(base for base in kinds if issubclass(base, BaseException))
+            made = stand_ins.class_of(number, str(name), kinds, specials, methods, doc, likeness)
         made._rh_awaits = bool(awaits)
         self.classes[number] = made
         return made
@@ -362,7 +364,8 @@ class Peer:
         known = getattr(builtins, base, None)
         if not (isinstance(known, type) and issubclass(known, BaseException)):
             raise BadMessage("an error of no class")
-        known = self.crossing.instead.get(known, known)
+        if self.strict and not (self.is_raised and self.handed.isdisjoint(known.__mro__)):
+            known = stand_ins.GIVEN_ERRORS[known]
         owner = self.crossing._read(kind) if kind is not None else known
         if not issubclass(owner, BaseException):
             raise BadMessage("an error of no class")
@@ -372,6 +375,9 @@ class Peer:
                 error = known.__new__(owner, *arguments)
                 if owner is known:
                     error.__init__(*arguments)
+                elif not isinstance(owner, ProgramClass):
+                    with contextlib.suppress(TypeError):             # `args` may be others
+                        error.__init__(*arguments)
             except TypeError:
                 error = RuntimeError(text) if not issubclass(owner, ValueError) else ValueError(text)
             error.args = tuple(arguments)
@@ -388,6 +394,13 @@ class Peer:
         if notes:
             error.__notes__ = [str(each) for each in notes]
         return error
+
+
+def library_error(module: Any, name: Any) -> Any:
+    """A class of errors of a library that is loaded here, which is one class in both processes, or None."""
+    kind = vars(sys.modules.get(module, builtins)).get(name)
+    is_one = isinstance(kind, type) and issubclass(kind, BaseException) and kind.__module__ == module
+    return kind if is_one and not module.startswith(NO_LIBRARY) else None
 
 
 def heard(events: list[Any]) -> None:

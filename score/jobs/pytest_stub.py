@@ -87,7 +87,7 @@ def parametrize(argnames: Any, argvalues: Any, indirect: Any = (), **_options: A
     rows = [dict(zip(words, [row] if is_single else row, strict=True)) for row in argvalues]
 
     def decorate(test: Any) -> Any:
-        test.rows = [*getattr(test, "rows", ()), rows]
+        test.__rows__ = [*getattr(test, "__rows__", ()), rows]       # which no program can set
         return test
     return decorate
 
@@ -104,16 +104,17 @@ class Fixture(NamedTuple):
     owner: str
     make: Callable[..., Any]
     is_automatic: bool
-    params: list[Any]
+    params: list[Any] | None
 
 
-def fixture(function: Any = None, name: str | None = None, autouse: bool = False, params: Any = (),
+def fixture(function: Any = None, name: str | None = None, autouse: bool = False, params: Any = ...,
             **_options: Any) -> Any:
     """Register a fixture."""
     if function is None:
         return functools.partial(fixture, name=name, autouse=autouse, params=params)
     owner, own = function.__qualname__.rpartition(".")[0], function.__name__
-    fixtures[function.__qualname__] = Fixture(name or own, owner, function, autouse, list(params or ()))
+    rows = None if params is ... else list(params)
+    fixtures[function.__qualname__] = Fixture(name or own, owner, function, autouse, rows)
     return function
 
 

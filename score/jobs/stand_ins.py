@@ -6,6 +6,7 @@ because they would show the program what is expected of it. Of these, sums and a
 make others.
 """
 
+import builtins
 import contextlib
 import functools
 import itertools
@@ -27,10 +28,11 @@ FREE = ("__len__", "__iter__", "__next__", "__reversed__", "__getitem__", "__set
         "__aexit__", "__copy__", "__deepcopy__")
 SPECIAL = frozenset({*ORDER, *BINARY, *FREE, "__eq__", "__ne__", "__hash__", "__contains__", "__await__"})
 # Methods of plain data that take an expected value; objects of the program do not have them.
-QUESTIONS = frozenset((
-    "startswith", "endswith", "issubset", "issuperset", "isdisjoint", "count", "index", "find", "rfind",
-    "rindex", "intersection", "difference", "union", "symmetric_difference", "equals", "difference_update",
-    "intersection_update", "symmetric_difference_update", "removeprefix", "removesuffix"))
+QUESTIONS = frozenset({*dir(set)} - {"add", "clear", "copy", "pop", "remove", "update"} - {*dir(object)}) | {
+    "startswith", "endswith", "count", "index", "rindex", "find", "rfind", "partition", "rpartition", "split",
+    "rsplit", "strip", "lstrip", "rstrip", "replace", "removeprefix", "removesuffix", "match", "fullmatch",
+    "equals", "subtract", "compare", "compare_signal", "compare_total", "compare_total_mag", "same_quantum",
+    "is_relative_to", "relative_to"}
 VIEWS = ("keys", "items", "values")
 # What leaves an object as many items as it had.
 PASSIVE = frozenset((
@@ -64,20 +66,23 @@ class Given(types.SimpleNamespace):
 
 
 class GivenError(type):
-    """The class of what tests get where the program gives them AssertionError, Exception or BaseException.
+    """The class of what tests get where the program gives them a class of errors of Python.
 
-    These are no objects of it, so no `except` that the program names passes over them.
+    Errors of their own are no objects of it, so no `except` that the program names passes over them.
     """
 
     def __eq__(cls, other: object) -> bool:
-        return other is cls or other is cls.__base__
+        return other is cls or other is cls.__bases__[0]
 
     def __hash__(cls) -> int:
-        return hash(cls.__base__)
+        return hash(cls.__bases__[0])
 
 
-GIVEN_ERRORS: dict[Any, Any] = {kind: GivenError(kind.__name__, (kind,), {"__module__": "builtins"})
-                                for kind in (AssertionError, Exception, BaseException)}
+GIVEN_ERRORS: dict[Any, Any] = {}
+for error in sorted((each for each in vars(builtins).values() if isinstance(each, type) and issubclass(
+        each, BaseException)), key=lambda each: len(each.__mro__)):         # bases first
+    GIVEN_ERRORS[error] = GivenError(error.__name__, (error, *(
+        GIVEN_ERRORS[base] for base in error.__bases__ if base in GIVEN_ERRORS)), {"__module__": "builtins"})
 
 
 class ProgramClass(type):
@@ -286,7 +291,8 @@ def forwarder(name: str) -> Callable[..., Any]:
             if name in ORDER and type(other).__module__ == "builtins":       # NotImplemented would be true
                 raise error
             return NotImplemented
-        keeps_kind = is_made(self) and name not in ORDER and (name in SUMS or not is_stand_in(other))
+        keeps_kind = is_made(self) and name not in ORDER and (
+            name in SUMS or not is_stand_in(other) or (name == "__sub__" and is_made(other)))
         return as_made(special(self, other, *more), keeps_kind and type(self))
 
     def equal(self: Any, other: Any) -> Any:
@@ -361,7 +367,7 @@ for each in ("__iter__", "__len__", "__getitem__"):
 def method(owner: int, name: str) -> Callable[..., Any]:
     """A method of a class of the other process, which `super()` finds too."""
     def call(self: Any, /, *arguments: Any, **keywords: Any) -> Any:
-        if peer.strict and name in QUESTIONS and not is_made(self):
+        if peer.strict and (arguments or keywords) and name in QUESTIONS and not is_made(self):
             raise refused(AttributeError(f"an object of the program has no method {name}"))
         ask = functools.partial(peer.ask, "method", peer.classes[owner], name, self, *arguments, **keywords)
         return viewed(self, ask) if name in VIEWS and is_held(self) else ask()

@@ -52,9 +52,9 @@ def run_all(names: dict[str, Any], path: str, kind: Any, test: Any) -> None:
         for name in wanted:                    # those that they want, too
             wanted += [each for each in parameters_of(fixtures[name].make) if each not in wanted
                        ] if name in fixtures else []
-        rows = [*getattr(test, "rows", ()), *getattr(kind, "rows", ())]
+        rows = [*getattr(test, "__rows__", ()), *getattr(kind, "__rows__", ())]
         rows += [[{f"{name}=": each} for each in fixtures[name].params]
-                 for name in dict.fromkeys(wanted) if name in fixtures and fixtures[name].params]
+                 for name in dict.fromkeys(wanted) if name in fixtures and fixtures[name].params is not None]
         if not all(rows):
             raise AssertionError(f"{path} has no rows of arguments")
         for parts in product(*rows):

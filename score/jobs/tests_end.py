@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType
 from typing import Any
 
@@ -19,7 +19,7 @@ from score.jobs.link import Link, LinkLost
 from score.jobs.modules import failed_at, message_of
 from score.jobs.peer import UNPASSED, Peer, special
 from score.jobs.program_end import MIRRORED, code_of, signature_of
-from score.jobs.stand_ins import Failed, Given, ProgramClass, Untestable, is_stand_in
+from score.jobs.stand_ins import TEXTS, Failed, Given, ProgramClass, Untestable, is_stand_in
 from score.jobs.test_runner import is_collected, run_test, tests_in
 from score.protocol.crossing import BadMessage, Crossing, TooLarge, items_of
 
@@ -31,6 +31,7 @@ FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, ty
 # Errors that iteration and `hasattr` swallow, and the methods of tests in which they do.
 SWALLOWED: tuple[tuple[type[Exception], str], ...] = (
     (IndexError, "__getitem__"), (AttributeError, "__getattr__"))
+ENDS = (StopIteration, StopAsyncIteration)
 MODULES = {"np": "numpy"}
 PATCHED = ("builtins", "time", "random", "os", "math", "datetime", "secrets", "uuid")
 
@@ -38,9 +39,10 @@ PATCHED = ("builtins", "time", "random", "os", "math", "datetime", "secrets", "u
 class Names(dict[str, Any]):
     """The tests' globals; a name that is missing is a builtin, a module, or the program's."""
 
-    def __init__(self, peer: Peer, entry_point: str, classes: list[str]) -> None:
+    def __init__(self, peer: Peer, entry_point: str, classes: list[str], called: list[str]) -> None:
         super().__init__(__name__="tests")
         self.classes = classes       # whose objects the tests use as such
+        self.called = called         # what is no module
         self.peer, self.entry_point = peer, entry_point.partition(".")[0]
 
     def __missing__(self, name: str) -> Any:
@@ -48,7 +50,8 @@ class Names(dict[str, Any]):
             if name.startswith("__") or hasattr(builtins, name):
                 raise KeyError(name)
             module = MODULES.get(name, name)
-            if module in sys.modules and not module.startswith(("score", "tests")):
+            if module in sys.modules and not module.startswith(("score", "tests")) and (
+                    name not in self.called):
                 return sys.modules[module]
         value = self.peer.ask("entry") if name == "candidate" else self.peer.ask("name", name)
         if name in ("candidate", self.entry_point) and not callable(value):
@@ -80,27 +83,30 @@ class TestsEnd:
     """The state of a run of tests, and what the program may ask of them."""
 
     def __init__(self, order: dict[str, Any]) -> None:
-        # Whether a source expects StopIteration of a call, and its lines that raise on purpose, by what it is
-        # compiled as.
-        self.stops, self.meant = ({f"test {place}" if place else "setup": each
-                                   for place, each in enumerate(order[key])} for key in ("stops", "meant"))
+        # The lines of a source that raise on purpose, by what it is compiled as.
+        self.meant = {f"test {place}" if place else "setup": each
+                      for place, each in enumerate(order["meant"])}
         # Whether tests certainly want to see what the program changes, and whether others do not see it.
         self.in_place, self.copies = any(order["in_place"]), order["copies"]
         self.has_altered = False             # whether the program changed what it may have to leave
         self.parts: Any = None       # contents of patched modules, as the program has them
         self.written: list[tuple[Any, str, Any]] = []      # in this call: object, attribute, former value
+        has_doc = any("__doc__" in source for source in order["sources"])
+        shown = "__name__", "__qualname__", "__annotations__", "__doc__" if has_doc else ""
         self.peer = Peer(Link(), {
             "call": self.of_lent(lambda it, /, *operands, **keywords: it(*operands, **keywords)),
-            "special": self.of_lent(special, 1), "copy": self.of_lent(copy.copy),
+            "special": self.of_lent(special_of_lent, 1), "copy": self.of_lent(copy.copy),
             "deepcopy": self.of_lent(copy.deepcopy), "code": self.of_lent(code_of), "dir": self.of_lent(dir),
             "signature": self.of_lent(lambda it: [               # without values of defaults
                 (*most, more | dict.fromkeys({"default"} & more.keys()))
                 for *most, more in signature_of(it)]),
-            "getattr": self.of_lent(read_attribute), "setattr": self.of_lent(self.set_attribute),
+            "getattr": self.of_lent(functools.partial(read_attribute, shown)),
+            "setattr": self.of_lent(self.set_attribute),
             "stdin": lambda name, size: {"read": sys.stdin.read, "readline": sys.stdin.readline}[name](size),
             "input": lambda prompt: dict.get(self.names, "input", builtins.input)(prompt),
             "finish": self.of_lent(step_through)}, self)
-        self.names = Names(self.peer, order["entry_point"], order["classes"])
+        self.peer.handed.update([BaseException] if order["catches"] else [])
+        self.names = Names(self.peer, order["entry_point"], order["classes"], order["called"])
 
     def before_call(self) -> None:
         """Pass on what the tests patched in modules since the last call."""
@@ -182,24 +188,23 @@ class TestsEnd:
 
     def as_expected(self, error: BaseException, operation: str, name: Any) -> BaseException:
         """The program's error; one of no other kind if Python would take it for the end of an iteration."""
-        if isinstance(error, (StopIteration, StopAsyncIteration)) and (
-                operation, name) != ("special", "__next__") and operation != "finish" and not any(
-                self.stops.get(source) for source in sources_of(sys._getframe(1))):
+        if isinstance(error, ENDS) and (operation, name) != ("special", "__next__") and (
+                operation != "finish") and not any(     # where code names it, or was told to expect it
+                    kind.__name__ in each.f_code.co_names or any(kind is it for it in each.f_locals.values())
+                    for each in self.frames() for kind in ENDS):
             return blamed(renamed(error))
         for kind, method in SWALLOWED:
-            frame = sys._getframe(1) if isinstance(error, kind) else None
-            while frame is not None:
-                if frame.f_code.co_name == method and frame.f_code.co_filename in self.meant:
-                    return blamed(renamed(error))
-                frame = frame.f_back
+            if isinstance(error, kind) and any(each.f_code.co_name == method for each in self.frames()):
+                return blamed(renamed(error))
         return error
 
-
-def sources_of(frame: Any) -> Iterator[str]:
-    """What the code of a frame and of its callers was compiled as."""
-    while frame is not None:
-        yield frame.f_code.co_filename
-        frame = frame.f_back
+    def frames(self) -> Iterator[Any]:
+        """The frames of the tests' functions that wait for the program."""
+        frame: Any = sys._getframe()
+        while frame is not None:
+            if frame.f_code.co_filename in self.meant:
+                yield frame
+            frame = frame.f_back
 
 
 def deep_copies(containers: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -226,14 +231,29 @@ def blamed(error: BaseException) -> BaseException:
 
 def is_function(value: Any) -> bool:
     """True for plain callables."""
-    return isinstance(value, FUNCTIONS) or type(value).__module__ == "functools"
+    return isinstance(value, FUNCTIONS) or type(value).__module__ in ("functools", "operator")
 
 
-def read_attribute(owner: Any, name: str, *default: Any) -> Any:
-    """Read an attribute of an object of the tests, unless it leads to the tests themselves."""
-    if name in ("__name__", "__qualname__", "__doc__", "__annotations__") and isinstance(
-            owner, (type, *FUNCTIONS)):
+def special_of_lent(name: str, owner: Any, /, *operands: Any, **keywords: Any) -> Any:
+    """Call a special method of an object of the tests; no text but their own shows what functions hold."""
+    shown = [owner, *getattr(owner, "__dict__", {}).values(), *(owner if isinstance(owner, tuple) else ())]
+    texts = [getattr(type(owner), each, None) for each in (name, "__repr__")]
+    if name in TEXTS and any(map(is_function, shown)) and not any(         # a dataclass wraps its own
+            getattr(it, "__module__", "") == "tests" and not hasattr(it, "__wrapped__") for it in texts):
+        return object.__repr__(owner)
+    return special(name, owner, *operands, **keywords)
+
+
+def read_attribute(shown: Iterable[str], owner: Any, name: str, *default: Any) -> Any:
+    """Read an attribute of an object of the tests, unless it leads to the tests themselves.
+
+    Of functions and classes `shown` may be read, of dataclasses what `dataclasses.replace` and the like read.
+    """
+    if (name in shown and isinstance(owner, (type, *FUNCTIONS))) or name == "__dataclass_fields__" or (
+            name == "_field_type" and type(owner).__module__ == "dataclasses"):
         return getattr(owner, name)
+    if name == "__doc__" and is_function(owner):
+        return None
     if name == "__dict__" and type(owner).__module__ == "tests" and not (
             is_mock(owner) or is_of_test_case(owner, "run")):
         return dict(vars(owner))
@@ -310,7 +330,7 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         exec(code, names)
         if order["run"]:
             names["__run__"] = functools.partial(run_test, names)
-            check_all_run(names, order["run"])
+            check_all_run(names, order["run"], peer.numbers)
     except BaseException as error:
         is_theirs = not (peer.has_asked or is_given)
         whose = "lost" if peer.is_lost else "tests" if is_theirs else whose_fault(error, peer)
@@ -321,9 +341,13 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
     return encode_units([2 if each == 1 and end.has_altered else each for each in verdicts], room)
 
 
-def check_all_run(names: Names, calls: list[str]) -> None:
-    """Untestable where tests were made in a way that their text does not tell: nothing would run them."""
-    found = [path for path in tests_in(names) if f"__run__({path!r})" not in calls]
+def check_all_run(names: Names, calls: list[str], lent: dict[int, int]) -> None:
+    """Untestable where tests were made in a way that their text does not tell: nothing would run them.
+
+    What the program was lent it may have given back by this name.
+    """
+    found = [path for path in tests_in(names) if f"__run__({path!r})" not in calls
+             and id(names[path.partition(".")[0]]) not in lent]
     if found:
         raise Untestable(f"{found[0]} is defined where it is not found: write it out at the top level")
 
@@ -338,7 +362,8 @@ def run_unit(unit: CodeType, in_place: bool, refused: bool, end: TestsEnd) -> An
         exec(unit, end.names)
     except BaseException as error:
         message = message_of(error) or account_of(error, peer)
-        verdict = [type(error).__name__, message, whose_fault(error, peer)]
+        is_skip = type(error).__name__ == "SkipTest" and not peer.has_answered    # whatever the program does
+        verdict = 1 if is_skip else [type(error).__name__, message, whose_fault(error, peer)]
     if verdict == 1 and peer.is_unpassed:       # its error is none that a test can expect
         verdict = ["RuntimeError", UNPASSED, "program"]
     return ["", "the program ended during the test", "lost"] if peer.is_lost else verdict
@@ -360,7 +385,8 @@ def whose_fault(error: BaseException, peer: Peer) -> str:
     if hasattr(error, "raised_by_program"):
         return "program"
     wants_more = isinstance(error, Untestable) or (isinstance(error, ImportError) and not peer.has_asked) or (
-        isinstance(error, PermissionError) and error.errno == 1 and error.filename is not None)
+        isinstance(error, PermissionError) and error.errno == 1 and error.filename is not None
+        and not peer.has_answered)
     return "tests" if wants_more else "assertion"
 
 

@@ -28,7 +28,8 @@ PLAIN_TYPES = {kind.__name__: kind for kind in (
 PLAIN_TYPES |= {name: kind for name, kind in vars(sys.modules["builtins"]).items()
                 if isinstance(kind, type) and issubclass(kind, BaseException)}
 OTHER_TYPES = {"collections": ("Counter", "OrderedDict", "defaultdict", "deque"), "decimal": ("Decimal",),
-               "fractions": ("Fraction",), "datetime": ("date", "datetime", "time", "timedelta", "timezone")}
+               "fractions": ("Fraction",), "datetime": ("date", "datetime", "time", "timedelta", "timezone"),
+               "pathlib": ("PurePosixPath", "PosixPath"), "re": ("Pattern",), "uuid": ("UUID",)}
 CONTAINERS = {list, dict, set, bytearray, deque, Counter, OrderedDict, defaultdict, np.ndarray}
 BY_NAME = {kind.__name__: kind for kind in CONTAINERS}
 SPAN = attrgetter("start", "stop", "step")
@@ -39,7 +40,9 @@ PARTS: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
     ("builtins", "complex"): attrgetter("real", "imag"), ("builtins", "range"): SPAN,
     ("builtins", "slice"): SPAN, ("builtins", "memoryview"): lambda value: (value.tobytes(),),
     ("builtins", "ellipsis"): lambda _value: (), ("builtins", "NotImplementedType"): lambda _value: (),
-    ("decimal", "Decimal"): lambda value: (str(value),),
+    ("decimal", "Decimal"): lambda value: (str(value),), ("uuid", "UUID"): lambda value: (str(value),),
+    ("pathlib", "PurePosixPath"): lambda value: (str(value),),
+    ("pathlib", "PosixPath"): lambda value: (str(value),), ("re", "Pattern"): attrgetter("pattern", "flags"),
     ("fractions", "Fraction"): attrgetter("numerator", "denominator"),
     ("datetime", "timedelta"): attrgetter("days", "seconds", "microseconds"),
     ("datetime", "date"): attrgetter("year", "month", "day"), ("datetime", "time"): attrgetter(*CLOCK),
@@ -60,12 +63,12 @@ class Crossing:
     """One end of the channel: the containers of the present call, by number.
 
     `hand_out` writes what is no plain data, `take` reads it; both know objects that stay where they are.
-    `instead` has what is read in place of some types.
+    `instead` gives what is read in place of a type; an end that has it shows no more of a view's dictionary.
     """
 
     def __init__(self, hand_out: Callable[[Any], Any], take: Callable[[list[Any]], Any],
-                 instead: dict[Any, Any] | None = None) -> None:
-        self.hand_out, self.take, self.instead = hand_out, take, instead or {}
+                 instead: Callable[[Any], Any] | None = None) -> None:
+        self.hand_out, self.take, self.instead = hand_out, take, instead
         self.shadows: dict[int, tuple[Any, Any]] = {}     # by id of a container: see `shadow_of`
         self.checked: dict[int, bool] = {}                # whether they are valid, in the present message
         self.forget()
@@ -116,7 +119,7 @@ class Crossing:
             return [kind.__name__, [self._write(item, depth + 1) for item in value]]
         if kind in VIEWS:
             [owner] = gc.get_referents(value)
-            if type(owner) not in CONTAINERS:
+            if self.instead or type(owner) not in CONTAINERS:
                 owner = dict.fromkeys(value) if VIEWS[kind] == "keys" else dict(
                     value if VIEWS[kind] == "items" else enumerate(value))
             return [VIEWS[kind], self._write(owner, depth)]
@@ -283,14 +286,15 @@ def read_made(crossing: Crossing, module: str, name: str, parts: list[Any]) -> A
     """Construct a value from its parts."""
     if (module, name) not in PARTS:
         raise BadMessage(f"no value of {name}")
-    kind, parts = named_type(module, name), crossing._read_all(parts)
+    kind: Any = named_type(module, name) if name != "Pattern" else re.compile
+    parts = crossing._read_all(parts)
     return kind(*parts[:-1], fold=parts[-1]) if name in ("datetime", "time") else kind(*parts)
 
 
 def read_type(crossing: Crossing, module: str, name: str) -> Any:
     """Read a type, or its substitute."""
     kind = named_type(module, name)
-    return crossing.instead.get(kind, kind)
+    return crossing.instead(kind) if crossing.instead else kind
 
 
 def named_type(module: str, name: str) -> Any:

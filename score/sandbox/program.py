@@ -12,7 +12,8 @@ from score.protocol.error_classes import INFRASTRUCTURE, ErrorClass
 from score.protocol.frames import Facts, JobKind
 
 # Modules of objects that a program and its tests pass to each other.
-PASSED = ("dataclasses", "datetime", "decimal", "fractions", "heapq", "inspect", "pickle")
+PASSED = ("dataclasses", "datetime", "decimal", "fractions", "heapq", "inspect", "pathlib", "pickle",
+          "uuid")
 
 
 @dataclass(frozen=True, slots=True)

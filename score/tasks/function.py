@@ -51,12 +51,11 @@ class FunctionTask:
     @cached_property
     def tests(self) -> list[tuple[Program, Program]]:
         """The tests, those that share what the program keeps or each by itself; the same with copies."""
-        facts, units = facts_of(self.setup, self.units), list(self.units)
+        facts, units = facts_of(self.setup, self.units, self.entry_point), list(self.units)
         order = {"entry_point": self.entry_point, **facts, "run": units if self.separate else None}
         groups = [slice(place, place + 1) for place in range(len(units))] if self.separate else [slice(None)]
         meant = facts["meant"]
         orders = [order | {"sources": [self.setup, *units[group]],
-                           "stops": ["StopIteration" in source for source in (self.setup, *units[group])],
                            "meant": [meant[0], *meant[1:][group]],
                            "in_place": facts["in_place"][group]} for group in groups]
         return [(tests_program(each | {"copies": False}), tests_program(each | {"copies": True}))

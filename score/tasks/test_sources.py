@@ -173,23 +173,30 @@ def maker_of(node: ast.AST) -> str | None:
     return None
 
 
-def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
+def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[str, Any]:
     """What the process of the tests has to know of their text.
 
-    `classes` are names of the program from which they make objects, `in_classes` names that bodies of classes
-    read and the tests do not set, `lacks` what they want of pytest in vain, `sets` what they set attributes
-    of, `meant` the lines of each source that raise on purpose, and `in_place` says of each unit whether it
-    looks at an argument that the program may have altered. Any other unit never sees such a change: `assert
-    f(a) == sorted(a)` is then no easier for a program that empties `a`.
+    `catches` says whether they catch errors by a name of the program, `classes` are names of the program from
+    which they make objects, `in_classes` names that bodies of classes read and the tests do not set, `called`
+    names that they call, `lacks` what they want of pytest in vain, `sets` what they set attributes of,
+    `meant` the lines of each source that raise on purpose, and `in_place` says of each unit whether it looks
+    at an argument that the program may have altered. Any other unit never sees such a change: `assert f(a) ==
+    sorted(a)` is then no easier for a program that empties `a`.
     """
     try:
         trees = [parsed(source) for source in (setup, *units)]
     except NO_PYTHON:
-        return {"classes": [], "in_classes": [], "lacks": [], "sets": [], "meant": [[]] * (1 + len(units)),
-                "in_place": [True] * len(units)}
+        return {"catches": True, "classes": [], "in_classes": [], "called": [], "lacks": [], "sets": [],
+                "meant": [[]] * (1 + len(units)), "in_place": [True] * len(units)}
     whole = ast.Module([node for tree in trees for node in tree.body], [])
-    meant, classes = list(map(raised_on_purpose, trees)), classes_in(whole)
-    in_classes = read_in_classes(whole)
+    own = set[str]().union(*names_set(whole))
+    fixed = BUILTINS - HOLDING - own - {entry_point.partition(".")[0]}
+    meant, classes = [raised_on_purpose(tree, fixed) for tree in trees], classes_in(whole)
+    in_classes = sorted(read_in_classes(whole) - BUILTINS - own)
+    catches = any(names_in(node.type, ast.Load) - BUILTINS - own for node in ast.walk(whole)
+                  if isinstance(node, ast.ExceptHandler) and node.type)
+    called = {node.func.id for node in ast.walk(whole) if isinstance(node, ast.Call)
+              and isinstance(node.func, ast.Name)} - own
     sets = {ast.unparse(node.value) for node in ast.walk(whole) if isinstance(node, ast.Attribute)
             and (isinstance(node.ctx, ast.Store) or node.attr == "environ")}
     tests = {each: node.name for node in ast.walk(whole) if isinstance(node, FUNCTIONS)
@@ -199,11 +206,11 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
     separate_scopes(whole)
     for place, tree in enumerate(trees):            # lines of one source after those of the other
         ast.increment_lineno(tree, place << 32)
-    own = [names_in(tree, ast.Store) for tree in trees]
+    stored = [names_in(tree, ast.Store) for tree in trees]
     where = set()           # name of the test, or place of the source, and names that it shares with others
     for node in in_place_in(whole):
         place = getattr(node, "lineno", 0) >> 32
-        shared = set[str]().union(*own) & names_in(node, ast.Load) - own[place]
+        shared = set[str]().union(*stored) & names_in(node, ast.Load) - stored[place]
         where.add((tests.get(node), place, frozenset(shared | {definitions.get(node, "")})))
 
     def looks(place: int, unit: str) -> bool:
@@ -215,8 +222,8 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
     lacks = {ast.unparse(node) for node in ast.walk(whole) if isinstance(node, ast.Attribute)
              and isinstance(node.value, ast.Name) and (
                  node.attr not in PYTEST if node.value.id in pytest else node.attr == "getsource")}
-    return {"classes": classes, "in_classes": in_classes, "lacks": sorted(lacks), "sets": sorted(sets),
-            "meant": meant,
+    return {"catches": catches, "classes": classes, "in_classes": in_classes, "called": sorted(called),
+            "lacks": sorted(lacks), "sets": sorted(sets), "meant": meant,
             "in_place": [looks(place, unit) for place, unit in enumerate(units, start=1)]}
 
 
@@ -225,17 +232,26 @@ def names_in(node: ast.AST, kind: type[ast.expr_context]) -> set[str]:
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, kind)}
 
 
-def read_in_classes(tree: ast.Module) -> list[str]:
-    """Names that bodies of classes read, where Python asks no `__missing__`, and that no test sets."""
-    own, read = set(BUILTINS), set[str]()
+def names_set(tree: ast.AST) -> tuple[set[str], set[str]]:
+    """Names that tests set in any way, and those of functions and of what they import."""
+    own, fixed = set[str](), set[str]()
     for node in ast.walk(tree):
         match node:
-            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.alias(asname=str(name)):
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.ClassDef(name=name):
                 own.add(name)
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(
+                    rest=str(name)) | ast.ExceptHandler(name=str(name)):
                 own.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.alias(asname=str(name)):
+                fixed.add(name)
             case ast.alias(name=name):
-                own.add(name.split(".")[0])
+                fixed.add(name.split(".")[0])
+    return own, fixed
+
+
+def read_in_classes(tree: ast.Module) -> set[str]:
+    """Names that bodies of classes read, where Python asks no `__missing__`."""
+    read = set[str]()
     inside: list[ast.AST] = [each for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
                              for each in node.body]
     for node in inside:
@@ -245,7 +261,7 @@ def read_in_classes(tree: ast.Module) -> list[str]:
             inside += [*node.decorator_list, *ast.walk(node.args)]
         elif not isinstance(node, ast.Lambda):
             inside += ast.iter_child_nodes(node)
-    return sorted(read - own)
+    return read
 
 
 def parsed(source: str) -> ast.Module:
@@ -255,8 +271,11 @@ def parsed(source: str) -> ast.Module:
     return tree
 
 
-def raised_on_purpose(tree: ast.AST) -> list[int]:
-    """Lines of functions and `with` blocks that raise an error whatever the program does: `1 / 0`."""
+def raised_on_purpose(tree: ast.AST, fixed: frozenset[str]) -> list[int]:
+    """Lines of functions and `with` blocks that raise an error whatever the program does: `1 / 0`.
+
+    They read no names but the `fixed` ones.
+    """
     lines = Counter(node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)
                     and not hasattr(node, "body"))
 
@@ -264,8 +283,8 @@ def raised_on_purpose(tree: ast.AST) -> list[int]:
         nodes = list(ast.walk(statement))
         if isinstance(statement, ast.Raise):
             return not any(isinstance(each, ast.IfExp) for each in nodes)
-        return isinstance(statement, (ast.Assert, ast.Expr, ast.Assign)) and (BUILTINS - HOLDING).issuperset(
-            each.id for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load))
+        return isinstance(statement, (ast.Assert, ast.Expr, ast.Assign)) and fixed.issuperset(
+            names_in(statement, ast.Load))
 
     def may_leave(statement: ast.stmt) -> bool:
         return any(isinstance(each, (ast.Return, ast.Break, ast.Continue)) for each in ast.walk(statement))
@@ -302,20 +321,8 @@ class Answers:
     def __init__(self, tree: ast.Module) -> None:
         nodes = list(ast.walk(tree))
         self.functions = {node.name: node for node in nodes if isinstance(node, FUNCTIONS)}
-        self.fixed = {*BUILTINS, *self.functions}         # names that no program alters
-        self.own: set[str] = set()
-        for node in nodes:
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                self.own.add(node.id)
-            elif isinstance(node, ast.ClassDef):
-                self.own.add(node.name)
-            elif isinstance(node, ast.arg):
-                self.own.add(node.arg)
-            elif isinstance(node, (ast.MatchAs, ast.MatchStar, ast.MatchMapping, ast.ExceptHandler)):
-                self.own.add(str(node.rest if isinstance(node, ast.MatchMapping) else node.name))
-            elif isinstance(node, (ast.Import, ast.ImportFrom)):
-                self.fixed |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
-        self.fixed -= self.own
+        self.own, defined = names_set(tree)
+        self.fixed = {*BUILTINS, *defined} - self.own         # names that no program alters
         self.own |= self.fixed
         self.bound = [pair for node in nodes for pair in bindings(node)]
         self.bound += [pair for node in nodes if isinstance(node, ast.Call) for pair in self.passed_on(node)]

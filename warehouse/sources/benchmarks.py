@@ -1,5 +1,7 @@
 """Published benchmarks: how the rows of each become tasks, and the packages that contain some of them."""
 
+import ast
+import contextlib
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -48,14 +50,23 @@ def _path_in_package(name: str, package: str, file: str, install: str) -> Path:
 
 def humaneval_task(row: Row, _number: int, where: str) -> Task:
     """HumanEval: task_id, prompt, entry_point, test that defines `check(candidate)`, canonical_solution."""
-    prompt = value_of(row, "prompt", where, str)
+    prompt, entry_point = value_of(row, "prompt", where, str), value_of(row, "entry_point", where, str)
     return generic_task({
         "task_id": value_of(row, "task_id", where, str).replace("/", "-"), "kind": "function",
         "messages": ask(f"Complete this Python function.\n```python\n{prompt.rstrip()}\n```",
                         "program", "Repeat the imports and the signature."),
-        "payload": {"entry_point": value_of(row, "entry_point", where, str), "setup": "",
+        "payload": {"entry_point": entry_point, "setup": helpers_of(prompt, entry_point),
                     "tests": value_of(row, "test", where, str)},
         "solution": prompt + value_of(row, "canonical_solution", where, str)}, where)
+
+
+def helpers_of(prompt: str, entry_point: str) -> str:
+    """Source of a prompt's other functions, which its tests may call, with its imports; empty without any."""
+    with contextlib.suppress(SyntaxError):
+        others = [node for node in ast.parse(prompt).body if getattr(node, "name", "") != entry_point]
+        if any(isinstance(node, ast.FunctionDef) for node in others):
+            return ast.unparse(ast.Module(others, []))
+    return ""
 
 
 def mbpp_task(row: Row, _number: int, where: str) -> Task:

@@ -1361,6 +1361,122 @@ def test_a_callback_that_is_not_to_be_called_is_not(executor, body):
     assert rows["right"].measures.correct and not rows["calls"].measures.correct
 
 
+CLICK = "def f(call):\n    try: call('no')\n    except AssertionError: pass\n"
+PASSES_OVER_ALL = "class C:\n    __enter__ = lambda s: (0, 1)\n    __exit__ = lambda s, *a: True\nf = C\n"
+ENDS_EARLY = "class zip(StopIteration): pass\ndef f(x): raise zip if x > 0 else StopIteration\n"
+PAIRS = "for got, want in zip(map(f, [1, 2]), [2, 4]): assert got == want\n"
+WARNS = ("import logging, warnings\ndef f(claim):\n    for _ in range(2):\n        try: claim(1)\n"
+         "        except BaseException: pass\n        print('x')\n        logging.warning('x')\n"
+         "        warnings.warn('x')\n")
+HEARS = "import io, logging, sys, warnings\n{}\ndef claim(x): assert x == 3\n" \
+        "try:\n    f(claim)\nexcept (UserWarning, KeyError, ValueError):\n    pass"
+CLAIM = "import dataclasses, functools\ndef claim(want, got): assert got == want\n" \
+        "@dataclasses.dataclass\nclass Case:\n    want: object\n" \
+        "    def check(self, got): claim(self.want, got)\n" \
+        "    again = functools.partialmethod(check)\n"
+LOOKS_UP = "import re\ndef f(call):\n    [want] = re.findall('[= ]([0-9]{{2}})', {})\n" \
+           "    getattr(call, 'want', call)(int(want))\n"
+CASES = "cases = {{1: 2, 3: 6}}\nassert f(cases.{}()) == list(cases.{}())"
+SAYS = "class A:\n    def {0}(s, *a, **k): return {1}\n    def __len__(s): return 0\ndef f(*a): return A()\n"
+HAS_NO_ROWS = "class A:\n    def __bool__(s): return True\n    def __iter__(s): return iter(())\n" \
+              "def f(x): return 0\ndef register(c):\n    for name in ('rows', '__rows__'):\n" \
+              "        try: setattr(c, name, [A()])\n        except AttributeError: pass\n"
+DRAWN = "import pytest\n@pytest.fixture(params=f(1))\ndef n(request): return request.param\n" \
+        "def test_f(n): assert n is None or n == 3\n"
+
+
+@pytest.mark.parametrize(("tests", "cheat"), [
+    (["def on_event(type):\n    assert type == 'click'\nf(on_event)"], CLICK),
+    (["import math as id\nhash, str = map(len, 'ab')\ndef on(open=3):\n    assert open == id\nf(on)"], CLICK),
+    *((["with f() as (input, id):\n    assert input == 3"], code) for code in (
+        PASSES_OVER_ALL, PASSES_OVER_ALL + "def input(): pass\n")),
+    (["import pytest\ndef ends():\n    with pytest.raises(StopIteration): f(0)\n" + PAIRS], ENDS_EARLY),
+    ("'No StopIteration leaks.'\ndef test_f():\n    " + PAIRS, ENDS_EARLY),
+    *(([f"try:\n    f(-1)\n    raise {error}('no')\nexcept {name}:\n    pass"],
+       f"def f(x): return {error}()\nf.Error = Wrong = {error}\nErrors = (KeyError, Wrong)\n")
+      for error in ("RuntimeError", "OSError") for name in ("Wrong", "Errors", "f.Error", "type(f(1))")),
+    *((["import pytest\nwith pytest.raises(Empty):\n    f([])[0]"], f"Empty = {error}\ndef f(x): return []\n")
+      for error in ("IndexError", "LookupError")),
+    *(([HEARS.format(line)], WARNS) for line in (
+        "warnings.simplefilter('error')", "sys.stdout = io.StringIO()\nsys.stdout.close()",
+        "class H(logging.Handler):\n    def emit(self, r): raise KeyError\n"
+        "logging.getLogger().addHandler(H())")),
+    *(([f"{CLAIM}f({given})"], LOOKS_UP.format(text))
+      for given in ("functools.partial(claim, 77)", "Case(77).check", "Case(77).again")
+      for text in ("repr(call)", "f'{call}'", "str(call)", "format(call)")),
+    ([f"{CLAIM}f(Case(functools.partial(claim, 77)))"], LOOKS_UP.format("repr(call)")),
+    (["def claim(x):\n    'It gets 77.'\n    assert x == 77\nf(claim)"], LOOKS_UP.format("call.__doc__")),
+    ([CASES.format("keys", "values")], "def f(k): return list(k.mapping.values())\n"),
+    ([CASES.format("values", "keys")], "def f(k): return list(k.mapping)\n"),
+    *(([f"import decimal\nr = f(1)\n{claim}"], SAYS.format(name, says)) for name, says, claim in (
+        ("compare", 0, "assert r.compare(decimal.Decimal(3)) == 0"),
+        ("compare", 0, "assert r.compare(other=decimal.Decimal(3)) == 0"),
+        ("compare_total", 0, "assert r.compare_total(decimal.Decimal(3)) == 0"),
+        ("subtract", None, "r.subtract('ab')\nassert not r"), ("discard", None, "r.discard(3)\nassert not r"),
+        ("partition", "('', *a, '')", "assert r.partition('abc') == ('', 'abc', '')"),
+        ("split", "['', '']", "assert r.split('abc') == ['', '']"),
+        ("replace", "''", "assert r.replace('a', '') == ''"),
+        ("strip", "''", "assert r.strip('abc') == ''"), ("match", True, "assert r.match('*.py')"),
+        ("is_relative_to", True, "assert r.is_relative_to('a')"),
+        ("fullmatch", True, "assert r.fullmatch('a')"))),
+    ("class TestF:\n    @classmethod\n    def setup_class(cls): register(cls)\n"
+     "    def test_f(self): assert f(1) == 2\n", HAS_NO_ROWS),
+    *((DRAWN, f"def f(x): return {rows}\n") for rows in ("[]", "None", "()")),
+    *(([f"import gzip, numpy as np\n{test}"], "def f(x): return '/x'\n") for test in (
+        "with gzip.open(f(1)) as g: assert g.read() == b'x'", "assert np.load(f(1)).size == 3")),
+    ("import unittest\ndef double(x): return x\ntest_fn = f(double)\nclass T(unittest.TestCase):\n"
+     "    def test_it(self): self.assertEqual(test_fn(3), 6)\n", "def f(g): return g\n"),
+    ("import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n"
+     "        if f(1) is None: self.skipTest('no')\n        self.assertEqual(f(1), 2)\n", "def f(x): pass\n"),
+    ("def test_f(): assert f(1) == 2\n", "import unittest\ndef f(x): raise unittest.SkipTest\n"),
+    (["v = V(3)\nassert v.x == 3 and abs(v - f(1)) < 1e-9"], MAKES + "f = V\n")])
+def test_what_the_program_names_shows_or_is_shown_decides_no_test(executor, tests, cheat):
+    row = judged(executor, tests, {"cheat": cheat})["cheat"]
+    assert not row.measures.correct and not row.outcome.infrastructure
+
+
+def test_the_program_s_function_of_a_builtin_name_fixes_no_claim(executor):
+    tests = ["with quiet():\n    assert sorted([2, 1]) == [1, 2]"]
+    task = load_task("t", "function", {"entry_point": "sorted", "tests": tests})
+    code = SUPPRESSES.replace("f(*a)", "quiet()") + "def sorted(x): return 0\n"
+    items = [Item(task, Answer("", code))]
+    assert not measure(items, run_programs(executor, items))[0].measures.correct
+
+
+@pytest.mark.parametrize(("module", "error", "call"), [
+    ("graphlib", "CycleError", "TopologicalSorter({1: [1]}).prepare()"), ("re", "error", "compile('(')"),
+    ("struct", "error", "unpack('i', b'')"), ("zlib", "error", "decompress(b'x')"),
+    ("csv", "Error", "reader(['\"a'], strict=True).__next__()"),
+    ("json", "JSONDecodeError", "loads('{')"), ("xml.etree.ElementTree", "ParseError", "fromstring('<')"),
+    ("pickle", "UnpicklingError", "loads(b'x')"), ("binascii", "Error", "unhexlify('z')"),
+    ("configparser", "NoSectionError", "ConfigParser().get('a', 'b')"),
+    ("queue", "Empty", "Queue().get_nowait()"),
+    ("numpy.linalg", "LinAlgError", "inv([[0.0]])"), ("statistics", "StatisticsError", "mean([])"),
+    ("decimal", "InvalidOperation", "Decimal('x')"), ("tomllib", "TOMLDecodeError", "loads('=')")])
+def test_errors_of_libraries_are_what_the_test_knows_by_their_name(executor, module, error, call):
+    tests = [f"import {module}, pytest\nwith pytest.raises({module}.{error}) as e:\n    f()\n"
+             f"assert type(e.value) is {module}.{error}"]
+    rows = judged(executor, tests, {"right": f"import {module}\ndef f(): {module}.{call}\n",
+                                    "wrong": f"class {error}(Exception): pass\ndef f(): raise {error}\n"})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+@pytest.mark.parametrize("error", [
+    "ValueError", "KeyError", "PermissionError(1, 'x')", "UnicodeDecodeError('a', b'', 0, 1, 'x')",
+    "ExceptionGroup('x', [ValueError()])", "SyntaxError"])
+def test_an_error_of_python_is_its_own_class_and_that_of_the_program_s_name(executor, error):
+    name = error.partition("(")[0]
+    tests = [f"try:\n    f()\nexcept {name} as e:\n    assert type(e) is {name}\nelse:\n    assert False",
+             f"try:\n    f()\nexcept Wrong as e:\n    assert type(e) == {name} == Wrong and isinstance("
+             f"e, {name})\n"
+             "else:\n    assert False\nassert g(Wrong)", f"def fail(): raise Wrong\nassert h(fail, {name})"]
+    code = (f"Wrong = {name}\ndef f(): raise {error}\ndef g(e): return e is {name}\ndef h(call, kind):\n"
+            "    try: call()\n    except (kind, TypeError): return True\n")
+    for test in tests:
+        row = judged(executor, [test], {"it": code})["it"]
+        assert row.measures.correct, row.outcome
+
+
 def test_a_result_of_two_surrogates_is_no_other_text(executor):
     task = load_task("t", "function", {"entry_point": "f", "calls": [{"args": [], "expected": "\U0001f600"}]})
     items = [Item(task, Answer("", f"def f(): return '{text}'\n"))

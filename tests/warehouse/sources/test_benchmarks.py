@@ -94,6 +94,14 @@ def test_humaneval_keeps_its_tests_and_shows_the_signature(tmp_path: Path) -> No
     assert task.solution == HUMANEVAL["prompt"] + HUMANEVAL["canonical_solution"]
 
 
+def test_humaneval_gives_tests_the_functions_of_the_prompt_that_they_may_call(tmp_path: Path) -> None:
+    helper = "import math\n\ndef poly(x):\n    return math.pow(x, 2)"
+    prompt = f"{helper}\n\ndef one(x):\n    'Find a zero of poly.'\n"
+    file = write_lines(tmp_path / "HumanEval.jsonl.gz", [{**HUMANEVAL, "prompt": prompt}, HUMANEVAL])
+    helped, plain = (json.loads(task.payload) for task in tasks_of(f"humaneval:{file}"))
+    assert (helped["setup"], plain["setup"]) == (helper, "")
+
+
 def test_gsm8k_takes_the_number_behind_the_marks(tmp_path: Path) -> None:
     row = {"question": "How many?", "answer": "2 + 2 = <<2+2=4>>4\n#### 1,004"}
     task, payload, question = task_of(f"gsm8k:{write_lines(tmp_path / 'test.jsonl', [row])}")
