@@ -74,6 +74,6 @@ def described_macros() -> dict[str, tuple[str, str]]:
             if table and file != RUNS_FILE and arguments != "rows":     # these need runs, or rows
                 given = ", ".join("NULL" for each in arguments.split(",") if ":=" not in each)
                 rows = connection.execute(f"DESCRIBE FROM {name}({given})").fetchall()
-                text += f" Columns: {', '.join(row[0] for row in rows)}."
+                text += f" Columns: {', '.join(row[0] for row in rows)}." * (len(rows) < 30)
             macros[name] = (f"{name}({' '.join(arguments.split())})", text)
     return macros
