@@ -5,13 +5,12 @@ import re
 from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import click
 
 from warehouse.sql.dictionary import described_columns, described_macros, described_views
 from warehouse.store.config_file import TABLES as CONFIG_TABLES
-from warehouse.store.schema import TABLES
+from warehouse.store.schema import KEYS, TABLES
 
 FOLDER = Path(__file__).with_name("reference")
 ALARMS = Path(__file__).parents[1] / "warehouse" / "sql" / "texts" / "alarms.sql"
@@ -25,7 +24,8 @@ RAISED = "Raised signals: [keys](#alarms)."
 OF_STAGE = "Seconds of the stage; null for an evaluation."
 ABLE = "Object with the keys below."
 ABOUT, INTERVAL, ROWS = "What the entry is about, or null.", "Its 95% interval.", "Parts and rows checked."
-LASTED, COUNTED = "`split`: seconds in the last iteration.", "First, last and number of iterations that raised it."
+LASTED = "`split`: seconds in the last iteration."
+COUNTED = "First, last and number of iterations that raised it."
 JSON_KEYS: dict[str, dict[str, str]] = {
     "warehouse summary RUN --json": {
         "run": "Run folder.", "run_id": "Id of the run, also after a copy or move.", "model": "Base model.",
@@ -147,13 +147,15 @@ def commands_page() -> str:
     lines, written = [], dict[str, str]()
     for name, command in commands().items():
         context = click.Context(command, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH,
-                                help_option_names=["-h", "--help"])
+                                help_option_names=["-h", "--help"],
+                                show_default=command.context_settings.get("show_default"))
         text = re.sub(r"^  ((-h, )?--help|--version) .*\n?", "", command.get_help(context),
                       flags=re.MULTILINE)
-        text = re.sub(r"^Usage: | \[OPTIONS\]| \[ARGS\]\.\.\.", "", text)
         text = re.sub(r"\s+\[1<=x<=\d+\]", "", text)        # as many as this machine has cores
+        usage, *paragraphs = map(str.rstrip, text.split("\n\n"))
+        usage = re.sub(r"Usage: | \[OPTIONS\]| \[ARGS\]\.\.\.", "", usage)
         shown, titles, other = list[str](), list[str](), ""
-        for each in map(str.rstrip, text.split("\n\n")):
+        for each in paragraphs:
             title, _, options = (each + "\n").partition(":\n")
             if title == "Options":
                 shown.append(options.rstrip())
@@ -162,7 +164,7 @@ def commands_page() -> str:
                 titles.append(title)
             elif title != "Commands":           # their help follows
                 shown.append(each)
-        lines += [f"## {name}", "", "```text", "\n\n".join(filter(None, shown)), "```", "",
+        lines += [f"## `{usage}`", "", "```text", "\n\n".join(filter(None, shown)), "```", "",
                   *([f"As in `{other}`: {', '.join(titles)}.", ""] if titles else [])]
     return page("Commands", "`--help` of every command.", *lines)
 
@@ -177,8 +179,8 @@ def config_page() -> str:
              *table("table", "keys", rows=[
                  *((f"[{name}]", ", ".join(_keys(known[name])))
                    for name in CONFIG_TABLES if name in known and name != "warehouse"),
-                 ("[warehouse]", "`scorer`: the scorer that views and `train` read; `price-per-hour`: dollars per hour "
-                                 "of the machine, for the cost in `summary`"),
+                 ("[warehouse]", "`scorer`: the scorer that views and `train` read; `price-per-hour`: dollars"
+                                 " per hour of the machine, for the cost in `summary`"),
                  ("[links]", "any name: a page of `reports serve` that the run's page links to")])]
     return page("Configuration", "The tables and keys of a run's `config.toml`.", *lines)
 
@@ -196,7 +198,8 @@ def json_page() -> str:
     for command, keys in JSON_KEYS.items():
         lines += [f"## `{command}`", "", *_key_table(keys)]
     lines += ["## alarms", "", *_key_table(ALARM_KEYS)]
-    return page("JSON output", "`--json` prints one object per line. Exit codes are those without it.", *lines)
+    return page("JSON output", "`--json` prints one object per line. Exit codes are those without it.",
+                *lines)
 
 
 def _key_table(keys: dict[str, str]) -> list[str]:
@@ -215,18 +218,15 @@ def alarms_page() -> str:
         rows.append((f"`{name.strip(chr(39))}`", meaning.strip("'"), f"`{value} {sign} {level}`",
                      "" if at_once == "NULL" else f"`{sign} {at_once}`"))
     return page(
-        "Alarms", "The signals that `warehouse watch` evaluates, in the order causes first. "
-        "[collapse.md](../collapse.md) says what to do when one fires.",
+        "Alarms", "Signals of `warehouse watch`, causes first. What to do: [collapse.md](../collapse.md).",
         "A signal is *raised* if its condition holds. It *fires* if it is raised in two iterations in a row, "
-        "if the last column holds, or if it is raised together with `solving_falls` or `errors`.", "",
-        "The names in the conditions are columns of the views `iteration_stats`, `adjusted` and "
-        "`train_steps`. `usual_x` is the run's own history: the best mean of three iterations, or the median "
-        "of the first three. `best_x` is the best mean of three iterations in a row among the last thirty. "
-        "`chance` is three standard errors of a share, at least 0.05. `x_margin` is the distance from the "
-        "best in standard errors, larger the more iterations the best was chosen from. `solving`, `reach` "
-        "and `reward` are pass@1, pass@k and mean reward with the difficulty of the drawn tasks taken "
-        "out.", "",
-        *table("signal", "meaning", "raised if", "fires at once if", rows=rows))
+        "if it is raised together with `solving_falls` or `errors`, or if the last column holds.", "",
+        "Names in the conditions are columns of `iteration_stats`, `adjusted` and `train_steps`. `usual_x`: "
+        "best mean of three iterations, or median of the first three. `best_x`: best mean of three in a row "
+        "among the last thirty. `chance`: three standard errors of a share, at least 0.05. `x_margin`: "
+        "distance from the best in standard errors, larger the more iterations the best was chosen from. "
+        "`solving`, `reach`, `reward`: pass@1, pass@k, mean reward, adjusted to tasks of average difficulty.",
+        "", *table("signal", "meaning", "raised if", "fires at once if", rows=rows))
 
 
 def _arguments(call: str) -> list[str]:
@@ -246,7 +246,10 @@ def schema_page() -> str:
     """Every table, view, column and macro; a column that an earlier table has is described there."""
     lines, described = list[str](), dict[tuple[str, ...], str]()
     columns, texts = described_columns(), described_views()
-    shown = list(dict.fromkeys([*TABLES, *FIRST_VIEWS, *texts]))
+    names = [column.name for column in KEYS]
+    columns["keys"] = [row for row in columns["completions"] if row[0] in names]
+    texts = {"keys": "Columns that identify a completion.", **texts}
+    shown = list(dict.fromkeys(["keys", *TABLES, *FIRST_VIEWS, *texts]))
     for number, view in enumerate(shown):
         rows, known = columns[view], dict[str, str]()
         for other in shown[:number]:            # one that this view has all columns of
@@ -256,7 +259,8 @@ def schema_page() -> str:
         known |= {row[0]: described[row] for row in rows if row in described and row[0] not in known}
         new = [row for row in rows if row[0] not in known]
         described |= dict.fromkeys(new, view)
-        lines += [f"## {view}", "", texts[view], "", *(table("column", "type", "meaning", rows=new) if new else [])]
+        lines += [f"## {view}", "", texts[view], ""]
+        lines += table("column", "type", "meaning", rows=new) if new else []
         if known:
             groups = {other: [name for name in known if known[name] == other] for other in known.values()}
             lines += ["As in " + "; ".join(f"[{other}](#{other})" if other in whole else
@@ -265,9 +269,9 @@ def schema_page() -> str:
     lines += ["## Macros", "", *(f"- `{call}`: {text}" for call, text in described_macros().values())]
     return page(
         "Schema", "Tables, views, columns and macros of `warehouse sql`; `warehouse schema NAME` prints one.",
-        "They show complete stages only; `--partial` adds parts of unfinished ones. `samples` shows one scorer "
-        "of each iteration ([which one](../reading.md#several-scorers)), `all_samples` all. With several runs "
-        "every table has a first column `run`.", "", *lines)
+        "They show complete stages only; `--partial` adds parts of unfinished ones. `samples` shows one "
+        "scorer of each iteration ([which one](../reading.md#several-scorers)), `all_samples` all. With "
+        "several runs every table has a first column `run`.", "", *lines)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,7 @@ from warehouse.store.errors import printable
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per entry.")
 @shows_errors
 def log_command(run: Path, last: int | None, as_json: bool) -> None:
-    """Print the history of the run, latest first.
-
-    Time, host, command and changed settings of every entry.
-    """
+    """Print the history of the run, latest first: time, host, command and changed settings."""
     from warehouse.inspect.history import history, history_lines
     rows = history(open_run(run).state)[:last]
     lines = [json.dumps(row) for row in rows] if as_json else history_lines(rows)
@@ -29,9 +26,9 @@ def log_command(run: Path, last: int | None, as_json: bool) -> None:
 @click.command()
 @run_argument
 @click.option("--since", type=click.IntRange(min=0), default=None,
-              help="Judge iterations from this one on. [default: since the last rollback]")
-@click.option("--ignore", multiple=True, metavar="SIGNAL", help="Do not act on this signal; may be repeated.")
-@click.option("--raised", is_flag=True, help="Exit with 3 also for signals that were raised once.")
+              help="First iteration to judge. [default: after the last rollback]")
+@click.option("--ignore", multiple=True, metavar="SIGNAL", help="Signal to ignore; repeatable.")
+@click.option("--raised", is_flag=True, help="Exit with 3 also for signals raised once.")
 @json_option
 @strict_option
 @shows_errors

@@ -42,7 +42,8 @@ def described_columns() -> dict[str, list[Described]]:
     """The columns of every table and view; KeyError for a column without a meaning."""
     meanings = _meanings()
     stored = {table: {column.name: column.comment for column in columns} for table, columns in TABLES.items()}
-    of_views = dict(pair for table in reversed(stored) for pair in stored[table].items()) | meanings["columns"]
+    of_views = dict(pair for table in reversed(stored.values()) for pair in table.items())
+    of_views |= meanings["columns"]
     query = ("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal "
              "ORDER BY table_name, column_index")
     views: dict[str, list[Described]] = {}

@@ -1,6 +1,6 @@
 -- Signals of collapse: published levels, and changes relative to the best that the run had reached.
 
--- Sampling error of a share; completions of a group are correlated and count as fewer.
+-- Sampling error of a share; completions of a group count as fewer.
 CREATE OR REPLACE MACRO chance(share, num_groups, num_completions) AS
 greatest(0.05, 3 * sqrt(share * (1 - share) / sqrt(num_groups * num_completions)));
 

@@ -3,8 +3,7 @@
 -- The draws of pass_bands hash one number: DuckDB's hash of two numbers is not uniform enough and narrows the interval
 -- by a fifth.
 
--- pass@k of iterations since .. until with a 95% bootstrap interval over tasks; no interval for one task. Draws are
--- hashes: results are reproducible.
+-- pass@k of iterations since .. until with a reproducible 95% bootstrap interval over tasks, none for one task.
 CREATE OR REPLACE MACRO pass_bands(since := 0, until := 2147483647, resamples := 400) AS TABLE
 WITH results AS (
     SELECT iteration, purpose, task_id, n, c, quantile_disc(n, -0.9) OVER (PARTITION BY iteration, purpose) AS shared

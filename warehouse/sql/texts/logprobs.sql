@@ -40,8 +40,8 @@ ORDER BY policy_version, abs(log_ratio) DESC, task_id, sample_index, position;
 
 -- Estimated pass@1 of a model from other policies' completions in iterations since .. until; w = model / mu of whole
 -- completions. normalised: weights normalised within each task. robust: doubly robust, b + w (correct - b) with b the
--- share right among the task's other completions (among all others if it has none). Intervals are bootstraps over
--- tasks. ess is summed over tasks. If weight_mean is far from 1, these rows do not cover the model's distribution.
+-- share right among the task's other completions (of all others if it has none). Intervals are bootstraps over tasks.
+-- ess is summed over tasks. If weight_mean is far from 1, these rows do not cover the model's distribution.
 CREATE OR REPLACE MACRO estimated_pass(of_model, purposes := '%', since := 0, until := 2147483647) AS TABLE
 WITH weighed AS (
     SELECT purpose, task_id, correct::INTEGER AS hit, exp(clamped(list_sum(log_ratios))) AS w

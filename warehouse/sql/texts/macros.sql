@@ -73,7 +73,7 @@ FROM query_table(rows)
 WHERE reward IS NOT NULL
 GROUP BY iteration, purpose, task_id;
 
--- Their means over tasks: FROM arc_results_of('samples'). is_correct is as published: all train pairs and all test
+-- Means of arc_tasks_of over tasks: FROM arc_results_of('samples'). is_correct is as published: all train pairs and all test
 -- pairs right, possibly by different programs; `same program` asks for one.
 CREATE OR REPLACE MACRO arc_results_of(rows) AS TABLE
 SELECT iteration, purpose, count(*)::INTEGER AS tasks, min(n) AS n, max(n) AS "most n",

@@ -1,7 +1,6 @@
 -- Differences in pairs over tasks, and whether they are beyond chance.
 
--- 95% bootstrap interval [low, high] of the mean of a list of gains, one per task; null for one task. Draws are hashes:
--- results are reproducible.
+-- Reproducible 95% bootstrap interval [low, high] of the mean of a list of gains, one per task; null for one task.
 CREATE OR REPLACE MACRO paired_interval(gains) AS
 CASE WHEN len(gains) > 1 THEN list_aggregate(
     list_transform(range(2000), lambda draw: list_avg(list_transform(range(len(gains)), lambda slot:
