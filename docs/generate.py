@@ -179,8 +179,8 @@ def config_page() -> str:
              *table("table", "keys", rows=[
                  *((f"[{name}]", ", ".join(_keys(known[name])))
                    for name in CONFIG_TABLES if name in known and name != "warehouse"),
-                 ("[warehouse]", "`scorer`: the scorer that views and `train` read; `price-per-hour`: dollars"
-                                 " per hour of the machine, for the cost in `summary`"),
+                 ("[warehouse]", "`scorer`: the scorer that views and `train` read; `price-per-hour`: "
+                                 "dollars per hour of the machine, for the cost in `summary`"),
                  ("[links]", "any name: a page of `reports serve` that the run's page links to")])]
     return page("Configuration", "The tables and keys of a run's `config.toml`.", *lines)
 
