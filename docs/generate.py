@@ -153,7 +153,7 @@ def commands_page() -> str:
                       flags=re.MULTILINE)
         text = re.sub(r"\s+\[1<=x<=\d+\]", "", text)        # as many as this machine has cores
         usage, *paragraphs = map(str.rstrip, text.split("\n\n"))
-        usage = re.sub(r"Usage: | \[OPTIONS\]| \[ARGS\]\.\.\.", "", usage)
+        usage = re.sub(r"Usage: | \[OPTIONS\]| COMMAND \[ARGS\]\.\.\.", "", usage)
         shown, titles, other = list[str](), list[str](), ""
         for each in paragraphs:
             title, _, options = (each + "\n").partition(":\n")
