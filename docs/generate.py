@@ -3,13 +3,14 @@
 import importlib
 import re
 from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
 
 import click
 
 from warehouse.sql.dictionary import described_columns, described_macros, described_views
 from warehouse.store.config_file import TABLES as CONFIG_TABLES
-from warehouse.store.schema import TABLES
+from warehouse.store.schema import KEYS, TABLES
 
 FOLDER = Path(__file__).with_name("reference")
 ALARMS = Path(__file__).parents[1] / "warehouse" / "sql" / "texts" / "alarms.sql"
@@ -17,106 +18,93 @@ COMMANDS = {"rollout": "rollout.cli:rollout", "score": "score.cli:score", "train
             "warehouse": "warehouse.cli:cli", "reports": "reports.cli:cli"}
 WIDTH = 100
 FIRST_VIEWS = ("iteration_stats", "task_results", "pass_curve", "mismatch", "stages")     # the main ones
-WRITTEN = "`python -m docs.generate` writes this page."
+WRITTEN = "Made by `python -m docs.generate`."
 # The keys of --json; tests/warehouse/inspect/test_json.py compares them with the commands.
+RAISED = "Raised signals: [keys](#alarms)."
+OF_STAGE = "Seconds of the stage; null for an evaluation."
+ABLE = "Object with the keys below."
+ABOUT, INTERVAL, ROWS = "What the entry is about, or null.", "Its 95% interval.", "Parts and rows checked."
+LASTED = "`split`: seconds in the last iteration."
+COUNTED = "First, last and number of iterations that raised it."
 JSON_KEYS: dict[str, dict[str, str]] = {
     "warehouse summary RUN --json": {
-        "run": "Folder of the run.", "run_id": "Id that the run keeps when it is copied or moved.",
-        "model": "The base model.", "entry": "Number of the last entry of the log.",
-        "policy": "Newest policy version.",
-        "next": "The stage that is due: `stage`, `iteration`, `purpose`.",
+        "run": "Run folder.", "run_id": "Id of the run, also after a copy or move.", "model": "Base model.",
+        "entry": "Last entry of the log.", "policy": "Newest policy version.",
+        "next": "Stage that is due: `stage`, `iteration`, `purpose`.",
         "iterations": "One object per scored iteration and evaluation, as in the next command.",
-        "alarms": "Raised signals, as described under [alarms](#alarms)."},
+        "alarms": RAISED},
     "warehouse summary RUN --iteration I --json": {
-        "...": "Every column of `iteration_stats` ([schema.md](schema.md#iteration_stats)).",
-        "own_reward": "Whether a function of yours was the reward.",
-        "rollout": "Seconds of the rollout; null for an evaluation.",
-        "score": "Seconds of scoring; null for an evaluation.",
-        "train": "Seconds of training; null for an evaluation."},
+        "...": "Columns of [iteration_stats](schema.md#iteration_stats).",
+        "own_reward": "True for a reward function of yours.",
+        "rollout": OF_STAGE, "score": OF_STAGE, "train": OF_STAGE},
     "warehouse watch RUN --json": {
-        "fired": "Whether an alarm fired. The exit code is then 3.",
-        "since": "First iteration that was judged.",
-        "back": "The policy to go back to; null if there is none.",
-        "mend": "True if something other than the step size must be fixed first.",
-        "alarms": "Raised signals, as described under [alarms](#alarms)."},
+        "fired": "Whether an alarm fired; the exit code is then 3.", "since": "First iteration judged.",
+        "back": "Policy to go back to, or null.",
+        "mend": "True if something other than the step size must be fixed first.", "alarms": RAISED},
     "warehouse check RUN --json": {
-        "problems": "Broken invariants, one sentence each. The exit code is 1 if there are any.",
-        "unfinished": "Of `problems` those that a stage mends when it is run again.",
-        "notes": "Remarks that are not errors.",
-        "changes": "What --fix leaves out, one sentence each.",
-        "left": "Of `problems` those that are there after --fix; without it all.",
-        "num_parts": "Parts that were checked.",
-        "num_rows": "Rows that were checked."},
+        "problems": "Broken invariants, one sentence each.",
+        "unfinished": "Those of `problems` that running the stage again mends.",
+        "notes": "Remarks, not errors.", "changes": "What --fix leaves out, one sentence each.",
+        "left": "Problems left after --fix; without it all. The exit code is 1 if there are any.",
+        "num_parts": ROWS, "num_rows": ROWS},
     "reports compare RUN OTHER.. --json": {
-        "runs": "Names of the runs.", "settings": "Rows of `settings_diff` ([reading.md](../reading.md)).",
-        "gains": "For each iteration and purpose that both have `run`, `other` and a row of "
-                 "`gains_of_runs(run, other)`."},
+        "runs": "Names of the runs.", "settings": "Rows of [settings_diff](schema.md#settings_diff).",
+        "gains": "Per common iteration and purpose: `run`, `other` and a row of `gains_of_runs`."},
     "warehouse log RUN --json": {
-        "number": "Number of the entry. Negative numbers describe runs older than the log.",
-        "at": "Time in UTC; null if unknown.", "host": "Machine that wrote the entry.",
-        "command": "The command line.", "kind": "Kind of transition, for example `begun` or `completed`.",
-        "stage": "The stage it is about, or null.", "iteration": "Its iteration.", "purpose": "Its purpose.",
-        "what": "The same in one sentence.",
-        "changes": "Settings that differ from the previous stage of this kind: `name`, `before`, `now`."},
+        "number": "Number of the entry; negative for runs older than the log.",
+        "at": "Time, UTC; null if unknown.", "host": "Machine.", "command": "Command line.",
+        "kind": "Transition, for example `begun` or `completed`.", "stage": ABOUT, "iteration": ABOUT,
+        "purpose": ABOUT, "what": "The transition as a sentence.",
+        "changes": "Settings changed since the previous stage of this kind: `name`, `before`, `now`."},
     "warehouse loop RUN N --json": {
         "event": "`iteration`, `evaluation`, `alarm`, `rescue`, `lost`, `split`, `disk`, `failed`, or "
                  "`done` if nothing was left to train.",
         "at": "Seconds since 1970.",
-        "...": "`iteration`, `evaluation`: the row that `summary --iteration I --json` prints.",
-        "signals": "`alarm`: names of the signals that fired.",
-        "back": "`alarm`: the policy to go back to, or null.",
-        "from": "`rescue`: the policy that was given up.", "to": "`rescue`: the policy to continue from.",
-        "why": "`rescue`: the reason.", "factor": "`rescue`: factor of the learning rate.",
-        "device": "`lost`: the GPU on which a process ended, while others go on.",
+        "...": "`iteration`, `evaluation`: as `summary --iteration I --json`.",
+        "signals": "`alarm`: signals that fired.", "back": "`alarm`: policy to go back to, or null.",
+        "from": "`rescue`: policy given up.", "to": "`rescue`: policy to continue from.",
+        "why": "`rescue`: reason.", "factor": "`rescue`: factor of the learning rate.",
+        "device": "`lost`: GPU on which a process ended.",
         "left_out": "`lost`: whether this GPU is left out from now on.",
-        "engines": "`split`: engines from now on.", "trainers": "`split`: processes that train from now on.",
-        "sampling": "`split`: seconds of the last iteration.",
-        "training": "`split`: seconds of the last iteration.",
-        "needed": "`disk`: bytes of the policies to come, if more than `free`.",
-        "free": "`disk`: free bytes.",
-        "command": "`failed`, `lost`: the command.", "exit_code": "`failed`, `lost`: its exit code."},
+        "engines": "`split`: engines from now on.", "trainers": "`split`: training processes from now on.",
+        "sampling": LASTED, "training": LASTED,
+        "needed": "`disk`: bytes of the policies to come, more than `free`.", "free": "`disk`: free bytes.",
+        "command": "`failed`, `lost`: command.", "exit_code": "`failed`, `lost`: its exit code."},
     "warehouse arms RUN ARMS.TOML --json": {
-        "arm": "Name of the arm, or `parent`.", "title": "Its settings as text.",
-        "settings": "Its settings by option.", "run": "Its run folder.", "pass_1": "pass@1.",
-        "pass_k": "pass@k, with k the value of --evaluate.", "gain": "Difference to the parent's pass@1.",
-        "gain_low": "Lower end of its 95% interval.", "gain_high": "Upper end of its 95% interval.",
-        "gain_k": "Difference to the parent's pass@k.", "gain_k_low": "Lower end of its 95% interval.",
-        "gain_k_high": "Upper end of its 95% interval.", "reward": "Mean reward.",
+        "arm": "Name of the arm, or `parent`.", "title": "Settings as text.",
+        "settings": "Settings by option.", "run": "Run folder.", "pass_1": "pass@1.",
+        "pass_k": "pass@k, k from --evaluate.", "gain": "Difference to the parent's pass@1.",
+        "gain_low": INTERVAL, "gain_high": INTERVAL, "gain_k": "Difference to the parent's pass@k.",
+        "gain_k_low": INTERVAL, "gain_k_high": INTERVAL, "reward": "Mean reward.",
         "gain_reward": "Difference to the parent's mean reward.",
-        "gain_reward_low": "Lower end of its 95% interval.",
-        "gain_reward_high": "Upper end of its 95% interval.",
-        "p_value": "Of the gain in pass@1, or in the reward if no policy solves anything; corrected for "
-                   "the number of arms (Holm).",
-        "num_tasks": "Held-out tasks that were compared.",
-        "kl": "KL per token from the arm's policy to the one that all start from, on its evaluation.",
+        "gain_reward_low": INTERVAL, "gain_reward_high": INTERVAL,
+        "p_value": "Of the gain in pass@1, or in reward if no policy solves anything; Holm-corrected for the "
+                   "number of arms.",
+        "num_tasks": "Held-out tasks compared.",
+        "kl": "KL per token from the arm's policy to the common start, on its evaluation.",
         "staleness": "Policies since the last one shared with the sampler, of the oldest rows.",
-        "ess": "Effective sample size of the last optimizer step, as a share.",
-        "steps": "Optimizer steps.", "seconds": "Seconds of the arm's stages.",
-        "cost": "Their price in dollars, if config.toml has a price per hour.",
-        "error": "Why the arm failed.", "stopped": "Which arm it was clearly behind, with --stop-behind.",
-        "changed": "If the evaluation has rewards of another scorer than the training, which; else empty."},
+        "ess": "ESS of the last optimizer step.", "steps": "Optimizer steps.",
+        "seconds": "Seconds of the arm's stages.", "cost": "Dollars, if config.toml has `price-per-hour`.",
+        "error": "Why the arm failed.", "stopped": "With --stop-behind: the arm it was clearly behind.",
+        "changed": "Sentence if the evaluation has another scorer than the training; else empty."},
     "warehouse doctor --json": {
-        "rollout": "Whether this machine can sample: an object with the keys below.",
-        "score": "Whether it can isolate programs: the same keys.",
-        "train": "Whether it can train: the same keys.",
-        "able": "Whether the stage can work.", "lines": "What was found, as sentences.",
-        "command": "The command that gets what is missing, or null.",
-        "architecture": "With --model: class name of the model.", "model_type": "Type in its config.",
+        "rollout": ABLE, "score": ABLE, "train": ABLE, "able": "Whether the stage can work.",
+        "lines": "Findings, as sentences.", "command": "Command that gets what is missing, or null.",
+        "architecture": "With --model: class of the model.", "model_type": "Type in its config.",
         "adapter": "How an adapter is trained: `prompts`, `because`, `targets`; or `refused`.",
-        "full": "How all weights are trained: the same keys.",
+        "full": "The same for all weights.",
         "dtypes": "By dtype: mean nats between engine and trainer on a tiny random copy, or why vLLM "
                   "does not serve it.",
-        "served_adapter": "The same with an adapter served apart from the base."}}
+        "served_adapter": "The same for an adapter served apart from the base."}}
 ALARM_KEYS = {
-    "signal": "Name of the signal ([alarms.md](alarms.md)).", "purpose": "`train`, or the evaluation.",
-    "fired": "False if it was raised once only.", "first_iteration": "First iteration that raised it.",
-    "last_iteration": "Last iteration that raised it.", "num_iterations": "Iterations that raised it.",
-    "value": "Measured value.", "level": "Level beyond which it is raised.",
-    "above": "True if larger values are worse.", "meaning": "The signal in words.",
+    "signal": "Name of the [signal](alarms.md).", "purpose": "`train`, or the evaluation.",
+    "fired": "True if it fired and is not over.", "first_iteration": COUNTED, "last_iteration": COUNTED,
+    "num_iterations": COUNTED, "value": "Measured value.", "level": "Level beyond which it is raised.",
+    "above": "True if larger is worse.", "meaning": "The signal in words.",
     "examples": "Completions that show it: task and sample index.",
     "errors": "Errors that became more frequent.",
     "spoils_next": "True if the policy that sampled is sound and the next one is not.",
-    "over": "True if it fired, but results have since been as good as before it."}
+    "over": "True if it fired, but results have since been as good as before."}
 
 
 def pages() -> dict[str, str]:
@@ -155,17 +143,30 @@ def _with_subcommands(name: str, command: click.Command) -> dict[str, click.Comm
 
 
 def commands_page() -> str:
-    """The help of every command."""
-    lines = []
+    """The help of every command; of a group of options that an earlier command has only the title."""
+    lines, written = [], dict[str, str]()
     for name, command in commands().items():
         context = click.Context(command, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH,
-                                help_option_names=["-h", "--help"])
+                                help_option_names=["-h", "--help"],
+                                show_default=command.context_settings.get("show_default"))
         text = re.sub(r"^  ((-h, )?--help|--version) .*\n?", "", command.get_help(context),
                       flags=re.MULTILINE)
-        text = re.sub(r"\n+Options:\n*(?=\n\w|$)", "\n", text)
         text = re.sub(r"\s+\[1<=x<=\d+\]", "", text)        # as many as this machine has cores
-        lines += [f"## {name}", "", "```text", text.strip(), "```", ""]
-    return page("Commands", "The `--help` of every command.", *lines)
+        usage, *paragraphs = map(str.rstrip, text.split("\n\n"))
+        usage = re.sub(r"Usage: | \[OPTIONS\]| COMMAND \[ARGS\]\.\.\.", "", usage)
+        shown, titles, other = list[str](), list[str](), ""
+        for each in paragraphs:
+            title, _, options = (each + "\n").partition(":\n")
+            if title == "Options":
+                shown.append(options.rstrip())
+            elif written.setdefault(each, name) != name:
+                other = written[each]
+                titles.append(title)
+            elif title != "Commands":           # their help follows
+                shown.append(each)
+        lines += [f"## `{usage}`", "", "```text", "\n\n".join(filter(None, shown)), "```", "",
+                  *([f"As in `{other}`: {', '.join(titles)}.", ""] if titles else [])]
+    return page("Commands", "`--help` of every command.", *lines)
 
 
 def config_page() -> str:
@@ -197,12 +198,14 @@ def json_page() -> str:
     for command, keys in JSON_KEYS.items():
         lines += [f"## `{command}`", "", *_key_table(keys)]
     lines += ["## alarms", "", *_key_table(ALARM_KEYS)]
-    return page("JSON output", "What `--json` prints: one object per line, keys as below. "
-                "Exit codes are the same as without `--json`.", *lines)
+    return page("JSON output", "`--json` prints one object per line. Exit codes are those without it.",
+                *lines)
 
 
 def _key_table(keys: dict[str, str]) -> list[str]:
-    return table("key", "meaning", rows=[(f"`{key}`", text) for key, text in keys.items()])
+    """A table of keys; neighbours of one meaning share a row."""
+    return table("key", "meaning", rows=[(", ".join(f"`{key}`" for key in group), text)
+                                         for text, group in groupby(keys, keys.__getitem__)])
 
 
 def alarms_page() -> str:
@@ -215,18 +218,15 @@ def alarms_page() -> str:
         rows.append((f"`{name.strip(chr(39))}`", meaning.strip("'"), f"`{value} {sign} {level}`",
                      "" if at_once == "NULL" else f"`{sign} {at_once}`"))
     return page(
-        "Alarms", "The signals that `warehouse watch` evaluates, in the order causes first. "
-        "[collapse.md](../collapse.md) says what to do when one fires.",
+        "Alarms", "Signals of `warehouse watch`, causes first. What to do: [collapse.md](../collapse.md).",
         "A signal is *raised* if its condition holds. It *fires* if it is raised in two iterations in a row, "
-        "if the last column holds, or if it is raised together with `solving_falls` or `errors`.", "",
-        "The names in the conditions are columns of the views `iteration_stats`, `adjusted` and "
-        "`train_steps`. `usual_x` is the run's own history: the best mean of three iterations, or the median "
-        "of the first three. `best_x` is the best mean of three iterations in a row among the last thirty. "
-        "`chance` is three standard errors of a share, at least 0.05. `x_margin` is the distance from the "
-        "best in standard errors, larger the more iterations the best was chosen from. `solving`, `reach` "
-        "and `reward` are pass@1, pass@k and mean reward with the difficulty of the drawn tasks taken "
-        "out.", "",
-        *table("signal", "meaning", "raised if", "fires at once if", rows=rows))
+        "if it is raised together with `solving_falls` or `errors`, or if the last column holds.", "",
+        "Names in the conditions are columns of `iteration_stats`, `adjusted` and `train_steps`. `usual_x`: "
+        "best mean of three iterations, or median of the first three. `best_x`: best mean of three in a row "
+        "among the last thirty. `chance`: three standard errors of a share, at least 0.05. `x_margin`: "
+        "distance from the best in standard errors, larger the more iterations the best was chosen from. "
+        "`solving`, `reach`, `reward`: pass@1, pass@k, mean reward, adjusted to tasks of average difficulty.",
+        "", *table("signal", "meaning", "raised if", "fires at once if", rows=rows))
 
 
 def _arguments(call: str) -> list[str]:
@@ -246,23 +246,32 @@ def schema_page() -> str:
     """Every table, view, column and macro; a column that an earlier table has is described there."""
     lines, described = list[str](), dict[tuple[str, ...], str]()
     columns, texts = described_columns(), described_views()
-    for view in dict.fromkeys([*TABLES, *FIRST_VIEWS, *texts]):
-        known: dict[str, list[str]] = {}
-        for row in columns[view]:
-            known.setdefault(described.setdefault(row, view), []).append(row[0])
-        new = [row for row in columns[view] if described[row] == view]
+    names = [column.name for column in KEYS]
+    columns["keys"] = [row for row in columns["completions"] if row[0] in names]
+    texts = {"keys": "Columns that identify a completion.", **texts}
+    shown = list(dict.fromkeys(["keys", *TABLES, *FIRST_VIEWS, *texts]))
+    for number, view in enumerate(shown):
+        rows, known = columns[view], dict[str, str]()
+        for other in shown[:number]:            # one that this view has all columns of
+            if len(columns[other]) > len(known) and set(columns[other]) <= set(rows):
+                known = {row[0]: other for row in columns[other]}
+        whole = set(known.values())
+        known |= {row[0]: described[row] for row in rows if row in described and row[0] not in known}
+        new = [row for row in rows if row[0] not in known]
+        described |= dict.fromkeys(new, view)
         lines += [f"## {view}", "", texts[view], ""]
         lines += table("column", "type", "meaning", rows=new) if new else []
-        lines += [f"As in [{other}](#{other}): {', '.join(f'`{name}`' for name in names)}.\n"
-                  for other, names in known.items() if other != view]
+        if known:
+            groups = {other: [name for name in known if known[name] == other] for other in known.values()}
+            lines += ["As in " + "; ".join(f"[{other}](#{other})" if other in whole else
+                                           f"[{other}](#{other}): {', '.join(map('`{}`'.format, names))}"
+                                           for other, names in groups.items()) + ".", ""]
     lines += ["## Macros", "", *(f"- `{call}`: {text}" for call, text in described_macros().values())]
     return page(
-        "Schema",
-        "Every table, view, column and macro of `warehouse sql`; `warehouse schema NAME` prints one.",
-        "Tables and views show complete stages only. `--partial` adds the parts of unfinished stages. If an "
-        "iteration was scored several times, `samples` shows one scorer "
-        "([which one](../reading.md#several-scorers)) and `all_samples` shows all. With several runs every "
-        "table has a first column `run`.", "", *lines)
+        "Schema", "Tables, views, columns and macros of `warehouse sql`; `warehouse schema NAME` prints one.",
+        "They show complete stages only; `--partial` adds parts of unfinished ones. `samples` shows one "
+        "scorer of each iteration ([which one](../reading.md#several-scorers)), `all_samples` all. With "
+        "several runs every table has a first column `run`.", "", *lines)
 
 
 if __name__ == "__main__":

@@ -36,8 +36,7 @@ def build(run: Path, output: Path | None) -> None:
 def compare(run: Path, others: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """Write a page that compares RUN with each OTHER.
 
-    It shows settings that differ, gains over RUN in pairs of tasks, and the curves of all runs. With --json
-    it prints the differences and writes no page.
+    It shows settings that differ, gains over RUN paired by task, and curves. With --json it writes no page.
     """
     from reports.compare import compare_runs, comparison_facts
     if as_json:
@@ -51,7 +50,7 @@ def compare(run: Path, others: tuple[Path, ...], output: Path, as_json: bool) ->
 @run_argument
 @click.argument("name", required=False)
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=None,
-              help="File to write, .svg. [default: NAME.svg]")
+              help="File to write. [default: NAME.svg]")
 @shows_errors
 def figure(run: Path, name: str | None, output: Path | None) -> None:
     """Write the figure NAME as a picture; without NAME list all figures."""
@@ -69,14 +68,14 @@ def figure(run: Path, name: str | None, output: Path | None) -> None:
 @cli.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN..", type=RunFolder())
 @click.option("--port", type=click.IntRange(0, 65535), default=0,
-              help="Port to listen on. [default: a free one]")
-@click.option("--at", default="", metavar="PAGE", help="Page of the first RUN that the printed address "
-              "opens, as shown at the foot of every page.")
+              help="Port. [default: a free one]")
+@click.option("--at", default="", metavar="PAGE", help="Page that the printed address opens, as shown at the "
+              "foot of every page.")
 @shows_errors
 def serve(runs: tuple[str, ...], port: int, at: str) -> None:
     """Show each RUN in the browser, on this machine only, until Ctrl-C.
 
-    Needs the extra `viewer`: pip install 'rollhouse[viewer]'.
+    Needs pip install 'rollhouse[viewer]'.
     """
     from reports.viewer.serve import serve_runs
     serve_runs(runs, port, at)

@@ -31,9 +31,8 @@ def prepare_to_load() -> None:
 def rollout(context: click.Context, run: Path, **values: Any) -> None:
     """Sample completions for the tasks of run folder RUN with its current policy.
 
-    Without --iteration, the next one due is sampled. Run the command again after a kill to sample what is
-    missing; on a complete rollout it does nothing. Exit codes: 0 done, 1 error, 75 stopped by a signal or the
-    time limit: run it again.
+    Run it again after a kill to sample what is missing. Exit codes: 0 done, 1 error, 75 stopped by a signal
+    or the time limit (run it again).
     """
     from rollout.run import run_rollout
     options = options_from(RolloutOptions, {"run": run, **values})

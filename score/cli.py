@@ -20,20 +20,19 @@ LOADS = ("score.run",)               # what `warehouse warm` imports beforehand
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), is_eager=True,
               callback=limits_of_score, expose_value=False,
-              help="Config file with the limits in its table [score].")
+              help="Config file with limits below [score].")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), default=None,
-              help="Write one line of JSON per solution to this file.")
+              help="File for one line of JSON per solution.")
 @options_of(LimitOptions)
 @options_of(LaneOptions)
 @options_of(TierOptions)
 @shows_errors
 def gold(where: str, file: Path | None, output: Path | None, **values: Any) -> None:
-    """Judge canonical solutions: all of them should be right.
+    """Judge canonical solutions, which should all be right.
 
-    SOURCE is what --tasks of `warehouse init` takes, and may bring solutions. Those in FILE go before them:
-    it has lines of JSON with task_id and code, or text for a whole answer. Tasks whose tests are passed
-    by a program that solves nothing (a constant, its argument, an object equal to everything, exit code 0)
-    are named, too.
+    SOURCE is as in `warehouse init --tasks`. Its solutions count unless FILE has others: lines of JSON with
+    task_id and code, or text for a whole answer. Tasks that a program passes without solving anything (a
+    constant, its argument, an object equal to everything, exit code 0) are named, too.
     """
     from score.gold import score_gold
     for line in score_gold(where, file, output, options_from(LimitOptions, values).limits,
@@ -51,9 +50,8 @@ def check_reward(values: dict[str, Any]) -> None:
 @with_version
 @click.command(cls=TitledCommand, beside=(diff, explain, gold, try_program), check=check_reward,
                context_settings={"show_default": True}, epilog="""
-Other commands, each with --help: `score diff RUN A B` compares two scorers, `score explain RUN COMPLETION`
-shows one verdict, `score try RUN FILE --task ID` runs a program from a file, `score gold RUN FILE`
-judges canonical solutions; `warehouse doctor score` says what isolation this machine offers.
+`score diff` compares two scorers, `score explain` shows one verdict, `score try` runs a program from a file,
+`score gold` judges canonical solutions; `warehouse doctor score` says what isolation this machine offers.
 """)
 @run_argument
 @options_of(ScoreOptions)
@@ -61,10 +59,9 @@ judges canonical solutions; `warehouse doctor score` says what isolation this ma
 def score(run: Path, **values: Any) -> None:
     """Run the programs in the completions of run folder RUN and write their rewards.
 
-    Scores every complete rollout that this scorer has not scored, or the iteration named. Run again after a
-    kill, it scores what is missing; of a rollout that is still under way it scores the complete parts and
-    exits with 75, as it does on SIGTERM and at the time limit. Another reward or other
-    limits make another scorer; its rows are stored next to the earlier ones.
+    Run it again after a kill to score what is missing. Exit code 75: the rollout is unfinished, or a signal
+    or the time limit stopped it (run it again). Another reward or other limits make another scorer; its rows
+    are stored next to the earlier ones.
     """
     from score.rewards.named import default_reward
     from score.rewards.scorer import Scorer

@@ -7,7 +7,7 @@ import click
 
 from score.sandbox.limits import Limits
 from warehouse.fields import iteration_field, option
-from warehouse.options import PURPOSE_HELP
+from warehouse.options import PURPOSE_HELP, SHARD_HELP, TIME_LIMIT_HELP
 from warehouse.stages.shard import Shard
 
 REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "exact", "tests-share", "graded")
@@ -17,10 +17,10 @@ REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "exact", "test
 class RewardOptions:
     """How measures become a reward."""
 
-    reward: str | None = option(None, "Reward to compute. [default: by kind of task]",
+    reward: str | None = option(None, "Reward. [default: by kind of task]",
                                 choices=REWARDS, group="Reward")
     reward_file: str | None = option(
-        None, "A reward function of your own, with TRL's signature, instead of --reward.",
+        None, "Your own reward function, with TRL's signature.",
         metavar="FILE.py:NAME", guarded="reward")
 
 
@@ -28,11 +28,11 @@ class RewardOptions:
 class LimitOptions:
     """What one program may use."""
 
-    cpu_seconds: float = option(1.0, "CPU time of a program, all inputs together.",
-                                group="Limits of a program")
-    wall_seconds: float | None = option(None, "Wall time of a program. [default: 5 x CPU]")
-    memory_mib: int = option(512, "Memory of a program on top of an empty process.")
-    output_kib: int = option(64, "Size of a program's answer.")
+    cpu_seconds: float = option(1.0, "CPU time, all inputs together.",
+                                group="Limits")
+    wall_seconds: float | None = option(None, "Wall time. [default: 5 x CPU]")
+    memory_mib: int = option(512, "Memory on top of an empty process.")
+    output_kib: int = option(64, "Size of the answer.")
 
     @property
     def limits(self) -> Limits:
@@ -45,25 +45,25 @@ class LaneOptions:
     """What programs may import, and the lanes that run them."""
 
     allow_import: tuple[str, ...] = option(
-        (), "Allow programs to import this module, for example scipy; may be repeated.", metavar="MODULE",
+        (), "Module that programs may import, for example scipy; repeatable.", metavar="MODULE",
         group="Imports and lanes")
     import_path: tuple[str, ...] = option(
-        (), "Folder with your own modules for --allow-import.", guarded="",
+        (), "Folder of your own modules for --allow-import.", guarded="",
         type=click.Path(exists=True, file_okay=False))
     preload: tuple[str, ...] = option(
-        (), "Import this module once per lane instead of once per program.", metavar="MODULE",
+        (), "Import this module once per lane, not per program.", metavar="MODULE",
         guarded="")
-    lanes: int | None = option(None, "Programs that run at once. [default: one per usable core]", least=1)
+    lanes: int | None = option(None, "Programs at once. [default: one per usable core]", least=1)
 
 
 @dataclass(frozen=True)
 class TierOptions:
     """Isolation of programs."""
 
-    tier: str | None = option(None, "Isolation that is required. [default: the best available]",
+    tier: str | None = option(None, "Required isolation. [default: best available]",
                               choices=("A", "B", "C"), group="Isolation")
     unsafe_no_sandbox: bool = option(
-        False, "Run programs without isolation; every row records it.", guarded="")
+        False, "Run programs without isolation, which every row records.", guarded="")
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,12 @@ class ScoreOptions:
 
     run: Path
     reward: RewardOptions = field(default_factory=RewardOptions)
-    iteration: int | None = iteration_field("Which rollouts")
+    iteration: int | None = iteration_field("Rollouts", "all unscored")
     purpose: str | None = option(None, PURPOSE_HELP)
     limits: LimitOptions = field(default_factory=LimitOptions)
     lanes: LaneOptions = field(default_factory=LaneOptions)
     isolation: TierOptions = field(default_factory=TierOptions)
-    shard: Shard = option(Shard(), "Score this share of the parts, as one of several workers.",
-                          parse=Shard.parse, metavar="INDEX/COUNT", group="Run, stop and resume")
-    time_limit: float | None = option(None, "Stop after so many seconds with 75, to be run again.", least=0)
+    shard: Shard = option(Shard(), SHARD_HELP,
+                          parse=Shard.parse, metavar="INDEX/COUNT", group="Run and resume")
+    time_limit: float | None = option(None, TIME_LIMIT_HELP, least=0)
     grace: float = option(30.0, "Seconds to finish the current part after SIGTERM or SIGINT.", least=0)

@@ -7,9 +7,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from train.inputs.options import DTYPES, TrainOptions
+from train.inputs.options import DEVICE_HELP, DTYPES, TrainOptions
 from warehouse.fields import options_from, options_of
 from warehouse.options import (
+    SHARD_HELP,
+    TIME_LIMIT_HELP,
     TRACKERS,
     FiniteRange,
     RunFolder,
@@ -44,10 +46,10 @@ def refuse_adapter_options() -> None:
 @click.option("--output", required=True, type=click.Path(file_okay=False, path_type=Path),
               help="Folder to write.")
 @click.option("--dtype", type=click.Choice(DTYPES),
-              help="dtype of the written weights; merging is in float32.  [default: that of training]")
+              help="dtype of the written weights.  [default: that of training]")
 @shows_errors
 def export(run: str, policy: int | None, output: Path, dtype: str | None) -> None:
-    """Merge the adapter of a policy into the base and write a plain model."""
+    """Merge a policy's adapter into the base and write a plain model."""
     warehouse = open_run(run)
     version = policy or warehouse.state.newest
     if version == 0:
@@ -59,27 +61,27 @@ def export(run: str, policy: int | None, output: Path, dtype: str | None) -> Non
 @click.command(context_settings={"show_default": True})
 @click.argument("run", type=RunFolder())
 @click.option("--policy", multiple=True, type=click.IntRange(min=0), metavar="K",
-              help="A policy of the run, 0 is the base; may be repeated.")
+              help="Policy of the run, 0 for the base; repeatable.")
 @click.option("--model", multiple=True, metavar="PATH",
-              help="A model folder or hub id with the run's tokenizer; may be repeated.")
+              help="Model folder or hub id with the run's tokenizer; repeatable.")
 @click.option("--iteration", multiple=True, type=click.IntRange(min=0),
-              help="Iterations of the completions; may be repeated.  [default: all]")
-@click.option("--purpose", default="train", help="Rows of this purpose; eval is every evaluation.")
-@click.option("--entropy", is_flag=True, help="Store the entropy of every token's distribution, too.")
-@click.option("--shard", default="0/1", metavar="I/N", help="The parts of worker I of N, I from 0 on.")
+              help="Iteration; repeatable.  [default: all]")
+@click.option("--purpose", default="train", help="Purpose; eval is every evaluation.")
+@click.option("--entropy", is_flag=True, help="Store token entropies, too.")
+@click.option("--shard", default="0/1", metavar="INDEX/COUNT", help=SHARD_HELP)
 @click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), default="auto",
-              help="Weights and activations. auto: that of the sampling engine.")
+              help="Weights and activations. auto: as the rows were sampled.")
 @click.option("--tokens-per-batch", type=click.IntRange(min=0), default=0, show_default=False,
               help="Tokens per forward pass.  [default: 1024 on a CPU, 8192 on a GPU]")
-@click.option("--device", help="cpu, cuda, cuda:1 ..  [default: a GPU if there is one]")
+@click.option("--device", help=DEVICE_HELP)
 @click.option("--time-limit", type=FiniteRange(min=0),
-              help="Stop after this many seconds and exit with 75; run it again to continue.")
+              help=TIME_LIMIT_HELP)
 @shows_errors
 def logprobs(run: str, policy: tuple[int, ...], model: tuple[str, ...], iteration: tuple[int, ...],
              purpose: str, shard: str, device: str | None, time_limit: float | None, **options: Any) -> None:
-    """Store logprobs of stored completions under policies or other models: the table policy_logprobs.
+    """Store logprobs of completions under policies or other models, in the table policy_logprobs.
 
-    Every model is applied to every complete rollout. Written parts are kept: run it again to continue.
+    Every model is applied to every complete rollout. Run it again to continue.
     """
     if not (policy or model):
         raise StageError("Name a model: --policy K, or --model PATH.")
@@ -105,9 +107,9 @@ def logprobs(run: str, policy: tuple[int, ...], model: tuple[str, ...], iteratio
 @click.argument("name", type=click.Choice(TRACKERS))
 @shows_errors
 def track(run: str, name: str) -> None:
-    """Send the evaluations of the latest policy to the tracker NAME.
+    """Send the evaluations of the latest policy to a tracker.
 
-    `train --track` sends those of the policies before. `warehouse loop --track` does both.
+    `train --track` sends those of earlier policies, `warehouse loop --track` both.
     """
     from train.inputs.settings import check_tracker
     warehouse = open_run(run)
@@ -131,19 +133,17 @@ def check_values(values: dict[str, Any]) -> None:
 @with_version
 @click.command(cls=TitledCommand, beside=(export, logprobs, track), check=check_values,
                context_settings={"show_default": True},
-               epilog="`train export RUN --output FOLDER` writes the policy as one plain model, `train "
-                      "logprobs RUN` stores logprobs under any policy, `train track RUN NAME` sends the last "
-                      "evaluations to a tracker; `warehouse doctor "
-                      "--model MODEL` says how it can be trained.")
+               epilog="`train export` writes a policy as a plain model, `train logprobs` stores logprobs "
+                      "under any policy, `train track` sends the last evaluations to a tracker; `warehouse "
+                      "doctor --model MODEL` says how a model can be trained.")
 @run_argument
 @options_of(TrainOptions)
 @shows_errors
 def train(run: Path, **values: Any) -> None:
     """Train on the scored rows of one iteration and write the next policy.
 
-    RUN is the run folder. Without --iteration, the next one due is trained. Run the command again to finish
-    a stage that was killed. Exit codes: 0 done, 1 error, 3 mismatch above the limit, 75 stopped early with
-    everything saved (signal or time limit): run it again.
+    Run it again after a kill to finish the stage. Exit codes: 0 done, 1 error, 3 mismatch above the limit, 75
+    stopped by a signal or the time limit (run it again).
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads crawl on a shared machine
     # Packs differ in length, which would fragment GPU memory in fixed segments.

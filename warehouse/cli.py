@@ -37,21 +37,21 @@ LOADS = ("warehouse.inspect.alarms", "warehouse.inspect.summary", "warehouse.sql
 @with_version
 @click.group()
 def cli() -> None:
-    """Look at, query and maintain runs: Parquet files with SQL over them."""
+    """Query and maintain runs: Parquet files with SQL over them."""
 
 
 @cli.command()
 @run_folder
-@click.option("--model", required=True, help="Folder or hub id of the base model.")
+@click.option("--model", required=True, help="Base model: folder or hub id.")
 @click.option("--adapter", type=click.Path(exists=True, file_okay=False, path_type=Path), default=None,
-              help="LoRA adapter to start from, which becomes policy 0: a PEFT folder, or RUN/policies/N.")
+              help="LoRA adapter that becomes policy 0: a PEFT folder, or RUN/policies/N.")
 @click.option("--tasks", multiple=True, metavar="[NAME=]SOURCE",
-              help="Tasks to train on, as mbpp, FILE.jsonl or 'hf:TABLE?prompt=COLUMN&answer=COLUMN'; may be "
-                   "repeated.")
+              help="Tasks to train on, as mbpp, FILE.jsonl or 'hf:TABLE?prompt=COLUMN&answer=COLUMN'; "
+                   "repeatable.")
 @click.option("--heldout", multiple=True, metavar="[NAME=]SOURCE",
-              help="Tasks that are only evaluated; may be repeated.")
+              help="Tasks that are only evaluated; repeatable.")
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
-              help="TOML file with options of every stage, copied to RUN/config.toml.")
+              help="Options of every stage, copied to RUN/config.toml.")
 @shows_errors
 def init(run: Path, model: str, adapter: Path | None, tasks: tuple[str, ...], heldout: tuple[str, ...],
          config: Path | None) -> None:
@@ -67,13 +67,13 @@ def init(run: Path, model: str, adapter: Path | None, tasks: tuple[str, ...], he
 @click.option("--command", "-c", "query", default=None, metavar="QUERY",
               help="The query, if it is not the last argument.")
 @click.option("--file", "-f", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
-              help="Run the SQL in this file.")
+              help="File with the query.")
 @click.option("--format", "style", type=click.Choice(["table", "csv", "json", "parquet", "markdown"]),
-              default=None, help="Format of the rows. [default: by the suffix of --output, else a table]")
+              default=None, help="[default: by suffix of --output, else table]")
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=None,
-              help="Write to this file; required for parquet.")
+              help="File to write; required for parquet.")
 @click.option("--limit", type=click.IntRange(min=0), default=None,
-              help="Maximum number of rows; 0 for all. [default: 200 on the terminal, else all]")
+              help="Most rows; 0 for all. [default: 200 on the terminal, else all]")
 @click.option("--full", is_flag=True, help="Do not shorten lists and long text.")
 @click.option("--partial", is_flag=True, help="Include parts of unfinished stages.")
 @strict_option
@@ -83,8 +83,8 @@ def sql(runs: tuple[str, ...], query: str | None, file: Path | None, partial: bo
         strict: bool, at: int | None, **options: Any) -> None:
     """Run QUERY over the tables and views of one run, or of several.
 
-    With several runs every table and view has a first column `run`: warehouse sql A B -c "FROM
-    iteration_stats". QUERY may be `-` for standard input, and may hold several statements.
+    With several runs every table has a first column `run`: warehouse sql A B -c "FROM iteration_stats". QUERY
+    may be `-` (standard input), and may hold several statements.
     """
     from warehouse.inspect.queries import read_script, write_answers
     from warehouse.sql.many import connect_runs, open_runs
@@ -106,7 +106,7 @@ def sql(runs: tuple[str, ...], query: str | None, file: Path | None, partial: bo
 @run_argument
 @click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="Iterations to list.")
 @click.option("--iteration", type=click.IntRange(min=0), default=None,
-              help="Print this iteration only, as one line.")
+              help="Print only this iteration, as one line.")
 @click.option("--purpose", default="train", show_default=True,
               help="Purpose of the one line; eval prints a line per evaluation.")
 @click.option("--line", is_flag=True, help="Print the latest iteration as one line.")
@@ -155,8 +155,8 @@ def schema(name: str | None) -> None:
 def warm(command: tuple[str, ...]) -> None:
     """Run COMMAND with imports and engine kept loaded.
 
-    Commands of Rollhouse inside COMMAND start without importing, and `rollout` keeps its engine, which sleeps
-    while other stages use the GPU. Results are the same as without it. Everything ends with COMMAND.
+    Commands of Rollhouse inside COMMAND start without importing; the engine sleeps while other stages use the
+    GPU. Results are the same. Everything ends with COMMAND.
     """
     from warehouse.stages.warm_server import run_warm
     sys.exit(run_warm(command))

@@ -51,9 +51,8 @@ def option(default: Any, help: str = "", *flags: str, group: str = "", choices: 
     return dataclasses.field(default=default, metadata={"option": kept})
 
 
-def iteration_field(group: str) -> Any:
-    return option(None, "Iteration to work on.  [default: the next one due]", least=0, stored=False,
-                  group=group)
+def iteration_field(group: str, default: str = "next due") -> Any:
+    return option(None, f"Iteration.  [default: {default}]", least=0, stored=False, group=group)
 
 
 def options_of(options: type) -> Callable[[Any], Any]:

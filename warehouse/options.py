@@ -127,7 +127,7 @@ def _load_first_config(context: click.Context, parameter: click.Parameter,
 
 
 at_option = click.option("--at", type=click.IntRange(min=0), default=None, metavar="ENTRY",
-                         help="Read the run as it was after this entry of its log (`warehouse log`).")
+                         help="Read the run as of this entry of `warehouse log`.")
 
 
 def open_run(run: str | Path, at: int | None = None) -> Any:
@@ -258,7 +258,7 @@ class FiniteRange(click.FloatRange):
 
     def _describe_range(self) -> str:
         """The bounds for --help, without click's x<=None for a missing one."""
-        return "any number" if self.min is None and self.max is None else super()._describe_range()
+        return "" if self.min is None and self.max is None else super()._describe_range()
 
 
 class RunFolder(click.Path):
@@ -276,11 +276,12 @@ run_folder = click.argument("run", type=RunFolder(path_type=Path))      # withou
 run_argument = click.argument("run", type=RunFolder(), is_eager=True, callback=_load_config)
 runs_argument = click.argument("runs", nargs=-1, required=True, type=RunFolder(), is_eager=True,
                                metavar="RUN.. [QUERY]", callback=_load_first_config)
-PURPOSE_HELP = ("Purpose of the rows: train, eval (every evaluation), eval-SPLIT, distil, train-turn2.. "
-                "[default: all]")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+PURPOSE_HELP = "train, eval (every evaluation), eval-SPLIT, distil, train-turn2 .. [default: all]"
+SHARD_HELP = "Parts of worker INDEX of COUNT, from 0."
+TIME_LIMIT_HELP = "Stop after this many seconds with exit code 75."
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 strict_option = click.option("--strict", is_flag=True,
-                             help="Exit with 1 if something is damaged, instead of leaving it out.")
+                             help="Exit with 1 on damage instead of leaving it out.")
 
 
 def as_line(facts: dict[str, Any]) -> str:

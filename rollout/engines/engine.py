@@ -22,14 +22,14 @@ class Sampling:
     """Sampling parameters, stored with every completion; the defaults sample from the policy itself."""
 
     max_tokens: int = option(1024, "Limit on completion tokens.", least=1, group="Set first")
-    temperature: float = option(1.0, "Sampling temperature; 0 is greedy.", least=0, most=2)
-    top_p: float = option(1.0, "Nucleus truncation; 1 is none.", least=0, most=1, above=True,
+    temperature: float = option(1.0, "0 is greedy.", least=0, most=2)
+    top_p: float = option(1.0, "1 is off.", least=0, most=1, above=True,
                           group="Sampling")
-    top_k: int = option(0, "Top-k truncation; 0 is none.", least=0)
-    min_p: float = option(0.0, "Min-p truncation; 0 is none.", least=0, most=1)
-    repetition_penalty: float = option(1.0, "1 is none; counts the prompt's tokens too.", least=0, above=True)
-    presence_penalty: float = option(0.0, "0 is none.", least=-2, most=2)
-    frequency_penalty: float = option(0.0, "0 is none.", least=-2, most=2)
+    top_k: int = option(0, "0 is off.", least=0)
+    min_p: float = option(0.0, "0 is off.", least=0, most=1)
+    repetition_penalty: float = option(1.0, "1 is off; counts prompt tokens too.", least=0, above=True)
+    presence_penalty: float = option(0.0, "0 is off.", least=-2, most=2)
+    frequency_penalty: float = option(0.0, "0 is off.", least=-2, most=2)
 
     def departures(self) -> list[str]:
         """Options that make the sampled distribution differ from softmax(logits / temperature)."""

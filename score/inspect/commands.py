@@ -36,7 +36,7 @@ def limits_of_score(context: click.Context, parameter: click.Parameter, value: P
 def diff(run: Path, first: str, second: str, examples: int) -> None:
     """Compare what scorers A and B say about the same completions of RUN.
 
-    A and B are identities, or names without the hash: then the newest of that name in each iteration.
+    A and B are scorers as in the view scorers; a name without its hash means the newest in each iteration.
     """
     from score.inspect.diff import diff_lines
     for line in diff_lines(run, first, second, examples):
@@ -47,10 +47,10 @@ def diff(run: Path, first: str, second: str, examples: int) -> None:
 @run_folder
 @click.argument("completion", metavar="ITERATION/[PURPOSE/]TASK/INDEX")
 @click.option("--scorer", default=None,
-              help="Scorer of the verdict. [default: the chosen one, see the view scorers]")
+              help="Scorer. [default: as in the view scorers]")
 @shows_errors
 def explain(run: Path, completion: str, scorer: str | None) -> None:
-    """Show one completion: prompt, program, outputs and expected outputs, verdict and reward."""
+    """Show one completion: prompt, program, outputs, expected outputs, verdict and reward."""
     from score.inspect.explain import explain_completion
     click.echo(explain_completion(run, completion, scorer, colors=sys.stdout.isatty()))
 
@@ -58,9 +58,9 @@ def explain(run: Path, completion: str, scorer: str | None) -> None:
 @click.command("try", cls=TitledCommand)
 @click.argument("run", type=RunFolder(path_type=Path), is_eager=True, callback=limits_of_score)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--task", "task_id", required=True, help="Task to try it on.")
+@click.option("--task", "task_id", required=True, help="Id of the task.")
 @click.option("--reward", default=None,
-              help="Reward to compute. [default: that of `score` without a reward file]")
+              help="Reward. [default: as `score` without a reward file]")
 @options_of(LimitOptions)
 @options_of(LaneOptions)
 @options_of(TierOptions)

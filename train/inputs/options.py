@@ -6,10 +6,11 @@ from typing import Any, Self
 
 from train.objective.loss_table import CORRECTIONS, DEFAULT_CORRECTION, LOSSES
 from warehouse.fields import iteration_field, option, stored_values
-from warehouse.options import TRACKERS
+from warehouse.options import TIME_LIMIT_HELP, TRACKERS
 from warehouse.store.errors import StageError
 
 DTYPES = ("float32", "bfloat16", "float16")
+DEVICE_HELP = "cpu, cuda, cuda:1 ..  [default: a GPU if there is one]"
 
 
 def chosen_turns(value: str | None) -> tuple[int, ...] | None:
@@ -25,58 +26,56 @@ def chosen_turns(value: str | None) -> tuple[int, ...] | None:
 class TrainOptions:
     """Every option of `train`; a stage records those that are stored."""
 
-    learning_rate: float = option(1e-5, "Peak learning rate of AdamW; --lr for short.", "--learning-rate",
-                                  "--lr", least=0, group="Set first")
+    learning_rate: float = option(1e-5, "Peak learning rate; also --lr.", "--learning-rate", "--lr", least=0,
+                                  group="Set first")
     updates_per_batch: int | None = option(
         None, "Optimizer steps, at most one per group.  [default: 1]", "--updates-per-batch",
         "--updates-per-shard", least=1, stored="updates_per_shard")
-    loss: str = option("dapo", f"{', '.join(LOSSES)}, or a function of your own that gives each token its "
-                       "loss.", metavar="NAME|FILE.py:NAME", guarded="")
+    loss: str = option("dapo", f"{', '.join(LOSSES)}, or your own function of token losses.",
+                       metavar="NAME|FILE.py:NAME", guarded="")
     lora_rank: int = option(16, "Rank of the adapter.", least=1)
     dry_run: bool = option(False, "Stop after the mismatch table, write nothing.", stored=False)
 
-    iteration: int | None = iteration_field("Which rows")
-    purpose: str = option("train", "Rows to train on; with --loss nll also 'distil' or 'distil-<label>', "
-                          "which another model wrote.", stored=False)
-    scorer: str | None = option(
-        None, "Scorer of the rewards to train on. [default: that of the view scorers]", stored=False)
+    iteration: int | None = iteration_field("Rows")
+    purpose: str = option("train", "Rows to train on; with --loss nll also distil or distil-LABEL.",
+                          stored=False)
+    scorer: str | None = option(None, "Scorer of the rewards. [default: as in the view scorers]",
+                                stored=False)
     turns: tuple[int, ...] | None = option(
-        None, "Train on these turns of conversations alone, for example 2.  [default: all]",
-        metavar="N,N", parse=chosen_turns)
+        None, "Train on these turns of conversations alone.  [default: all]", metavar="N,N",
+        parse=chosen_turns)
     replay: int = option(0, "Also train on rows up to this many versions old.", least=0)
     truncated_sampling: str = option(
-        "refuse", "Rows whose sampling distribution cannot be reconstructed: penalties, or truncation.",
+        "refuse", "Rows whose sampling distribution cannot be reconstructed (penalties, truncation).",
         choices=("refuse", "uncorrected"))
-    mask_truncated: bool = option(
-        False, "Mask completions cut off by the length limit in the loss; their rewards count.",
-        "--mask-truncated/--keep-truncated")
+    mask_truncated: bool = option(False, "Mask truncated completions in the loss; their rewards count.",
+                                  "--mask-truncated/--keep-truncated")
     until_signal: int | None = option(
         None, "With fewer groups that have reward variance, skip the update and merge the rows into the next "
         "iteration (at most 5).", least=1, metavar="GROUPS")
     keep_if_nothing: bool = option(
-        False, "If no completion has a gradient, write the policy unchanged instead of stopping.")
+        False, "Without any gradient, write the policy unchanged instead of stopping.")
 
-    clip_low: float | None = option(None, "Lower clip range; the loss's own default when left out.", least=0,
+    clip_low: float | None = option(None, "Lower clip range. [default: the loss's]", least=0,
                                     group="Loss and advantages")
-    clip_high: float | None = option(None, "Upper clip range; for cispo the cap itself.", least=0)
+    clip_high: float | None = option(None, "Upper clip range; for cispo the cap. [default: the loss's]",
+                                     least=0)
     delta: float | None = option(None, "Upper bound of the unclipped ratio (two-sided clipping).", least=0,
                                  above=True)
     max_completion_length: int | None = option(
         None, "Divisor of dr_grpo.  [default: max_tokens of the rows]", least=1)
-    scale_rewards: str = option("group", "Divide advantages by the std of the group, of the batch, or not.",
+    scale_rewards: str = option("group", "Divide advantages by the std of group or batch.",
                                 choices=("group", "batch", "none"))
     advantages: str | None = option(
-        None, "Your own advantages: a function of all rows; one number per row, or per token.",
-        metavar="FILE.py:NAME", guarded="")
+        None, "Your own function of all rows: one advantage per row or token.", metavar="FILE.py:NAME",
+        guarded="")
     teacher: str | None = option(
         None, "Distil this model, a folder or hub id with the run's tokenizer: token advantages are "
         "log p_teacher - log mu.", metavar="PATH")
 
-    kl_beta: float = option(0.0, "Weight of the KL to the base model.", least=0,
-                            group="KL to the base and entropy")
+    kl_beta: float = option(0.0, "Weight of the KL to the base.", least=0, group="KL and entropy")
     kl_monitor: bool | None = option(
-        None, "Compute and store the KL to the base even at weight 0; costs a forward pass.",
-        show_default=False)
+        None, "Store the KL to the base even at weight 0; costs a forward pass.", show_default=False)
     entropy_coef: float = option(0.0, "Weight of an entropy bonus.")
     entropy_quantile: float = option(1.0, "Train on this share of the highest-entropy tokens.", least=0,
                                      most=1, above=True)
@@ -84,61 +83,53 @@ class TrainOptions:
     correction: str | None = option(
         None, f"Importance correction on pi_old/mu.  [default: {DEFAULT_CORRECTION} at "
         f"{CORRECTIONS[DEFAULT_CORRECTION][1]:g}]", choices=tuple(CORRECTIONS),
-        group="Correction of off-policy rows")
-    correction_low: float | None = option(None, "Lower bound of the correction.", least=0)
-    correction_high: float | None = option(None, "Upper bound of the correction.", least=0, above=True)
-    veto: float | None = option(None, "Drop a completion with any pi_old/mu below this, for example 1e-4.",
+        group="Off-policy rows")
+    correction_low: float | None = option(None, "Its lower bound.", least=0)
+    correction_high: float | None = option(None, "Its upper bound.", least=0, above=True)
+    veto: float | None = option(None, "Drop completions with any pi_old/mu below this, for example 1e-4.",
                                 least=0)
     off_policy_threshold: float | None = option(
-        None, "Drop a completion with a negative advantage and a mean log mu - log pi above this.")
+        None, "Drop completions with a negative advantage and a mean log mu - log pi above this.")
 
-    schedule: str = option("constant", "Learning rate schedule after the warmup.",
-                           choices=("constant", "linear", "cosine"), group="Optimizer and steps")
-    warmup_steps: int = option(0, "Optimizer steps of linear warmup, counted over the whole run. "
-                               "Not a share: a loop has no last step.", least=0)
+    schedule: str = option("constant", "Learning rate after the warmup.",
+                           choices=("constant", "linear", "cosine"), group="Optimizer")
+    warmup_steps: int = option(0, "Optimizer steps of linear warmup, counted over the run.", least=0)
     total_steps: int | None = option(None, "Optimizer step at which linear and cosine reach zero.", least=1)
     lr_after_rollback: float | None = option(
-        None, "Multiply the learning rate by this for every rollback of the run so far.", least=0, most=1,
-        above=True)
-    weight_decay: float = option(0.0, "Weight decay of AdamW.", least=0)
-    adam_beta1: float = option(0.9, "First beta of AdamW.", least=0, most=1, below=True)
-    adam_beta2: float = option(0.999, "Second beta of AdamW.", least=0, most=1, below=True)
-    max_grad_norm: float = option(
-        1.0, "Gradients with a larger norm are scaled down to it; 0 does not clip.", least=0)
+        None, "Factor of the learning rate for every rollback so far.", least=0, most=1, above=True)
+    weight_decay: float = option(0.0, "AdamW weight decay.", least=0)
+    adam_beta1: float = option(0.9, "AdamW's first beta.", least=0, most=1, below=True)
+    adam_beta2: float = option(0.999, "AdamW's second beta.", least=0, most=1, below=True)
+    max_grad_norm: float = option(1.0, "Clip gradients to this norm; 0 is off.", least=0)
     seed: int = option(0, "Seed of a new adapter and of the split into steps.")
 
-    full: bool = option(False, "Train all weights instead of a LoRA adapter.", group="Adapter or all weights")
-    lora_alpha: float = option(32.0, "The adapter is scaled by alpha / rank.", least=0, above=True)
-    rslora: bool = option(False, "Scale by alpha / sqrt(rank) instead of alpha / rank.",
-                          "--rslora/--no-rslora")
-    lora_targets: str = option("all-linear", "Names of modules, a,b,c; 'all-linear' is all but lm_head and "
+    full: bool = option(False, "Train all weights instead of a LoRA adapter.", group="Weights")
+    lora_alpha: float = option(32.0, "Scale the adapter by alpha / rank.", least=0, above=True)
+    rslora: bool = option(False, "Scale by alpha / sqrt(rank) instead.", "--rslora/--no-rslora")
+    lora_targets: str = option("all-linear", "Module names a,b,c; 'all-linear' is all but lm_head and "
                                "experts, 'experts' those.")
     load_in_4bit: bool = option(False, "Load the frozen base in 4 bits (bitsandbytes, GPU).", "--load-4bit")
 
-    dtype: str = option("auto", "Weights and activations; logits and losses are always float32. auto: as the "
-                        "engine sampled the rows.", choices=("auto", *DTYPES),
-                        group="Memory and devices")
+    dtype: str = option("auto", "Weights and activations; logits and losses are float32. auto: as the rows "
+                        "were sampled.", choices=("auto", *DTYPES), group="Devices")
     tokens_per_batch: int = option(
-        0, "Tokens per forward pass: whole groups, rows of a larger group, or a piece of its "
-        "prompt.  [default: 1024 on a CPU, what fits the memory on a GPU]", least=0, stored=False,
+        0, "Tokens per forward pass.  [default: 1024 on a CPU, what fits on a GPU]", least=0, stored=False,
         show_default=False)
     threads: int | None = option(None, "CPU threads.  [default: OMP_NUM_THREADS, or all cores]", least=1,
                                  most=os.cpu_count(), stored=False)
-    device: str | None = option(None, "cpu, cuda, cuda:1 ..  [default: a GPU if there is one]", stored=False)
+    device: str | None = option(None, DEVICE_HELP, stored=False)
 
     max_mismatch: float | None = option(
         None, "Largest mean k3 KL at staleness 0.  [default: in float32 100 times that of iteration 0, at "
         "most 1e-4; else 0.015]", least=0, stored=False, group="Safeguards")
 
     checkpoint_seconds: float = option(120.0, "Seconds between checkpoints within a stage.", least=0,
-                                       stored=False, group="Run, stop and resume")
-    time_limit: float | None = option(
-        None, "Stop after this many seconds, save and exit with 75, to be run again.", least=0, stored=False)
+                                       stored=False, group="Run and resume")
+    time_limit: float | None = option(None, TIME_LIMIT_HELP, least=0, stored=False)
     keep_policies: int | None = option(
-        None, "Keep the weights of only the last N policies.  [default: all are kept]", least=2,
-        stored=False)
-    track: str | None = option(None, "Send the metrics of rollout, score and train to this tracker.",
-                               choices=TRACKERS, stored=False)
+        None, "Keep weights of the last N policies only.  [default: all]", least=2, stored=False)
+    track: str | None = option(None, "Send metrics of all stages to this tracker.", choices=TRACKERS,
+                               stored=False)
 
     def results(self) -> dict[str, Any]:
         """The settings recorded with a stage: those that shape its results."""

@@ -24,16 +24,16 @@ from warehouse.store.errors import StageError, counted, shell_quote
 @run_folder
 @click.argument("new", type=RunFolder(path_type=Path))
 @click.option("--at", type=click.IntRange(min=0), required=True, metavar="POLICY",
-              help="The newest policy that both runs share.")
+              help="Newest policy that both runs share.")
 @click.option("--with-rows", is_flag=True,
-              help="Include the rows sampled from iteration POLICY on, to train on them again.")
+              help="Include rows sampled from iteration POLICY on, to train on them again.")
 @click.option("--copy", is_flag=True, help="Copy the files, for another filesystem.")
 @shows_errors
 def branch(run: Path, new: Path, at: int, with_rows: bool, copy: bool) -> None:
     """Make the run NEW, which shares RUN up to a policy.
 
-    Its files are hard links: they take no space, and removing either run leaves the other complete.
-    Unfinished stages of RUN are left out.
+    Its files are hard links: they take no space, and either run may be removed. Unfinished stages are left
+    out.
     """
     from warehouse.experiments.branch import make_branch
     warehouse = open_run(run)
@@ -65,16 +65,15 @@ class Iterations(click.ParamType):
 @run_argument
 @click.argument("arms_toml", metavar="ARMS.TOML", type=click.Path(path_type=Path))
 @click.option("--at", type=click.IntRange(min=0), default=None, metavar="POLICY",
-              help="The policy that all arms start from. [default: that of the newest scored iteration]")
+              help="Policy that all arms start from. [default: that of the newest scored iteration]")
 @click.option("--iterations", type=Iterations(), default="1", show_default=True,
-              help="Iterations that each arm trains: FIRST to LAST on stored rows, or N, of which it samples "
-                   "all but the first.")
+              help="Iterations per arm: FIRST to LAST on stored rows, or N, only the first on stored rows.")
 @click.option("--evaluate", type=click.IntRange(min=1), default=8, show_default=True, metavar="K",
-              help="Completions of each held-out task.")
+              help="Completions per held-out task.")
 @click.option("--stop-behind", is_flag=True,
-              help="Evaluate after each iteration, and stop arms clearly below the best one.")
+              help="Evaluate after each iteration; stop arms clearly below the best.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Commands that sample or train at the same time; one of them samples.")
+              help="Commands at once; one of them samples.")
 @click.option("--folder", type=click.Path(path_type=Path), default=None,
               help="Folder of the arms' runs. [default: RUN-arms]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per arm.")
@@ -84,8 +83,8 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
          stop_behind: bool, jobs: int, folder: Path | None, as_json: bool) -> None:
     """Train the same rows with the settings of each arm, and compare.
 
-    ARMS.TOML has a table per arm. Each is a branch of RUN with its own config.toml; RUN is not changed.
-    Run it again after any end: it continues where it stopped, and adds arms that are new in the file.
+    ARMS.TOML has a table per arm. Each arm is a branch of RUN; RUN is not changed. Run it again to continue,
+    or to add arms.
     """
     warehouse = open_run(run)
     place = folder or next_to(warehouse.root, "arms")

@@ -29,9 +29,9 @@ def log_command(run: Path, last: int | None, as_json: bool) -> None:
 @click.command()
 @run_argument
 @click.option("--since", type=click.IntRange(min=0), default=None,
-              help="Judge iterations from this one on. [default: since the last rollback]")
-@click.option("--ignore", multiple=True, metavar="SIGNAL", help="Do not act on this signal; may be repeated.")
-@click.option("--raised", is_flag=True, help="Exit with 3 also for signals that were raised once.")
+              help="First iteration to judge. [default: after the last rollback]")
+@click.option("--ignore", multiple=True, metavar="SIGNAL", help="Signal to ignore; repeatable.")
+@click.option("--raised", is_flag=True, help="Exit with 3 also for signals raised once.")
 @json_option
 @strict_option
 @shows_errors

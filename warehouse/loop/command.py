@@ -42,14 +42,14 @@ LOG = "loop.log"
               help="Evaluate policy 0, every Kth policy and the last on the held-out tasks.")
 @click.option("--eval-options", default="", metavar="WORDS",
               help='Options of `rollout` for evaluations, for example "--group-size 8".')
-@click.option("--ignore", multiple=True, metavar="SIGNAL", help="Do not act on this signal; may be repeated.")
+@click.option("--ignore", multiple=True, metavar="SIGNAL", help="Signal to ignore; repeatable.")
 @click.option("--track", type=click.Choice(TRACKERS), default=None,
-              help="Send the numbers of all stages to this tracker.")
+              help="Send metrics of all stages to this tracker.")
 @click.option("--gpus", default="all", show_default=True, metavar="all|N,N..",
-              help="GPUs to work with, numbered as torch does: an engine on each, and a training by all.")
+              help="GPUs, numbered as in torch: an engine on each, a training by all.")
 @click.option("--split", is_flag=True,
               help="With --ahead and several GPUs: some sample while the others train; the split adapts. "
-                   "Without it every GPU does both at a time.")
+                   "Without it every GPU does both.")
 @click.option("--accelerate-config", default=None, metavar="FILE",
               type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="Shard the weights over the training GPUs, as in examples/many-gpus.")
@@ -61,8 +61,8 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
          as_json: bool, **options: Any) -> None:
     """Run rollout, score and train until ITERATIONS are trained.
 
-    Run it again after any end: it continues where it stopped. An alarm ends it with exit code 3. What the
-    stages print is in RUN/loop.log.
+    Run it again after any end to continue. An alarm ends it with exit code 3. What the stages print is in
+    RUN/loop.log.
     """
     if not os.environ.get(warm.VARIABLE):
         warm.start_server()

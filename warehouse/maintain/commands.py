@@ -16,7 +16,7 @@ only_iteration = click.option("--iteration", type=click.IntRange(min=0), default
 @run_argument
 @only_iteration
 @click.option("--part-mib", type=click.IntRange(min=1), default=256, show_default=True,
-              help="Size up to which parts are merged, in MiB.")
+              help="Size up to which parts are merged.")
 @shows_errors
 def compact(run: Path, iteration: int | None, part_mib: int) -> None:
     """Merge the parts of finished iterations into fewer files.
@@ -31,8 +31,8 @@ def compact(run: Path, iteration: int | None, part_mib: int) -> None:
 @run_argument
 @click.option("--iteration", type=click.IntRange(min=0), required=True, help="Iteration to discard.")
 @click.option("--purpose", default=None, help="Discard prompts, completions and samples of this purpose.")
-@click.option("--scorer", default=None, help="Discard only the samples of this scorer.")
-@click.option("--training", is_flag=True, help="Discard only the unfinished training.")
+@click.option("--scorer", default=None, help="Only samples of this scorer.")
+@click.option("--training", is_flag=True, help="Discard the unfinished training.")
 @shows_errors
 def discard(run: Path, iteration: int, purpose: str | None, scorer: str | None, training: bool) -> None:
     """Discard rows of an iteration so that it can be made again.
@@ -59,9 +59,8 @@ def discard(run: Path, iteration: int, purpose: str | None, scorer: str | None, 
 def check(run: Path, iteration: int | None, quick: bool, fixes: bool, as_json: bool) -> None:
     """Check every invariant of the stored files.
 
-    Exit code 1 with a list when any is broken. --fix moves and deletes no file: damaged files no longer
-    count, nor does what was made from them, and `warehouse prune --ended` removes them. The exit code is then
-    1 only for damage that needs a copy.
+    Exit code 1 if any is broken; with --fix only for damage that needs a copy. --fix deletes no file: damaged
+    files and what was made from them no longer count. `warehouse prune --ended` removes them.
     """
     from warehouse.maintain.check import check_run
     from warehouse.maintain.fix import fix
@@ -90,14 +89,14 @@ def check(run: Path, iteration: int | None, quick: bool, fixes: bool, as_json: b
 
 @click.command()
 @run_argument
-@click.option("--to", type=click.IntRange(min=0), required=True, help="Policy version to go back to.")
-@click.option("--why", default="", metavar="TEXT", help="Reason to show in `warehouse log` and the summary.")
+@click.option("--to", type=click.IntRange(min=0), required=True, help="Policy to go back to.")
+@click.option("--why", default="", metavar="TEXT", help="Reason, for `warehouse log` and the summary.")
 @shows_errors
 def rollback(run: Path, to: int, why: str) -> None:
     """Continue from an earlier policy; nothing is deleted.
 
-    Its weights become the next policy, and iterations go on counting. To train an iteration again, branch
-    from it (`warehouse branch`).
+    Its weights become the next policy; iterations go on counting. To train an iteration again, use `warehouse
+    branch`.
     """
     from warehouse.maintain.rollback import roll_back
     for line in roll_back(open_run(run), to, why):
@@ -108,7 +107,7 @@ def rollback(run: Path, to: int, why: str) -> None:
 @run_argument
 @click.option("--before", type=click.IntRange(min=1), default=None, help="Iterations before this one.")
 @click.option("--ended", is_flag=True, help="Remove files of discarded, rolled back or rewritten stages.")
-@click.option("--yes", is_flag=True, help="Remove. Without it the command only prints what it would remove.")
+@click.option("--yes", is_flag=True, help="Remove; otherwise only print what would be removed.")
 @shows_errors
 def prune(run: Path, before: int | None, ended: bool, yes: bool) -> None:
     """Remove tokens of old iterations, or files that no longer count.
@@ -161,8 +160,7 @@ def add_command(run: Path, trained: tuple[str, ...], heldout: tuple[str, ...]) -
 def replace_command(run: Path, sources: tuple[str, ...]) -> None:
     """Correct tasks of RUN: SOURCE has the same ids.
 
-    The log keeps the earlier tasks. No row changes: `score` judges the completions again as another
-    scorer and stores its rows next to the earlier ones.
+    The log keeps the earlier tasks. No row changes: `score` judges the completions again as another scorer.
     """
     from warehouse.maintain.tasks import replace_tasks
     click.echo("\n".join(replace_tasks(open_run(run), sources)))

@@ -42,12 +42,13 @@ def described_columns() -> dict[str, list[Described]]:
     """The columns of every table and view; KeyError for a column without a meaning."""
     meanings = _meanings()
     stored = {table: {column.name: column.comment for column in columns} for table, columns in TABLES.items()}
+    of_views = dict(pair for table in reversed(stored.values()) for pair in table.items())
+    of_views |= meanings["columns"]
     query = ("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal "
              "ORDER BY table_name, column_index")
     views: dict[str, list[Described]] = {}
     for view, column, kind in empty_connection().execute(query).fetchall():
-        known = stored.get(STORED_AS.get(view, view)) or (
-            meanings["columns"] | meanings["columns_of"].get(view, {}))
+        known = stored.get(STORED_AS.get(view, view)) or of_views | meanings["columns_of"].get(view, {})
         views.setdefault(view, []).append((column, kind, known[column]))
     return views
 
@@ -74,6 +75,6 @@ def described_macros() -> dict[str, tuple[str, str]]:
             if table and file != RUNS_FILE and arguments != "rows":     # these need runs, or rows
                 given = ", ".join("NULL" for each in arguments.split(",") if ":=" not in each)
                 rows = connection.execute(f"DESCRIBE FROM {name}({given})").fetchall()
-                text += f" Columns: {', '.join(row[0] for row in rows)}."
+                text += f" Columns: {', '.join(row[0] for row in rows)}." * (len(rows) < 30)
             macros[name] = (f"{name}({' '.join(arguments.split())})", text)
     return macros

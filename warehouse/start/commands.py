@@ -18,8 +18,8 @@ from warehouse.stages import warm
 def demo(run: Path, iterations: int) -> None:
     """Train a tiny model on grid tasks, on a CPU, and draw a report.
 
-    RUN is runs/demo by default, ITERATIONS 10 (three minutes on two cores); 0 only makes the run folder.
-    Model, tasks and options come with Rollhouse. Run it again after any end: it continues where it stopped.
+    RUN is runs/demo by default, ITERATIONS 10 (three minutes on two cores); 0 only makes the run folder. Run
+    it again after any end to continue.
     """
     if not os.environ.get(warm.VARIABLE):
         warm.start_server()
@@ -29,16 +29,14 @@ def demo(run: Path, iterations: int) -> None:
 
 @click.command()
 @click.argument("stage", type=click.Choice(["rollout", "score", "train"]), required=False)
-@click.option("--model", help="Check this model instead, a folder or hub id.")
+@click.option("--model", help="Check this model, a folder or hub id, by its config and a tiny random copy.")
 @click.option("--revision", help="Commit of a hub model.")
 @json_option
 @shows_errors
 def doctor(stage: str | None, model: str | None, revision: str | None, as_json: bool) -> None:
     """Check whether this machine can sample, isolate programs and train.
 
-    The output names the command that installs what is missing. STAGE checks one of the three. --model checks
-    a model by its config and a tiny random copy, without reading its weights. Exit code 1 if a stage cannot
-    work.
+    It names the command that installs what is missing. Exit code 1 if a stage cannot work.
     """
     from warehouse.stages.base_model import download
     from warehouse.start.doctor import STAGES, examine_machine, examine_model

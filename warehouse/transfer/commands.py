@@ -14,13 +14,13 @@ from warehouse.store.errors import counted, shell_quote
 @run_argument
 @click.argument("output", type=click.Path(path_type=Path))
 @click.option("--iteration", multiple=True, type=click.IntRange(min=0),
-              help="Iterations to export. [default: all]")
+              help="Iteration; repeatable. [default: all]")
 @click.option("--purpose", default=None, help="One purpose, or eval for every evaluation. [default: all]")
 @shows_errors
 def export_command(run: Path, output: Path, iteration: tuple[int, ...], purpose: str | None) -> None:
     """Write completions for other tools, with their tokens and rewards.
 
-    OUTPUT is a file of JSON lines (.jsonl or .jsonl.zst) or of Parquet (.parquet).
+    OUTPUT ends in .jsonl, .jsonl.zst or .parquet.
     """
     from warehouse.transfer.export_rows import export_rows
     export_rows(warehouse.open(run, strict=True), output, iterations=iteration, purpose=purpose)
@@ -33,12 +33,12 @@ def export_command(run: Path, output: Path, iteration: tuple[int, ...], purpose:
 @click.option("--iteration", type=click.IntRange(0, 2147483647), required=True, help="Iteration to write.")
 @click.option("--purpose", default="train", show_default=True, help="Purpose to write.")
 @click.option("--plain-sampling", is_flag=True,
-              help="State that sampling had temperature 1, no truncation and no penalties.")
+              help="State that sampling had temperature 1, no truncation, no penalties.")
 @shows_errors
 def import_command(run: Path, source: Path, iteration: int, purpose: str, plain_sampling: bool) -> None:
-    """Import rollouts that were sampled elsewhere from SOURCE.
+    """Import rollouts that were sampled elsewhere.
 
-    JSON lines (.zst too) with token ids and logprobs.
+    SOURCE has JSON lines (also .zst) with token ids and logprobs.
     """
     from warehouse.transfer.import_rollouts import import_rollouts
     count = import_rollouts(open_run(run), source, iteration=iteration, purpose=purpose,
@@ -54,8 +54,8 @@ def import_command(run: Path, source: Path, iteration: int, purpose: str, plain_
 def mirror(run: str, to: str) -> None:
     """Copy a run into an object store, or back.
 
-    RUN or TO is s3://BUCKET/RUN, gs://BUCKET/RUN or az://CONTAINER/RUN. Run again, it copies what is new or
-    changed; what is not committed is left out.
+    RUN or TO is s3://BUCKET/RUN, gs://BUCKET/RUN or az://CONTAINER/RUN. Run again, it copies what changed.
+    What is not committed is left out.
     """
     from warehouse.objects.mirror import mirror_run
     click.echo(mirror_run(run, to))

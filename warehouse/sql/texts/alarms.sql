@@ -1,6 +1,6 @@
 -- Signals of collapse: published levels, and changes relative to the best that the run had reached.
 
--- Sampling error of a share; completions of a group are correlated and count as fewer.
+-- Sampling error of a share; completions of a group count as fewer.
 CREATE OR REPLACE MACRO chance(share, num_groups, num_completions) AS
 greatest(0.05, 3 * sqrt(share * (1 - share) / sqrt(num_groups * num_completions)));
 
@@ -8,16 +8,15 @@ greatest(0.05, 3 * sqrt(share * (1 - share) / sqrt(num_groups * num_completions)
 CREATE OR REPLACE MACRO chance_of_few(share, num_groups, num_completions) AS
 chance(least(0.5, greatest(share, 3 / sqrt(num_groups * num_completions))), num_groups, num_completions);
 
--- By how many standard errors of one iteration the best mean of `span` iterations among `num` exceeds the truth by chance.
+-- Standard errors by which the best mean of `span` iterations among `num` exceeds the truth by chance.
 CREATE OR REPLACE MACRO luck(num, span) AS sqrt(2 * ln(greatest(num / span, 1)) / span);
 
--- One signal: its value, the level at which it is raised, and the level at which it fires at once.
+-- One signal: value, level at which it is raised, level at which it fires at once.
 CREATE OR REPLACE MACRO signal_of(name, measured, limit_value, rises, gross_value, explanation) AS
 {'signal': name, 'value': measured::DOUBLE, 'level': limit_value::DOUBLE, 'above': rises,
  'gross': gross_value::DOUBLE, 'meaning': explanation};
 
--- Whether an iteration is the first that ends early (--carry-over): it has only short completions and is not compared
--- with others.
+-- Whether an iteration is the first that ends early (--carry-over): all its completions are short.
 CREATE OR REPLACE MACRO is_cut_short(the_iteration, the_purpose) AS
 the_purpose = 'train' AND the_iteration IN (SELECT DISTINCT iteration FROM carried)
 AND the_iteration - 1 NOT IN (SELECT DISTINCT iteration FROM carried);

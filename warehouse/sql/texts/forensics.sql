@@ -3,8 +3,7 @@
 -- The draws of pass_bands hash one number: DuckDB's hash of two numbers is not uniform enough and narrows the interval
 -- by a fifth.
 
--- pass@k of the iterations since .. until with a 95% bootstrap interval over tasks; no interval for one task. The
--- draws are hashes, so results are reproducible.
+-- pass@k of iterations since .. until with a reproducible 95% bootstrap interval over tasks, none for one task.
 CREATE OR REPLACE MACRO pass_bands(since := 0, until := 2147483647, resamples := 400) AS TABLE
 WITH results AS (
     SELECT iteration, purpose, task_id, n, c, quantile_disc(n, -0.9) OVER (PARTITION BY iteration, purpose) AS shared
@@ -54,9 +53,9 @@ tasks_of AS (SELECT task_id, avg(coalesce(correct, false)::INTEGER) AS p, count(
              FROM whole LEFT JOIN winners USING (task_id, block) GROUP BY task_id)
 SELECT avg(p) AS maj_at_k, count(*)::INTEGER AS num_tasks, min(blocks)::INTEGER AS num_blocks FROM tasks_of;
 
--- Two policies on their common tasks, paired per task; purposes as a LIKE pattern. First turns unless the pattern
--- names turns. No reward gain between different scorers. Carried completions count for the last policy that sampled
--- the task in that iteration.
+-- Two policies on common tasks, paired per task; purposes is a LIKE pattern. First turns unless it names turns. No
+-- reward gain between different scorers. Carried completions count for the last policy that sampled the task in that
+-- iteration.
 CREATE OR REPLACE MACRO compare(policy_a, policy_b, purposes := '%') AS TABLE
 WITH results AS (SELECT policy_version, task_id, sum(n) AS n, sum(c) AS c,
                         sum(reward_mean * n) / sum(n) AS reward,
@@ -71,9 +70,8 @@ FROM (FROM results WHERE policy_version = policy_a) AS a
 JOIN (FROM results WHERE policy_version = policy_b) AS b USING (task_id)
 ORDER BY gain DESC, task_id;
 
--- Every token that an iteration's training read: mu, pi_old, the policy that sampled it and the machine. gap is
--- log rho, rho = pi_old / mu; ratio is pi / pi_old at the step that used the completion; clipped says whether that
--- step dropped the token.
+-- Every token that an iteration's training read. gap is log rho, rho = pi_old / mu; ratio is pi / pi_old at the step
+-- that used the completion; clipped: that step dropped the token.
 CREATE OR REPLACE MACRO token_gaps(at_iteration) AS TABLE
 SELECT tokens.* EXCLUDE (log_drift, token_id), token_id, vocabulary.token, exp(gap) AS rho, exp(log_drift) AS ratio
 FROM (
@@ -100,13 +98,13 @@ LEFT JOIN (SELECT iteration, purpose, task_id, sample_index, optimizer_step, log
     USING (iteration, purpose, task_id, sample_index)) AS tokens
 LEFT JOIN vocabulary USING (token_id);
 
--- Disagreement between engine and trainer by tenths of the completion.
+-- Engine against trainer by tenths of the completion.
 CREATE OR REPLACE MACRO gaps_by_position(at_iteration) AS TABLE
 SELECT (10 * position // num_completion_tokens)::INTEGER AS tenth, count(*) AS num_tokens,
        avg(abs(gap)) AS mean_gap, max(abs(gap)) AS largest_gap, avg(k3(gap)) AS mismatch_kl
 FROM token_gaps(at_iteration) GROUP BY tenth ORDER BY tenth;
 
--- Disagreement between engine and trainer by policy, engine, dtype, device and host.
+-- Engine against trainer by policy, engine, dtype, device and host.
 CREATE OR REPLACE MACRO gaps_by_origin(at_iteration) AS TABLE
 SELECT policy_version, engine, dtype, device, host, count(*) AS num_tokens, avg(abs(gap)) AS mean_gap,
        max(abs(gap)) AS largest_gap, avg(k3(gap)) AS mismatch_kl

@@ -29,8 +29,8 @@ FROM (SELECT task_id, sample_index, completions.policy_version AS sampled_by, mo
           USING (task_id, sample_index)) AS rows
 LEFT JOIN vocabulary USING (token_id);
 
--- Tokens with a logprob that changed by at least so many nats under a later policy, and the first policy that changed
--- it: earliest policy first, and for one policy the largest change first.
+-- Tokens with a logprob that a later policy changed by at least `nats`, and the first such policy: earliest policy
+-- first, then largest change.
 CREATE OR REPLACE MACRO first_moved(at_iteration, nats := 1.0, of_purpose := 'train') AS TABLE
 SELECT policy_version, task_id, sample_index, position, token_id, token, behaviour_logprob, logprob, log_ratio
 FROM model_tokens(at_iteration, of_purpose := of_purpose)
@@ -38,11 +38,10 @@ WHERE policy_version > sampled_by AND abs(log_ratio) >= nats
 QUALIFY row_number() OVER (PARTITION BY task_id, sample_index, position ORDER BY policy_version) = 1
 ORDER BY policy_version, abs(log_ratio) DESC, task_id, sample_index, position;
 
--- Estimated pass@1 of a model from other policies' completions in the iterations since .. until; w = model / mu of whole
+-- Estimated pass@1 of a model from other policies' completions in iterations since .. until; w = model / mu of whole
 -- completions. normalised: weights normalised within each task. robust: doubly robust, b + w (correct - b) with b the
--- share of right ones among the task's other completions (among all others if it has none). Intervals are bootstraps over
--- tasks. ess is summed over tasks, as a share of the completions; if weight_mean is far from 1, these rows do not cover
--- the model's distribution.
+-- share right among the task's other completions (of all others if it has none). Intervals are bootstraps over tasks.
+-- ess is summed over tasks. If weight_mean is far from 1, these rows do not cover the model's distribution.
 CREATE OR REPLACE MACRO estimated_pass(of_model, purposes := '%', since := 0, until := 2147483647) AS TABLE
 WITH weighed AS (
     SELECT purpose, task_id, correct::INTEGER AS hit, exp(clamped(list_sum(log_ratios))) AS w

@@ -1,7 +1,6 @@
 -- Differences in pairs over tasks, and whether they are beyond chance.
 
--- 95% bootstrap interval of the mean of a list of gains, one per task: [low, high]; null for one task. The draws
--- are hashes, so results are reproducible.
+-- Reproducible 95% bootstrap interval [low, high] of the mean of a list of gains, one per task; null for one task.
 CREATE OR REPLACE MACRO paired_interval(gains) AS
 CASE WHEN len(gains) > 1 THEN list_aggregate(
     list_transform(range(2000), lambda draw: list_avg(list_transform(range(len(gains)), lambda slot:
@@ -13,8 +12,7 @@ CASE WHEN len(gains) > 1 THEN list_aggregate(
 CREATE OR REPLACE MACRO beyond_chance(bounds, num_tasks) AS
 CASE WHEN num_tasks >= 6 AND bounds[1] < bounds[2] THEN bounds[1] > 0 OR bounds[2] < 0 END;
 
--- The mean gain over the tasks of compare, its 95% interval, and whether it is beyond chance: null with fewer than six
--- tasks, or if all gains are equal.
+-- Mean gain over the tasks of compare, its 95% interval, and whether it is beyond_chance.
 CREATE OR REPLACE MACRO gains(policy_a, policy_b, purposes := '%') AS TABLE
 SELECT num_tasks, mean_a AS rate_a, mean_b AS rate_b, list_avg(all_gains) AS gain, bounds[1] AS low, bounds[2] AS high,
        better, worse, beyond_chance(bounds, num_tasks) AS beyond_chance

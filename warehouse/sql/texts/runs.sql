@@ -18,8 +18,8 @@ WHERE CASE WHEN known THEN false
            ELSE error('Runs ' || run_a || ' and ' || run_b || ' are not both here, but ' || names || '.') END
 ORDER BY iteration, purpose, gain DESC, task_id;
 
--- The mean gain of one run over another at each common iteration and purpose, its 95% interval over tasks, and whether
--- it is beyond chance: null with fewer than six tasks, or if all gains are equal.
+-- Mean gain of run_b over run_a at each common iteration and purpose, its 95% interval over tasks, and whether it is
+-- beyond_chance.
 CREATE OR REPLACE MACRO gains_of_runs(run_a, run_b) AS TABLE
 SELECT iteration, purpose, num_tasks, mean_a AS rate_a, mean_b AS rate_b, list_avg(all_gains) AS gain,
        bounds[1] AS low, bounds[2] AS high, better, worse, beyond_chance(bounds, num_tasks) AS beyond_chance

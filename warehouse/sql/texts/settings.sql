@@ -8,8 +8,8 @@ WHERE stage IN ('rollout', 'train') OR EXISTS (
     FROM scorers WHERE chosen AND scorers.iteration = written.iteration AND scorers.purpose = written.purpose
                        AND scorers.scorer = written.scorer);
 
--- Settings that differ between the rows of a table like `settings` with a column `run`, without those that follow
--- from the policy, as how its adapter is served; null if a stage has no such setting.
+-- Settings that differ between the rows of a table like `settings` with a column `run`, without those that follow from
+-- the policy; null if a stage has no such setting.
 CREATE OR REPLACE MACRO differing_settings(rows) AS TABLE
 WITH kept AS (SELECT run, iteration, stage, coalesce(purpose, '') AS purpose, key, value FROM query_table(rows)
               WHERE NOT (ends_with(key, '_sha256') OR ends_with(key, 'policy_version'))),

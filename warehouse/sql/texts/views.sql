@@ -58,7 +58,7 @@ FROM totals;
 
 -- The inner query of k_of has no column `purpose`; otherwise k_of(purpose) would compare it with itself.
 
--- The largest k of pass_curve that nine of ten visits of a purpose have.
+-- Largest k of pass_curve that nine of ten visits of a purpose have.
 CREATE OR REPLACE MACRO k_of(of_purpose) AS
 (SELECT top_k(quantile_disc(n, -0.9)) FROM (SELECT n, purpose AS visited FROM task_results WHERE n > 0)
  WHERE visited = of_purpose);
