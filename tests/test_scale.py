@@ -1,4 +1,4 @@
-"""The simulation behind docs/scale.md: shares by hand."""
+"""The simulation behind docs/jobs.md: shares by hand."""
 
 import math
 
