@@ -18,10 +18,11 @@ REHEARSALS = ((r"\frac{1}{2}", "0.5"), (r"\left(3,\frac{\pi}{2}\right)", r"(3, \
 # What is left to compute in an answer: sums and functions (which count twice), then products, fractions and
 # powers but those of ten. No signs, units, degrees or factors of letters.
 OPERATORS = re.compile(
-    r"((?:(?<=[^({\[,=^&<>])|(?<=[\d)]\{))[-+\u2212]|\{[-+\u2212]\}|[\\{](?:pm|sum|prod|i*int|lim|log|ln|lg|exp|(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?"
-    r"|[dt]?binom|gcd|lcm|min|max|det|lceil|lfloor)(?![A-Za-z])|!|\}\{d[a-z]\})"
-    r"|\\frac|\\over(?![a-z])|\\sqrt|[/\u00f7]|\\div|(?<!(?<!\d)10)\^(?!\{?\\circ)|\||(?<=[\d)}])(?:\\cdot|\\times|[*\u00d7\u00b7])"
-    r"(?!10\^)(?=[\d({\\])")
+    r"((?:(?<=[^({\[,=^&<>])|(?<=[\d)]\{))[-+\u2212]|\{[-+\u2212]\}|!|\}\{d[a-z]\}"
+    r"|[\\{](?:pm|sum|prod|i*int|lim|log|ln|lg|exp|(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?"
+    r"|[dt]?binom|gcd|lcm|min|max|det|lceil|lfloor)(?![A-Za-z]))"
+    r"|\\(?:frac|over|sqrt|div)(?![a-z])|[/|\u00f7]|(?<!(?<!\d)10)\^(?!\{?\\circ)"
+    r"|(?<=[\d)}])(?:\\cdot|\\times|[*\u00d7\u00b7])(?!10\^)(?=[\d({\\])")
 PLACES = re.compile(r",(?!\d{3}(?!\d))|&|\\\\")       # between the parts of an answer
 
 
@@ -36,7 +37,7 @@ def grade(text: str, payload: dict[str, Any]) -> dict[str, Any]:
 
 def read(text: str) -> list:
     """Parse a text into [expression, source]. The lane enforces the time limit."""
-    return parse(text, parsing_timeout=None)
+    return parse(re.sub(r"(?<=\d)\\,(?=\d{3}(?!\d))", "", text), parsing_timeout=None)
 
 
 def is_as_short(wanted: list, given: list) -> bool:

@@ -32,16 +32,17 @@ EQUALS = re.compile(r"(?<![!<>])=|\\approx|\u2248")
 # What makes another value of a number: functions, words, and signs next to it (`#`), brackets left aside.
 FUNCTION = re.compile(
     r"\\(?:sqrt|pi|log|ln|lg|exp|(?:arc)?(?:sin|cos|tan|cot|sec|csc)|d?binom|[lr]?(?:floor|ceil)|sum|prod|int"
-    r"|pm|mp|infty|[lcd]?dots|[bp]?mod|equiv|n?mid|(?:not)?in|l?n(?:eg|ot)|neq?|geq?|leq?|[gl]t|operatorname)"
-    r"(?![A-Za-z])|\u03c0|[A-Za-z]\(|(?i:\b(?:not|or|minus|negative|(?:more|less|greater) than"
-    r"|at (?:least|most)|half|twice|squared|cubed|hundred|thousand|\w*illion|lakhs?|crores?|dozen|factorial|root|under"
-    r"|below|over|above|fewer|ln|log|exp|sin|cos|tan|sqrt)\b)")
+    r"|pm|mp|infty|[lcd]?dots|[bp]?mod|equiv|n?mid|(?:not)?in|l?n(?:eg|ot)|neq?|geq?|leq?|[gl]t"
+    r"|operatorname)(?![A-Za-z])|\u03c0|[A-Za-z]\(|(?i:\b(?:not|or|minus|negative|(?:more|less|greater) than"
+    r"|at (?:least|most)|half|twice|squared|cubed|hundred|thousand|\w*illion|lakhs?|crores?|dozen|factorial"
+    r"|root|under|below|over|above|fewer|ln|log|exp|sin|cos|tan|sqrt)\b)")
 AROUND = re.compile(r"(?:[-+*/^|<>=]|\\[cdt]?frac\w*)#"
                     r"|#(?:[_!*+|]|-?[a-ceijkMnp-ru-z](?![A-Za-z]|\.m)|\^(?!st|nd|rd|th|\\circ|\\degree|\u00b0))")
 BRACKETS = re.compile(r"[{}()$\s]")
 SUPERSCRIPT = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]++")
 DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
-VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e]")
+VULGAR = {sign: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", chr(sign)).split("\u2044"))
+          for sign in (*range(0xbc, 0xbf), *range(0x2150, 0x215f))}
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212\ufe58\ufe63\uff0d"
 SIGNS = {**dict.fromkeys(DASHES, "-"), "\u202f": "", "\u2044": "/", "\\over ": "/", "\u00d7": "*",
          "\u00b7": "*", "\\times": "*", "\\cdot": "*", "{,}": ",", "\\,": "", "\\!": "", "\\left": "",
@@ -103,8 +104,7 @@ def last_number(text: str, *, in_box: bool = False) -> str | None:
 
     A box has to hold one number behind its last equals sign, and nothing that makes another of it.
     """
-    text = VULGAR.sub(
-        lambda sign: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", sign[0]).split("\u2044")), text)
+    text = text.translate(VULGAR)
     if in_box:
         text = re.sub(r"^([-+])\s++", r"\1", EQUALS.split(text)[-1].strip(f"{BLANK}\n"))
     for sign, plain in SIGNS.items():

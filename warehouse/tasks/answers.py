@@ -6,7 +6,7 @@ import re
 # Before a fence: blanks, or marks of a list or a quotation.
 MARGIN = r"^((?:[ \t>]|(?:[-*+]|\d++[.)])(?=[ \t]))*+)"
 BLOCK = re.compile(rf"(?:{MARGIN})?(?<![`~])(```|~~~)[`~]*+ ?(?:[Pp]ython|PYTHON|py)[\d.]*+(?![A-Za-z0-9_])"
-                   r"(?:[ \t:][\w./-]*\.py\b)?+[ \t]*+(\r?+\n)?+", re.MULTILINE)
+                   r"(?:[ \t:][\w./-]*\.py(?=[ \t]*+\r?+$))?+[ \t]*+(\r?+\n)?+", re.MULTILINE)
 FENCE = re.compile(rf"{MARGIN}(```)`*+[ \t]*+(\r?+\n)?+", re.MULTILINE)
 BOX = re.compile(r"\\(?:boxed|fbox)\s*+(?:\{|(-?\d++(?:[.,/]\d++)*+))")
 # What models write where thoughts begin and end, for `re` and DuckDB. The last two of each are of Gemma 4 and
