@@ -29,9 +29,8 @@ PLACES = re.compile(r",(?!\d{3}(?!\d))|&|\\\\")       # between the parts of an 
 def grade(text: str, payload: dict[str, Any]) -> dict[str, Any]:
     """Share 1 or 0, and the answer as it was parsed; the payload's answers are LaTeX."""
     given, answers = read(text), payload["answer"]
-    right = any(is_as_short(wanted, given) and same(wanted, given)
-                for wanted in (read(rf"\boxed{{{answer}}}")
-                               for answer in (answers if isinstance(answers, list) else [answers])))
+    wanted = (read(rf"\boxed{{{each}}}") for each in (answers if isinstance(answers, list) else [answers]))
+    right = any(is_as_short(each, given) and same(each, given) for each in wanted)
     return {"share": float(right), "shown": str(given[-1] if given else "")[:1000]}
 
 
@@ -49,12 +48,10 @@ def is_as_short(wanted: list, given: list) -> bool:
     if "=" not in theirs:
         ours = re.sub("[^,;=]*=", "", ours)
     more = 0 if re.fullmatch(r"-?[\d,]+", theirs) else 1 + len(PLACES.findall(theirs))
-    return num_operators(ours) <= num_operators(theirs) + more
-
-
-def num_operators(text: str) -> int:
-    """Operators in a formula; a double sign stands for two formulas."""
-    return (1 + ("\\pm" in text)) * sum(1 + bool(each[1]) for each in OPERATORS.finditer(text))
+    # A double sign stands for two formulas.
+    left, meant = ((1 + ("\\pm" in text)) * sum(1 + bool(each[1]) for each in OPERATORS.finditer(text))
+                   for text in (ours, theirs))
+    return left <= meant + more
 
 
 def same(wanted: list, given: list) -> bool:

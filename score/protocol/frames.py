@@ -82,10 +82,7 @@ def encode_grids(grids: list[np.ndarray]) -> bytes:
 
 
 def decode_grids(body: bytes, like: bytes = b"") -> list[np.ndarray]:
-    """The grids of a body, every byte accounted for, as many as in the body `like`; BadFrame otherwise.
-
-    Also where a side or a cell is out of range.
-    """
+    """The grids of a body, as many as in the body `like`; BadFrame where a byte, side or cell is another."""
     if len(body) < COUNT.size or not body.startswith(like[:COUNT.size]):
         raise BadFrame("no count, or another one")
     offset, grids = COUNT.size, []

@@ -28,18 +28,15 @@ def outcome_of(program: Program, endings: list[Ending], limits: Limits, *, isola
     """The outcome of a program from the endings of its processes; none mean that lanes kept being lost."""
     if not endings:
         return LOST
-    decoders: dict[JobKind, Decoder] = {
-        JobKind.GRID: partial(frames.decode_grids, like=program.payload),
-        JobKind.CALL: frames.decode_json}            # others answer elsewhere
-    decode = decoders.get(program.kind, lambda _body: None)
+    decode: Decoder = (partial(frames.decode_grids, like=program.payload) if program.kind == JobKind.GRID else
+                       frames.decode_json if program.kind == JobKind.CALL else lambda _body: None)
     outcome = process_outcome(endings[0], decode, limits, isolated)
     if program.tests is not None:
         return pair_outcome(outcome, process_outcome(endings[1], decode_units, limits, isolated))
     return script_outcome(outcome, endings[0], limits) if program.kind == JobKind.STDIO else outcome
 
 
-def process_outcome(ending: Ending, decode: Decoder, limits: Limits,
-                    isolated: bool) -> Outcome:
+def process_outcome(ending: Ending, decode: Decoder, limits: Limits, isolated: bool) -> Outcome:
     """The outcome of one process: the lane's verdict first, then the signal, then the frame."""
     measured = (ending.cpu_seconds, ending.wall_seconds, ending.max_rss_mib)
     if ending.verdict in LANE_VERDICTS:
