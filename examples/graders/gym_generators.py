@@ -1,12 +1,12 @@
 """Generators of reasoning-gym that may be asked: a grader that evaluates text can be forged."""
 
 # Of the 106 generators of 0.1.25 those that draw the same twice, whose own answer is worth everything after
-# being stored as JSON and asked of a fresh grader, that pay nothing for garbage, and whose modules evaluate
-# no text: measured on 12 questions of each.
+# being stored as JSON and asked of a fresh grader, that pay nothing for garbage or constants, and whose
+# modules evaluate no text: measured on 12 questions of each.
 GENERATORS = (
     "ab", "acre", "advanced_geometry", "aiw", "arc_1d", "base_conversion", "bf", "binary_alternation",
-    "caesar_cipher", "calendar_arithmetic", "chain_sum", "circuit_logic", "coin_flip",
-    "color_cube_rotation", "complex_arithmetic", "count_bits", "count_primes", "course_schedule",
+    "caesar_cipher", "calendar_arithmetic", "chain_sum", "circuit_logic",
+    "color_cube_rotation", "count_bits", "count_primes", "course_schedule",
     "cryptarithm", "decimal_arithmetic", "decimal_chain_sum", "dice", "emoji_mystery",
     "family_relationships", "fraction_simplification", "futoshiki", "game_of_life", "gcd",
     "group_anagrams", "gsm_symbolic", "isomorphic_strings", "jugs", "kakurasu", "knights_knaves",

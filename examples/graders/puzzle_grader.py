@@ -16,12 +16,13 @@ NOT = re.compile(r"(?:\b(?:not|never|neither|nor)|n't)\s+(?:(?:the|in|at|with|a)
 
 
 def grade(text: str, payload: dict[str, Any]) -> dict[str, Any]:
-    """The share of cells or groups that a text has right, and what it says."""
+    """The share of cells or groups that a text has right, and what it says; guesses may not overlap."""
     groups = [sorted(map(str.casefold, group)) for group in payload.get("groups", [])]
     rows, choices = payload.get("rows", {}), payload.get("choices", {})
     given: list[Any] = given_groups(groups, text) if groups else given_cells(rows, choices, text)
     wanted: list[Any] = groups or [value for row in rows.values() for value in row.values()]
-    right = [each in given for each in groups] if groups else [
+    right = [each in given and all(each == guess or set(each).isdisjoint(guess) for guess in given)
+             for each in groups] if groups else [
         ours == theirs for ours, theirs in zip(given, wanted, strict=True)]
     return {"share": sum(right) / len(wanted), "shown": json.dumps(given)}
 
@@ -45,7 +46,7 @@ def passages_of(row: str, others: list[str], text: str) -> list[str]:
     """
     def name_of(name: str) -> str:
         number = re.search(r"\d+$", name)
-        short = rf"|^[\s|*\-_`\"]*{number[0]}(?=[\s|*_`\"]*[|:.)\-])" if number else ""
+        short = rf"|^[ \t|*\-_`\"]*+{number[0]}(?=[ \t|*_`\"]*[|:.)\-])" if number else ""
         return rf"{NOT_A_WORD.format(re.escape(name))}{short}"
 
     anywhere = re.compile(rf"(?P<own>{name_of(row)})|{'|'.join(map(name_of, others)) or '(?!)'}",
@@ -57,7 +58,7 @@ def passages_of(row: str, others: list[str], text: str) -> list[str]:
 
 def cell_of(column: str, values: list[str], passages: list[str], *, whole: bool) -> str | None:
     """The value of a column: behind its name, else in the last line or passage that names such a value."""
-    label = re.compile(rf"^[\s|*\-_`\"'#>]*{re.escape(column)}[\s*_`\"']*[:=|\-][\s*_`\"']*(.+)$",
+    label = re.compile(rf"^[ \t|*\-_`\"'#>]*+{re.escape(column)}[ \t*_`\"']*+[:=|\-][\s*_`\"']*(.+)$",
                        re.IGNORECASE | re.MULTILINE)
     if whole:
         labeled = [match[1] for match in label.finditer(passages[0])]

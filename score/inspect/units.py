@@ -25,7 +25,7 @@ def unit_lines(kind: str, payload: dict[str, Any], outputs: list[Any] | None) ->
         return [line for number, (case, text) in enumerate(zip(task.cases, outputs, strict=False), start=1)
                 for line in case_lines(number, task, case, text)]
     if isinstance(task, FunctionTask) and task.calls:
-        return [line for number, result in enumerate(outputs, start=1)
+        return [line for number, result in enumerate(outputs[:len(task.calls)], start=1)
                 for line in call_lines(number, task, result)]
     if isinstance(task, FunctionTask):
         return [line for number, verdict in enumerate(outputs, start=1)
@@ -81,7 +81,10 @@ def test_lines(number: int, task: FunctionTask, verdict: Any) -> Iterator[str]:
 
 def shorten(value: Any) -> str:
     """A value on one printable line."""
-    return printable(json.dumps(value, default=repr))[:LONGEST]
+    try:
+        return printable(json.dumps(value, default=repr))[:LONGEST]
+    except ValueError:
+        return "a number of more digits than Python writes"
 
 
 def _value(tagged: Any) -> Any:

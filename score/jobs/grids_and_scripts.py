@@ -2,6 +2,7 @@
 
 import atexit
 import builtins
+import errno
 import io
 import os
 import stat
@@ -85,11 +86,16 @@ def run_script(code: CodeType, payload: bytes) -> bytes:
     return b""
 
 
-def open_stream(file: Any, *arguments: Any, **options: Any) -> Any:
-    """`open` for /dev/stdin and /dev/stdout, which are open already."""
+def open_stream(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+    """`open` for /dev/stdin and /dev/stdout, which are open already; no file lies beside the program."""
     if isinstance(file, (str, os.PathLike)) and str(file) in STREAMS:
         file, options["closefd"] = STREAMS.index(str(file)), False
-    return open_file(file, *arguments, **options)
+    try:
+        return open_file(file, mode, *arguments, **options)
+    except PermissionError:
+        if str(file).startswith("/") or not {*"wax+"}.isdisjoint(mode):
+            raise
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", file) from None
 
 
 def describe_stream(fd: int) -> os.stat_result:

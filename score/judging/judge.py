@@ -140,6 +140,6 @@ def parts_of(value: Any, name: str) -> Terms:
     """The parts of a user's reward that apply, by this name if it is one number; ValueError if not finite."""
     given = value if isinstance(value, Mapping) else {name: value}
     parts = {str(part): number for part, number in given.items() if number is not None}
-    if any(isinstance(number, str) or not math.isfinite(number) for number in parts.values()):
+    if not math.isfinite(math.fsum(parts.values())):
         raise ValueError
     return None if given and not parts else {part: float(number) for part, number in parts.items()}

@@ -81,10 +81,10 @@ def encode_grids(grids: list[np.ndarray]) -> bytes:
     return b"".join(parts)
 
 
-def decode_grids(body: bytes) -> list[np.ndarray]:
-    """The grids of a body, every byte accounted for; BadFrame where a side or a cell is out of range."""
-    if len(body) < COUNT.size:
-        raise BadFrame("no count")
+def decode_grids(body: bytes, like: bytes = b"") -> list[np.ndarray]:
+    """The grids of a body, as many as in the body `like`; BadFrame where a byte, side or cell is another."""
+    if len(body) < COUNT.size or not body.startswith(like[:COUNT.size]):
+        raise BadFrame("no count, or another one")
     offset, grids = COUNT.size, []
     for _ in range(COUNT.unpack_from(body)[0]):
         shape = body[offset:offset + 2]

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from score.protocol import frames
@@ -12,6 +13,7 @@ from score.sandbox.limits import Limits
 from score.sandbox.program import Outcome, Program
 from score.sandbox.ticket import Ending
 
+Decoder = Callable[[bytes], Any]        # body of an answer -> result; BadFrame when it is none
 LOST = Outcome(error_class=ErrorClass.LANE_LOST,
                error_message="the process that runs programs was lost repeatedly")
 # The lane's verdict overrides any frame: class and message.
@@ -26,15 +28,15 @@ def outcome_of(program: Program, endings: list[Ending], limits: Limits, *, isola
     """The outcome of a program from the endings of its processes; none mean that lanes kept being lost."""
     if not endings:
         return LOST
-    decode = DECODERS.get(program.kind, lambda _body: None)
+    decode: Decoder = (partial(frames.decode_grids, like=program.payload) if program.kind == JobKind.GRID else
+                       frames.decode_json if program.kind == JobKind.CALL else lambda _body: None)
     outcome = process_outcome(endings[0], decode, limits, isolated)
     if program.tests is not None:
         return pair_outcome(outcome, process_outcome(endings[1], decode_units, limits, isolated))
     return script_outcome(outcome, endings[0], limits) if program.kind == JobKind.STDIO else outcome
 
 
-def process_outcome(ending: Ending, decode: Callable[[bytes], Any], limits: Limits,
-                    isolated: bool) -> Outcome:
+def process_outcome(ending: Ending, decode: Decoder, limits: Limits, isolated: bool) -> Outcome:
     """The outcome of one process: the lane's verdict first, then the signal, then the frame."""
     measured = (ending.cpu_seconds, ending.wall_seconds, ending.max_rss_mib)
     if ending.verdict in LANE_VERDICTS:
@@ -105,11 +107,6 @@ def decode_units(body: bytes) -> list[tuple[bool, str, str, str]]:
                 ["", "", frames.ALTERED if unit == 2 else ""] for unit in units]
     return [(unit in (1, 2), str(name), str(message), str(whose))
             for unit, (name, message, whose) in zip(units, failures, strict=True)]
-
-
-# By kind of job: body of an answer -> result; BadFrame when it is none. Others answer elsewhere.
-DECODERS: dict[JobKind, Callable[[bytes], Any]] = {JobKind.GRID: frames.decode_grids,
-                                                JobKind.CALL: frames.decode_json}
 
 
 def crash(ending: Ending, isolated: bool) -> tuple[ErrorClass, str, str]:

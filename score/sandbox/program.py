@@ -59,7 +59,7 @@ class Program:
 
     `source_bytes` is its source in UTF-8, where a lone surrogate stays as bytes that the compiler refuses.
     `key` is the sha256 over everything that decides the outcome; its seed derives from all of that but its
-    tests, which it could tell by it.
+    tests and what follows, which it could tell by it.
     """
 
     kind: JobKind
@@ -80,7 +80,7 @@ class Program:
         key = digest_of(self.kind, [*parts, self.then.key] if self.then else parts)
         object.__setattr__(self, "source_bytes", source)
         object.__setattr__(self, "key", key)
-        seeded = digest_of(self.kind, [*parts[:3], b""]) if self.tests else key
+        seeded = digest_of(self.kind, [*parts[:3], b""])
         object.__setattr__(self, "seed", int.from_bytes(seeded[:8], "little"))
 
     def job(self, allowed: Allowed, other: Program | None = None) -> tuple[Facts, bytes]:

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
-from unicodedata import category
+from unicodedata import category, normalize
 
 from score.protocol.error_classes import ErrorClass
 from score.sandbox.program import Outcome, Program
@@ -32,17 +32,21 @@ EQUALS = re.compile(r"(?<![!<>])=|\\approx|\u2248")
 # What makes another value of a number: functions, words, and signs next to it (`#`), brackets left aside.
 FUNCTION = re.compile(
     r"\\(?:sqrt|pi|log|ln|lg|exp|(?:arc)?(?:sin|cos|tan|cot|sec|csc)|d?binom|[lr]?(?:floor|ceil)|sum|prod|int"
-    r"|pm|mp|infty|[lcd]?dots|[bp]?mod|equiv|n?mid|(?:not)?in|l?n(?:eg|ot)|neq?|geq?|leq?|[gl]t)(?![A-Za-z])"
-    r"|\u03c0|[A-Za-z]\(|(?i:\b(?:not|or|minus|negative|(?:more|less|greater) than|at (?:least|most)"
-    r"|half|twice|squared|cubed|hundred|thousand|\w*illion|dozen|factorial|root)\b)")
+    r"|pm|mp|infty|[lcd]?dots|[bp]?mod|equiv|n?mid|(?:not)?in|l?n(?:eg|ot)|neq?|geq?|leq?|[gl]t"
+    r"|operatorname)(?![A-Za-z])|\u03c0|[A-Za-z]\(|(?i:\b(?:not|or|minus|negative|(?:more|less|greater) than"
+    r"|at (?:least|most)|half|twice|squared|cubed|hundred|thousand|\w*illion|lakhs?|crores?|dozen|factorial"
+    r"|root|under|below|over|above|fewer|ln|log|exp|sin|cos|tan|sqrt)\b)")
 AROUND = re.compile(r"(?:[-+*/^|<>=]|\\[cdt]?frac\w*)#"
-                    r"|#(?:[_!*+|]|-?[xyzni](?![A-Za-z])|\^(?!st|nd|rd|th|\\circ|\\degree|\u00b0))")
+                    r"|#(?:[_!*+|]|-?[a-ceijkMnp-ru-z](?![A-Za-z]|\.m)|\^(?!st|nd|rd|th|\\circ|\\degree|\u00b0))")
 BRACKETS = re.compile(r"[{}()$\s]")
 SUPERSCRIPT = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]++")
 DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
-SIGNS = {"\u2212": "-", "\u2013": "-", "\u2011": "-", "\u00d7": "*", "\u00b7": "*", "\\times": "*",
-         "\\cdot": "*", "{,}": ",", "\\,": "", "\\!": "", "\\left": "", "\\right": "", "USD": "$",
-         "EUR": "$", "\\$": "$", "-$": "-"}
+VULGAR = {sign: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", chr(sign)).split("\u2044"))
+          for sign in (*range(0xbc, 0xbf), *range(0x2150, 0x215f))}
+DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212\ufe58\ufe63\uff0d"
+SIGNS = {**dict.fromkeys(DASHES, "-"), "\u202f": "", "\u2044": "/", "\\over ": "/", "\u00d7": "*",
+         "\u00b7": "*", "\\times": "*", "\\cdot": "*", "{,}": ",", "\\,": "", "\\!": "", "\\left": "",
+         "\\right": "", "USD": "$", "EUR": "$", "\\$": "$", "-$": "-"}
 UNIT_POWER = re.compile(r"(?<=[A-Za-z}])\^\{?[-+]?\d++\}?")
 
 
@@ -80,12 +84,10 @@ def given_answer(task: AnswerTask, text: str) -> str | None:
     text = behind_thoughts(text)
     if task.label is not None:
         label = rf"{re.escape(task.label)}[{BLANK}]*+"
-        line = rf"^(?:[{BLANK}]*+{label}[:=]?+|{BEFORE}{label}[:=])(.*)$"
+        line = rf"^(?:[{BLANK}]*+{label}[:=\uff1a]?+|{BEFORE}{label}(?:[:=\uff1a]|(?=\r?$)))(.*)$(?=\s*+(.*))"
         for end in reversed([*re.finditer(line, text, re.MULTILINE | re.IGNORECASE)]):
-            said = end[1].strip(f"{BLANK}\r")
-            if not said and text[end.start(1) - 1] in ":=":           # on the next line
-                said = text[end.end():].lstrip().partition("\n")[0].strip(f"{BLANK}\r")
-            if said:
+            on_next = end[0].startswith("#") or text[end.start(1) - 1] in ":=\uff1a"
+            if said := end[1].strip(f"{BLANK}\r") or on_next * end[2].strip(f"{BLANK}\r"):
                 break
         else:
             return None
@@ -102,6 +104,7 @@ def last_number(text: str, *, in_box: bool = False) -> str | None:
 
     A box has to hold one number behind its last equals sign, and nothing that makes another of it.
     """
+    text = text.translate(VULGAR)
     if in_box:
         text = re.sub(r"^([-+])\s++", r"\1", EQUALS.split(text)[-1].strip(f"{BLANK}\n"))
     for sign, plain in SIGNS.items():
@@ -116,7 +119,7 @@ def last_number(text: str, *, in_box: bool = False) -> str | None:
     around = BRACKETS.sub("", f"{text[:numbers[0].start()]}#{text[numbers[0].end():]}")
     sign = "-" * around.startswith("-#")
     is_other = len(numbers) > 1 or FUNCTION.search(text) or AROUND.search(around.removeprefix(sign)) or any(
-        category(each) == "Sm" and not each.isascii() for each in around)
+        each.isnumeric() or (category(each) == "Sm" and not each.isascii()) for each in around)
     return None if is_other else sign + numbers[0][0].strip()
 
 
@@ -130,7 +133,7 @@ def is_same(given: str, accepted: str, task: AnswerTask) -> bool:
 
 def bare_text(text: str) -> str:
     """A text without quotes or brackets around it and a full stop at its end, in lower case."""
-    words = " ".join(TEXT.sub(r"\1", text).split()).replace("\u2019", "'")
+    words = " ".join(normalize("NFC", TEXT.sub(r"\1", text)).split()).replace("\u2019", "'")
     bare = words.strip(QUOTES).rstrip(".").strip(QUOTES) or words
     option = OPTION.fullmatch(bare)
     return (option[1] if option else bare).casefold()

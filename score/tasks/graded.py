@@ -38,6 +38,9 @@ def grade(text, payload):
         return {{"failure": f"{{type(error).__name__}}: {{error}} ({{where}})"[:500]}}
 """
 IN_GRADER = "in the grader"         # how the message of a grader's failure begins
+# Failures that an answer can bring about by its length or depth: it is wrong.
+OF_THE_ANSWER = (ErrorClass.TIMEOUT_CPU, ErrorClass.TIMEOUT_WALL, ErrorClass.MEMORY, ErrorClass.RECURSION,
+                 ErrorClass.OUTPUT_LIMIT, ErrorClass.CRASHED, ErrorClass.NO_RESULT)
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class GradedKind:
 
     It gives a share from 0 to 1, or an object of `share`, `shown` (the answer as it was read), `rewards` and
     `metrics`. Where it raises an error an answer is wrong, but a task's own grader is then at fault, unless
-    the answer is nested too deep for it.
+    the answer is nested too deep for it or made it exceed a limit.
     """
 
     module: str | None = None
@@ -94,7 +97,7 @@ def given_by(outcome: Outcome) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class OwnGrader:
-    """Makes a failure of a task's own grader `untestable`."""
+    """Makes a failure of a task's own grader `untestable`, unless the answer brought it about."""
 
     grader: str
     key: ClassVar[bytes] = b"own grader"
@@ -104,9 +107,9 @@ class OwnGrader:
 
     def settle(self, outcome: Outcome, later: Outcome | None) -> Outcome:
         words = outcome.error_message if outcome.error_class else given_by(outcome).get("failure")
+        own = outcome.error_class if outcome.error_class in OF_THE_ANSWER else ErrorClass.UNTESTABLE
         return outcome if outcome.infrastructure or words is None else replace(
-            outcome, result=None, error_class=ErrorClass.UNTESTABLE,
-            error_message=f"{IN_GRADER} {self.grader}: {words}")
+            outcome, result=None, error_class=own, error_message=f"{IN_GRADER} {self.grader}: {words}")
 
 
 def boxed_or_end(text: str) -> str:

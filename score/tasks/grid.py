@@ -40,9 +40,8 @@ class GridKind:
     def measure(self, task: GridTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
         [outcome] = outcomes
         hidden = len(task.outputs) < len(task.inputs)
-        valid = outcome.error_class is None and len(outcome.result) == len(task.inputs)
         train, test = task.outputs[:task.num_train], task.outputs[task.num_train:]
-        if not valid:
+        if outcome.error_class is not None:
             return Measures(valid_code=answer.code is not None, valid_outputs=False, hidden=hidden,
                             train=split_score(None, train), test=split_score(None, test))
         grids = [undo(grid, answer.flip, answer.rotations, answer.color_map) for grid in outcome.result]

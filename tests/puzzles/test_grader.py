@@ -1,6 +1,7 @@
 """Puzzle tasks: right answers in any harmless wording are right, garbage is not, and the share counts."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -180,6 +181,22 @@ def test_all_groupings_at_once_are_not_an_answer() -> None:
     every = [[*GROUPS[first][:3], GROUPS[second][3]] for first in range(4) for second in range(4)]
     text = "\n".join(", ".join(group) for group in GROUPS + every[1:])
     assert measured({"groups": GROUPS}, text).correct_share <= 0.25
+
+
+def test_guesses_that_share_words_are_none() -> None:
+    spread = "\n".join(" ".join([*GROUPS[0][:3], last]) for last in ("peach", "amber", "frank", "drill"))
+    assert measured({"groups": GROUPS}, spread).correct_share == 0.0
+    twice = "\n".join(", ".join(group) for group in (*GROUPS[:2], GROUPS[0]))
+    assert measured({"groups": GROUPS}, twice).correct_share == 0.5
+
+
+@pytest.mark.parametrize("piece", ["\n", "\n- ", " ", "*", "|", "name\n", "name ", "1|", "House 1 |"])
+def test_a_long_answer_is_graded_in_time_that_grows_with_it(piece: str) -> None:
+    started = time.process_time()
+    for row in ("", "House 1"):
+        payload = {"rows": {row: {"name": "Ben"}}, "choices": VALUES}
+        assert measured(payload, "name: Anna" + piece * (100_000 // len(piece))).correct_share == 0.0
+    assert time.process_time() - started < 20.0      # a hundred times what is needed
 
 
 @given(st.text(max_size=300).filter(lambda text: not any(word in text.casefold() for word in NAMED)))

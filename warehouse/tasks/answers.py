@@ -3,10 +3,12 @@
 import re
 
 # Possessive: no backtracking over blanks, because each would start another search through the rest.
-BLOCK = re.compile(r"(?:^([ \t]*+))?(?<!`)```++ ?(?:[Pp]ython3?|PYTHON|py)(?![A-Za-z0-9_])[ \t]*+(\r?+\n)?+",
-                   re.MULTILINE)
-FENCE = re.compile(r"^([ \t]*+)```++[ \t]*+(\r?+\n)?+", re.MULTILINE)
-BOX = re.compile(r"\\(?:boxed|fbox)\s*+\{")
+# Before a fence: blanks, or marks of a list or a quotation.
+MARGIN = r"^((?:[ \t>]|(?:[-*+]|\d++[.)])(?=[ \t]))*+)"
+BLOCK = re.compile(rf"(?:{MARGIN})?(?<![`~])(```|~~~)[`~]*+ ?(?:[Pp]ython|PYTHON|py)[\d.]*+(?![A-Za-z0-9_])"
+                   r"(?:[ \t:][\w./-]*\.py(?=[ \t]*+\r?+$))?+[ \t]*+(\r?+\n)?+", re.MULTILINE)
+FENCE = re.compile(rf"{MARGIN}(```)`*+[ \t]*+(\r?+\n)?+", re.MULTILINE)
+BOX = re.compile(r"\\(?:boxed|fbox)\s*+(?:\{|(-?\d++(?:[.,/]\d++)*+))")
 # What models write where thoughts begin and end, for `re` and DuckDB. The last two of each are of Gemma 4 and
 # GPT-OSS. A text of GPT-OSS without thoughts begins with their end.
 THINK = r"(?:\w+:)?think(?::\w+)?"
@@ -23,7 +25,7 @@ def behind_thoughts(text: str) -> str:
     """What stands behind closed thoughts and before a line that opens others; all of a text without them."""
     ends = [match.end() for match in re.finditer(END_OF_THOUGHTS, text)]
     rest = text[ends[-1]:] if ends else text
-    return re.sub(rf"(?:^|\n)\s*+(?:{START_OF_THOUGHTS}).*", "", rest, flags=re.DOTALL)
+    return re.sub(rf"(?:^|\n)[^\S\n]*+(?:{START_OF_THOUGHTS}).*", "", rest, flags=re.DOTALL)
 
 
 def first_code_block(text: str) -> str | None:
@@ -35,23 +37,24 @@ def first_code_block(text: str) -> str | None:
     """
     text = behind_thoughts(text)
     begin = BLOCK.search(text) or FENCE.search(text)
-    if begin is None or (begin.re is FENCE and begin[2] is None):
+    if begin is None or (begin.re is FENCE and begin[3] is None):
         return None
-    indent = len(begin[1] or "")
-    closing = rf"^[ \t]{{0,{indent + 3}}}```|(?<=[^\s`#])```++[ \t]*+\r?$" if begin[2] else "```"
-    end = re.compile(closing, re.MULTILINE).search(text, begin.end()) or re.compile("```").search(
-        text, begin.end())
-    return end and re.sub(rf"^[ \t]{{0,{indent}}}", "", text[begin.end():end.start()], flags=re.MULTILINE)
+    margin, fence = begin[1] or "", begin[2]
+    indent, blank = len(margin), r"[ \t>]" if ">" in margin else r"[ \t]"
+    closing = rf"^{blank}{{0,{indent + 3}}}{fence}|(?<=[^\s`~#]){fence}[`~]*+[ \t]*+\r?$"
+    end = (re.compile(closing if begin[3] else fence, re.MULTILINE).search(text, begin.end())
+           or re.compile(fence).search(text, begin.end()))
+    return end and re.sub(rf"^{blank}{{0,{indent}}}", "", text[begin.end():end.start()], flags=re.MULTILINE)
 
 
 def boxed(text: str) -> str:
     r"""The content of the last \boxed{} or \fbox{} of a text, with balanced braces; '' without one."""
-    starts = [match.end() for match in BOX.finditer(text)]
-    if not starts:
-        return ""
+    *_, box = None, *BOX.finditer(text)
+    if box is None or box[1]:           # TeX needs no braces
+        return box[1] if box else ""
     depth = 1
-    for end in range(starts[-1], len(text)):
+    for end in range(box.end(), len(text)):
         depth += {"{": 1, "}": -1}.get(text[end], 0)
         if depth == 0:
-            return text[starts[-1]:end].strip()
+            return text[box.end():end].strip()
     return ""

@@ -66,6 +66,13 @@ def test_cases_show_input_expected_and_output_where_they_are_wrong() -> None:
     assert unit_lines("answer", {"answer": "4", "match": "numeric"}, ["5"]) == ['got "5"', 'expected "4"']
 
 
+def test_results_that_no_line_can_show_and_too_many_of_them_are_told_too() -> None:
+    payload = {"entry_point": "f", "calls": [{"args": [1], "expected": 3}]}
+    huge = ["value", {"$": "int", "v": hex(10**5000)}]
+    assert unit_lines("function", payload, [huge, ["value", 3]]) == [
+        "call 1: wrong   f(1)", "  expected 3", "  got      a number of more digits than Python writes"]
+
+
 def test_what_a_program_says_cannot_steer_the_terminal() -> None:
     payload = {"entry_point": "f", "tests": ["assert f() == 1"]}
     lines = unit_lines("function", payload, json.loads('[[false, "Error", "\\u001b[31mred", "assertion"]]'))

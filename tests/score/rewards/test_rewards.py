@@ -79,6 +79,9 @@ largest = max           # it has no signature that Python could read
 def odd_part(completions, **columns):
     return [{"right": 1, "length": float("inf")}] * len(completions)
 
+def large_parts(completions, **columns):
+    return [{"right": 1e308, "length": 1e308}] * len(completions)
+
 def of_a_column(completions, solution, **columns):
     return [0.0] * len(completions)
 
@@ -157,6 +160,7 @@ def test_the_parts_of_a_users_reward_are_added_up_and_kept(warehouse, user_file)
 
 @pytest.mark.parametrize(("name", "message"), [
     ("odd_part", "{'right': 1, 'length': inf} for completion 0"),
+    ("large_parts", "{'right': 1e+308, 'length': 1e+308} for completion 0"),
     ("raises", "raised ZeroDivisionError: division by zero (line 14)"),
     ("leaves", "raised SystemExit: 0 (line 26)"), ("tells_much", "raised ValueError: a page (line 29)"),
     ("largest", "raised TypeError: "),

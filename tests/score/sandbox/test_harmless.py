@@ -84,7 +84,10 @@ def test_numbers_with_exponents_are_numbers(text):
     "\\frac{" * (LONG // 6), "\\frac" + " " * LONG, "1" * LONG + "\\frac", "9^" * (LONG // 2),
     "9^9 " * (LONG // 4), "not " * (LONG // 4), "not" + " " * LONG, "A or " * (LONG // 5),
     "A" + " " * LONG + "B", "\u2074" * LONG, "\\boxed{{" * (LONG // 8), "1 x " * (LONG // 4), "\"" * LONG,
-    "a^" * (LONG // 2), "n't " * (LONG // 4)])
+    "a^" * (LONG // 2), "n't " * (LONG // 4), "\n" * 3 * LONG, "\r\n" * 2 * LONG, "\n \n" * LONG,
+    "Answer:\n**\n" * (LONG // 3) + "x" * 50 * LONG,
+    "Answer\n" * (LONG // 7), "# Answer\n" * (LONG // 9), "\u00bd" * LONG,
+    "<think>" * (LONG // 7), "</" * (LONG // 2), "\n<think:a" * (LONG // 9), "`" * LONG])
 @pytest.mark.parametrize("match", ["exact", "numeric"])
 @pytest.mark.parametrize("label", ["Answer", None])
 def test_an_answer_is_found_in_time_that_grows_with_the_text(text, match, label):
@@ -95,7 +98,9 @@ def test_an_answer_is_found_in_time_that_grows_with_the_text(text, match, label)
 
 
 @pytest.mark.parametrize("text", ["```python" + " " * LONG, "```python\n" * (LONG // 10),
-                                  "```python" + "\t" * LONG + "``"])
+                                  "```python" + "\t" * LONG + "``", "\n" * 3 * LONG, "`" * LONG, "~" * LONG,
+                                  "> " * LONG, "1." * LONG, "\n- " * LONG, "```python a." * (LONG // 12),
+                                  "> - ```python\n" + "\n" * 3 * LONG])
 def test_a_block_is_found_in_time_that_grows_with_the_text(text):
     started = time.process_time()
     first_code_block(text)

@@ -548,6 +548,14 @@ def test_a_program_s_seed_says_nothing_of_its_tests():
     assert isinstance(one, Program) and one.seed == other.seed and one.key != other.key
 
 
+def test_a_script_s_seed_says_nothing_of_what_its_checker_expects():
+    check = "def check(i, o, e): return o == e"
+    tasks = [load_task("t", "stdio", {"cases": [{"input": "", "output": output}], "checker": check})
+             for output in "12"]
+    [one], [two] = (task.kind.programs(task.content, Answer("", RIGHT)) for task in tasks)
+    assert one.seed == two.seed and one.key != two.key
+
+
 OBJECTS = """\
 class M:
     def __init__(self, size): self.size = size

@@ -150,6 +150,34 @@ def test_garbage_and_other_expressions_are_wrong(mathematics: Callable[..., list
     assert right == []
 
 
+# The question's own formula, which leaves everything to compute, and other forms of an answer.
+FORMULAS = (("9901", r"99^2+99+1"), ("9901", "x=99^2+99+1"), ("9901", r"\{99^2+99+1\}"),
+            ("5050", r"5000\,+50"), ("5050", "5000\u2212(-50)"), ("5050", r"\sum_{k=1}^{100} k"),
+            ("24", r"\prod_{k=1}^{4} k"), (r"\frac13", r"\int_0^1 x^2 dx"), ("3", r"\log_2 8"),
+            ("4495", r"\dbinom{31}{28}"), ("40_9", "58_9 - 18_9"), ("391", r"17 \cdot 23"),
+            ("3", r"\operatorname{gcd}(6,9)"),
+            ("6+9i", "(1+2i)6-3i"), ("2k+2", "(-k + 4) + (-2 + 3k)"),
+            (r"-\frac{\pi}{6}", r"\arcsin(-\frac12)"), (".0000672", r"\frac{21}{2^2 \cdot 5^7}"),
+            ("x=9901", "99^2+99+1=x"), ("25", r"\lceil{\sqrt{20}}\rceil^2"))
+FORMS = (("0.15", r"\frac{3}{20}"), ("20", r"5 \cdot 4 = 20"), ("1000000", "10^6"),
+         ("5050", r"5.05\times10^3"), ("10000", r"10\,000"), ("42", r"42\text{ cm}^2"),
+         (r"\frac{1+\sqrt5}{2}", r"\frac12+\frac{\sqrt5}{2}"), (r"3\pm\sqrt5", r"3+\sqrt5, 3-\sqrt5"),
+         ("(0.5,0.25)", r"(\frac12,\frac14)"), ("5xy", "5*x*y"), ("x^2-1", "(x-1)(x+1)"),
+         ("60", r"60^\circ"), ("x^{-1}", r"\frac1x"), (r"\frac{n(n+1)}{2}", r"\frac{n^2+n}{2}"))
+
+
+def test_an_answer_may_have_another_form_but_leaves_nothing_to_compute(
+        mathematics: Callable[..., list[Measures]]) -> None:
+    pairs = [*FORMULAS, *FORMS]
+    rows = mathematics(*(({"answer": answer}, rf"\boxed{{{text}}}") for answer, text in pairs))
+    assert [pair for pair, row in zip(pairs, rows, strict=True) if row.correct] == list(FORMS)
+
+
+def test_products_are_compared_in_a_locked_process(mathematics: Callable[..., list[Measures]]) -> None:
+    [row] = mathematics(({"answer": r"\prod_{k=1}^{n} k"}, r"\boxed{\prod_{j=1}^{n} j}"))
+    assert row.correct
+
+
 def test_math_payloads_are_checked() -> None:
     with pytest.raises(StageError, match="payload field 'answer' is empty"):
         load_task("t", "math", {"answer": ""})
@@ -162,6 +190,22 @@ def test_math_payloads_are_checked() -> None:
 def test_generators_whose_graders_could_be_forged_are_refused(name: str) -> None:
     with pytest.raises(StageError, match=f"'{name}' is not among the generators"):
         read_source(parse_source(f"{QUESTIONS}?name={name}&count=5", heldout=False))
+
+
+@pytest.mark.parametrize(("name", "constant"), [("complex_arithmetic", "nan"), ("coin_flip", "0")])
+def test_a_generator_that_pays_constants_is_refused(name: str, constant: str) -> None:
+    try:
+        version("reasoning-gym")
+    except PackageNotFoundError:
+        pytest.skip("reasoning-gym is not installed")
+    from reasoning_gym import create_dataset
+
+    from examples.sources import reasoning_gym
+    dataset = create_dataset(name, size=5, seed=77)
+    assert name not in GENERATORS
+    with pytest.raises(StageError, match="the library gives its own answer 1 and wrong ones up to 1"):
+        for number in range(5):
+            reasoning_gym._task_of(name, dataset, number, 77)
 
 
 def test_no_grader_of_a_generator_that_is_allowed_evaluates_the_answer() -> None:

@@ -3,6 +3,7 @@
 import json
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from score.isolation.lockdown import Layer
 from score.judging.completions import Item
 from score.judging.judge import measure, registered_terms, run_programs
+from score.protocol.frames import encode_grids, encode_result
 from score.rewards.named import BY_KIND, REWARDS, default_reward, rewards_named
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
@@ -270,6 +272,24 @@ def test_scripts_that_are_wrong(executor, code, share, error_class):
     assert (row.measures.test.correct_grids, row.outcome.error_class) == (share, error_class)
 
 
+def test_a_file_that_is_not_there_is_missing_and_others_stay_forbidden(executor):
+    right = ("import sys\ntry:\n    sys.stdin = open('input.txt')\nexcept FileNotFoundError:\n    pass\n"
+             "print(sum(map(int, input().split())))\n")
+    assert scored(executor, "stdio", SUMS, right).reward == 1.0
+    for code in ("open('output.txt', 'w')", "open('a', mode='r+')", "open('/etc/passwd')"):
+        assert scored(executor, "stdio", SUMS, code).outcome.error_class == "sandbox_violation"
+
+
+def test_a_frame_with_another_number_of_grids_is_no_answer(executor):
+    payload = {"train": [{"input": [[1]], "output": [[2]]}], "test": [{"input": [[3]], "output": [[4]]}]}
+    body = encode_grids([np.array([[2]], np.uint8), np.array([[4]], np.uint8)])
+    for grids, error_class in ((body, None), (encode_grids([]), "no_result"),
+                               (b"\3" + body[1:] + body[-3:], "no_result")):
+        code = f"import os\nos.pwrite(3, {encode_result(grids)!r}, 0)\nos._exit(0)\n"
+        row = scored(executor, "grid", payload, code)
+        assert (row.outcome.error_class, row.measures.valid_outputs) == (error_class, error_class is None)
+
+
 @pytest.mark.parametrize("frame", ["b''", "b'RHR1' + bytes([1, 0, 0, 0, 0])"], ids=["no frame", "a frame"])
 def test_a_status_that_is_not_0_is_wrong_whatever_the_script_wrote(executor, frame):
     payload = {"cases": [{"input": "", "output": "3\n"}]}
@@ -304,6 +324,7 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
         ({"answer": "1234568", "match": "numeric", "tolerance": 1e-6}, "1234567", True),
         ({"answer": "12", "match": "numeric"}, "it is \\boxed{12} since 5 > 3", True),
         ({"answer": "x"}, "", False),
+        ({"answer": "caf\u00e9"}, "cafe\u0301", True),
         ({"answer": "0.5", "match": "numeric"}, r"it is \boxed{\frac{1}{2}}", True),
         ({"answer": r"-\frac34", "match": "numeric"}, r"$-\dfrac{3}{4}$", True),
         ({"answer": 1.5, "match": "numeric"}, r"1\frac{1}{2}", True),
@@ -352,7 +373,11 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
             (7, r"\boxed{**7**}"), (7, r"\boxed{7 \min}"), (0.5, r"\boxed{P(A) = 0.5}"),
             (7, r"\boxed{\boldsymbol{7}}"), (7, r"\boxed{7\text{-year}}"), (7, r"\boxed{7 nm}"),
             (7, r"\boxed{7\text{ orders}}"), (7, "\\boxed{\u2248 7}"), (-7, "\\boxed{\u20117}"),
-            (1000000, "1000000.4"))),
+            (1000000, "1000000.4"), (-5, "\\boxed{\uff0d5}"), (-5, "it is \ufe635"), (-5, "\\boxed{\u20105}"),
+            (-5, "\\boxed{\u20145}"), (-5, "\\boxed{\u22125}"), (0.5, "\\boxed{\u00bd}"), (2.5, "2\u00bd"),
+            (-0.75, "\\boxed{-\u00be}"), (42, r"so \boxed42 in 3 steps"), (-1.5, r"\fbox -1.5."),
+            (42, r"\boxed{84\over 2}"), (1000, "1\u202f000"), (42, r"\boxed{42\text{km}}"),
+            (10, r"\boxed{10 a.m.}"))),
         *(({"answer": answer, "match": "numeric"}, text, False) for answer, text in (
             (7, r"\boxed{-\left(7\right)}"), (7, "-$7"), (4, r"\boxed{-2^2}"), (7, r"\boxed{(7)^2}"),
             (0.5, r"\boxed{\left(\frac{1}{2}\right)^2}"), (7, r"\boxed{\frac{x}{7}}"), (7, r"\boxed{x + 7}"),
@@ -363,6 +388,12 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
             (7, r"\boxed{x or 7}"), (7, r"\boxed{7 squared}"), (7, r"\boxed{\notin 7}"),
             (7, r"\boxed{7 and a half}"), (7, r"\boxed{twice 7}"), (7, r"\boxed{7\text{ trillion}}"),
             (7, "\\boxed{\u22607}"), (7, "\\boxed{\u20117}"), (7, r"\boxed{x \equiv 7}"),
+            *((5, f"\\boxed{{{dash}5}}") for dash in "\uff0d\u2010\ufe63\u2014\u2212"),
+            (2, "\\boxed{2\u00bd}"), (7, "\\boxed{7\u2460}"), (7, r"\boxed{7\quad8}"), (7, r"\boxed{7a8}"),
+            (7, r"\boxed{7C2}"), (7, r"\boxed{ln 7}"), (7, r"\boxed{\operatorname{log} 7}"),
+            (7, r"\boxed{\mathrm{log} 7}"),
+            (7, r"\boxed{7k}"), (7, r"\boxed{7M}"), (7, r"\boxed{7 lakh}"), (7, r"\boxed{under 7}"),
+            (7, r"\boxed{7 below zero}"),
             (1000000, "1000000.6"))),
         ({"answer": 42, "match": "numeric"}, r"\boxed{42 \frac{\text{m}}{\text{s}}}", True),
         ({"answer": "Paris", "label": "Final Answer"}, "### **Final Answer:** Paris", True),
@@ -379,8 +410,11 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
             "## The final answer: Paris", "Final Answer: Paris",
             "**The answer: Paris**", "Answer:\n\nParis\nbecause", "**Answer:**\nParis",
             "Answer: $\\text{Paris}$",
+            "Answer\uff1aParis", "## Answer\nParis", "## Final answer\r\n\r\n**Paris**",
+            "Answer\uff1a\nParis",
             "Answer: (Paris)", "Answer: Paris\nThe answer is clear.", "Answer: Paris\n\nAnswer:\n")),
         *(({"answer": "Paris", "label": "Answer"}, text, False) for text in (
+            "Answer\nParis", "## Answer\nRome\nParis",
             "Answer: Rome\nParis", "Answer: Paris\nFinal answer: Rome", "Answer:\nRome\nParis")),
     ],
 )
@@ -434,7 +468,8 @@ def test_thoughts_that_never_end_hold_no_answer(start, end):
     assert first_code_block(f"```python\nx\n```\n{start}") == "x\n"
 
 
-@pytest.mark.parametrize("tag", ["python", "Python", "PYTHON", "python3", "py", " python"])
+@pytest.mark.parametrize("tag", ["python", "Python", "PYTHON", "python3", "py", " python", "py3",
+                                 "python3.11"])
 def test_a_block_is_of_python_by_any_of_its_names(tag):
     assert first_code_block(f"```\n7\n```\n```{tag}\nx = 1\n```\n```{tag}\ny\n```") == "x = 1\n"
     assert first_code_block(f"```{tag}x\ny\n```") is None and first_code_block(f"```{tag}\nx") is None
@@ -456,6 +491,12 @@ def test_a_block_without_a_language_is_a_program_where_no_other_is():
      "def f():\n    \"\"\"As in\n    ```python\n    f()\n    ```\n    \"\"\"\n"),
     ("````python\nx\n````", "x\n"), ("```python\nx```\nThen:\n```\n7\n```", "x"), ("```python x```", "x"),
     ("```python\nx ``` so", "x "), ("```python\r\nx\r\n```\r\n", "x\r\n"),
+    ("- ```python\n  if x:\n      y\n  ```\n", "if x:\n    y\n"),
+    ("* So:\n  1. ```python\n     x\n     ```\n", "x\n"),
+    ("> ```python\n> if x:\n>\n>     y >= '>'\n> ```\nso", "if x:\n\n    y >= '>'\n"),
+    ("```python main.py\nx\n```", "x\n"), ("```python:src/a-b.py \nx\n```", "x\n"),
+    (">```python\n>x\n>```", "x\n"), ("~~~python\nx\n```\ny\n~~~\nz", "x\n```\ny\n"),
+    ("```python\n>>> x\n```", ">>> x\n"), ("```python x.py = 1\n```", "x.py = 1\n"),
     ("```python\nx\n``` This prints", "x\n"), ("**```python\nx\n```**", "x\n")])
 def test_a_block_ends_where_markdown_ends_it(text, code):
     assert first_code_block(text) == code

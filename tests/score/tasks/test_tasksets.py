@@ -28,6 +28,9 @@ def grade(text, payload):
     config, data = payload["config"], payload["data"]
     if text == "spin":
         while True: pass
+    if text == "fill": return "x" * 10**12
+    if text == "fall": __import__("os").abort()
+    if text == "end": __import__("os")._exit(0)
     if text == "raise": raise ValueError("what is this?")
     if text.startswith("["): return __import__("json").loads(text)
     if text == "own": return {"failure": "KeyError: own"}
@@ -80,8 +83,8 @@ def test_any_text_comes_to_the_rewards_as_it_was_written(points: Callable[..., l
 
 
 @pytest.mark.parametrize(("text", "why"), [
-    ("raise", "ValueError: what is this? ("), ("raise", "point_grader.py, line 6)"), ("own", "KeyError: own"),
-    ("spin", "more than 0.3 s of CPU time"), ("nan", "it gave {'share': nan}; the share must be from 0 to 1"),
+    ("raise", "ValueError: what is this? ("), ("raise", "point_grader.py, line 9)"), ("own", "KeyError: own"),
+    ("nan", "it gave {'share': nan}; the share must be from 0 to 1"),
     ("five", "it gave {'share': 5}; the share must be from 0 to 1"), ("huge", "all numbers finite")])
 def test_rewards_that_fail_are_the_failure_of_the_task(points: Callable[..., list[Judgement]], text: str,
                                                        why: str) -> None:
@@ -89,6 +92,17 @@ def test_rewards_that_fail_are_the_failure_of_the_task(points: Callable[..., lis
     assert judgement.outcome.error_class == "untestable" and judgement.outcome.infrastructure
     assert str(judgement.outcome.error_message).startswith("in the grader point_grader: ")
     assert why in str(judgement.outcome.error_message)
+
+
+@pytest.mark.parametrize(("text", "error_class"), [
+    ("spin", "timeout_cpu"), ("fill", "memory"), ("fall", "crashed"), ("end", "no_result")])
+def test_an_answer_that_its_grader_cannot_bear_is_wrong(points: Callable[..., list[Judgement]], text: str,
+                                                        error_class: str) -> None:
+    [judgement] = points(text)
+    assert judgement.outcome.error_class == error_class and not judgement.outcome.infrastructure
+    assert str(judgement.outcome.error_message).startswith("in the grader point_grader: ")
+    reward = rewards_named(DEFAULTS["graded"])["graded"]
+    assert reward.function(judgement.measures) == {"graded": 0.0}
 
 
 def test_an_answer_that_is_nested_too_deep_is_wrong(points: Callable[..., list[Judgement]]) -> None:
