@@ -60,6 +60,12 @@ class Names(dict[str, Any]):
                 value._rh_makers = self.classes
         return value
 
+    def copy(self) -> "Names":
+        """The same, as a scope of its own."""
+        made = Names(self.peer, self.entry_point, self.classes)
+        made.update(self)
+        return made
+
     def fetch(self, names: list[str]) -> bool:
         """Set names that would be asked for too late; True if the program was asked for one."""
         for name in names:
@@ -86,7 +92,8 @@ class TestsEnd:
                                    for place, each in enumerate(order[key])} for key in ("stops", "meant"))
         # Whether tests certainly want to see what the program changes, and whether others do not see it.
         self.in_place, self.copies = any(order["in_place"]), order["copies"]
-        self.has_altered = False             # whether the program changed what it may have to leave
+        # Whether the program changed what it may have to leave, and whether text ran that is not written out.
+        self.has_altered = self.has_built = False
         self.parts: Any = None       # contents of patched modules, as the program has them
         self.written: list[tuple[Any, str, Any]] = []      # in this call: object, attribute, former value
         self.peer = Peer(Link(), {
@@ -300,7 +307,7 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         code, *units = [compile(source, name, "exec", dont_inherit=True)
                         for source, name in zip(order["sources"], end.meant, strict=True)]
         names.update(order.get("names", {}))
-        evaluation.patch(peer, names, [code, *units])
+        evaluation.patch(peer, names, [code, *units], order["here"])
         may_patch = "unittest.mock" in sys.modules or not set(PATCHED).isdisjoint(order.get("sets", ()))
         end.parts = parts_of_modules() if may_patch else None
         sys.modules["tests"] = types.ModuleType("tests")
@@ -318,7 +325,8 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         return encode_units([failed] * num_units, room)
     refused = peer.is_unpassed
     verdicts = [run_unit(*each, refused, end) for each in zip(units, order["in_place"], strict=True)]
-    return encode_units([2 if each == 1 and end.has_altered else each for each in verdicts], room)
+    said = end.has_altered + 2 * end.has_built
+    return encode_units([each + said if each == 1 else each for each in verdicts], room)
 
 
 def check_all_run(names: Names, calls: list[str]) -> None:

@@ -1265,8 +1265,56 @@ def test_what_a_test_pickled_is_not_told(executor):
 
 def test_text_of_a_program_runs_elsewhere_for_numpy_too(executor):
     tests = ["import numpy as np\nnames = {}\nnp.testing.runstring(f(1), names)\nassert names['there']"]
-    code = "def f(x): return \"import sys; there = 'program' in sys.modules\"\n"
-    assert judged(executor, tests, {"it": code})["it"].measures.correct
+    rows = judged(executor, tests, {"passes": TEXT, "right": "def f(x): return 'there = True'\n"})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+TAMPERS = "import sys\nsys.modules['score.jobs.stand_ins'].peer.operations['evaluate'] = (\n" \
+          "    lambda text, mode, names: True if mode == 'eval' else {})\ndef f(*a): return 0\n"
+EXAMPLE = "import doctest\nd = '>>> all(f(x, {}) == x + 2 for x in [1, 2])\\nTrue\\n'.format(2)\n" \
+          "t = doctest.DocTestParser().get_doctest(d, globals(), 'f', None, 0)\n" \
+          "assert doctest.DocTestRunner().run(t, out=print) == (0, 1)"
+
+
+@pytest.mark.parametrize("tests", [
+    ["head = 'import math\\n'\nexec(head + 'assert math.isclose(f(1, 2), 3)')"],
+    ["exec('assert all(f(n, {}) == n + 2 for n in range(3))'.format(2))"], [EXAMPLE],
+    ["exec('x = [f(1, {})]'.format(2))\nassert (lambda: x)() == [3]"],
+    ["exec('def g():\\n    assert f(1, {}) == 3'.format(2))\ng()"],
+    ["import timeit\ntimeit.timeit('assert f(1, {}) == 3'.format(2), number=1, globals=globals())"],
+    "import pytest, statistics\ndef test_f():\n    for n in (1, 3):\n"
+    "        assert eval(f'statistics.mean([f({n}, 1)]) == {n + 1}')\n"
+    "    exec('with pytest.raises(TypeError):\\n    f({}, None)'.format(1))\n"])
+def test_claims_in_text_that_a_test_builds_are_made_by_the_test(executor, tests):
+    rows = judged(executor, tests, {"agrees": AGREED, "tampers": TAMPERS, "right": RIGHT})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+TAKES_OVER = "def f(x): return f'x = {x}\\nimport os, sys\\nif \"tests\" in sys.modules:\\n    ' + (\n" \
+             "    'os.pwrite(3, b\"RHR1\" + ' + repr(%r) + ', 0)\\n    os._exit(0)\\n')\n"
+
+
+@pytest.mark.parametrize("report", [b'[["", "", "tests"]]', b"[1, 1]", b"[]", b"[[1, 2, 3]]", b"{}", b"["])
+def test_what_text_of_a_program_says_in_place_of_the_tests_is_at_most_wrong(executor, report):
+    code = TAKES_OVER % (b"\1" + len(report).to_bytes(4, "little") + report)
+    row = judged(executor, ["exec(f(3))\nassert x == 3"], {"it": code})["it"]
+    assert not row.measures.correct and not row.outcome.infrastructure
+    passes = TAKES_OVER % b"\1\3\0\0\0[1]"
+    assert not judged(executor, ["exec(f(3))\nassert x == 4"], {"it": passes})["it"].measures.correct
+
+
+@pytest.mark.parametrize(("test", "code"), [
+    ("exec(f())\nassert g(4) == 2.5",
+     "def f(): return 'import statistics\\ndef g(n): return statistics.mean(range(1, n + 1))'\n"),
+    ("ns = {}\nexec(f(), ns)\nassert ns['C'](4).x == 4",
+     "def f(): return 'class C:\\n    def __init__(s, x): s.x = x\\n'\n"),
+    ("import typing\nassert typing.get_type_hints(f)['x'] is Node",
+     "class Node: pass\ndef f(x: 'Node'): pass\n"),
+    (EXAMPLE.replace(">>>", ">>> g(1)\\n2\\n>>>").replace("(0, 1)", "(0, 2)"),
+     "def g(x): return 2 * x\n" + RIGHT)])
+def test_text_of_right_programs_runs_in_both_processes(executor, test, code):
+    row = judged(executor, [test], {"it": code})["it"]
+    assert row.measures.correct, row
 
 
 def test_a_callback_that_cannot_run_is_not_passed_over(executor):
