@@ -91,7 +91,7 @@ class TestsEnd:
         self.stops, self.meant = ({f"test {place}" if place else "setup": each
                                    for place, each in enumerate(order[key])} for key in ("stops", "meant"))
         # Whether tests certainly want to see what the program changes, and whether others do not see it.
-        self.in_place, self.copies = any(order["in_place"]), order["copies"]
+        self.in_place, self.copies = order["in_place"][0], order["copies"]
         # Whether the program changed what it may have to leave, and whether text ran that is not written out.
         self.has_altered = self.has_built = False
         self.parts: Any = None       # contents of patched modules, as the program has them
@@ -324,7 +324,7 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         failed = [type(error).__name__, message_of(error), whose]
         return encode_units([failed] * num_units, room)
     refused = peer.is_unpassed
-    verdicts = [run_unit(*each, refused, end) for each in zip(units, order["in_place"], strict=True)]
+    verdicts = [run_unit(*each, refused, end) for each in zip(units, order["in_place"][1:], strict=True)]
     said = end.has_altered + 2 * end.has_built
     return encode_units([each + said if each == 1 else each for each in verdicts], room)
 

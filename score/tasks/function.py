@@ -57,11 +57,11 @@ class FunctionTask:
         facts, units = facts_of(self.setup, self.units), list(self.units)
         order = {"entry_point": self.entry_point, **facts, "run": units if self.separate else None}
         groups = [slice(place, place + 1) for place in range(len(units))] if self.separate else [slice(None)]
-        meant = facts["meant"]
+        meant, in_place = facts["meant"], facts["in_place"]
         orders = [order | {"sources": [self.setup, *units[group]],
                            "stops": ["StopIteration" in source for source in (self.setup, *units[group])],
                            "meant": [meant[0], *meant[1:][group]],
-                           "in_place": facts["in_place"][group]} for group in groups]
+                           "in_place": [in_place[0], *in_place[1:][group]]} for group in groups]
         return [[tests_program(each | {"copies": copies, "here": here})
                  for copies, here in ((False, False), (True, False), (True, True))] for each in orders]
 

@@ -52,7 +52,7 @@ class Checker:
         if outcome.error_class is not None:
             return None
         names = dict(zip(CHECKED, (self.given, outcome.result, self.expected), strict=True))
-        order = {"entry_point": "nothing", "classes": [], "meant": [[], []], "in_place": [True],
+        order = {"entry_point": "nothing", "classes": [], "meant": [[], []], "in_place": [True] * 2,
                  "copies": False, "here": False, "stops": [False, False], "run": None, "lacks": [],
                  "names": names, "sources": [self.source, f"assert check({', '.join(CHECKED)}) == True"]}
         return Program(JobKind.SERVE, "def nothing(): pass", json.dumps({"entry_point": "nothing"}).encode(),

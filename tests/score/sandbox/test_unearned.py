@@ -419,6 +419,43 @@ def test_what_one_test_looks_at_changes_no_other_test(executor, tests):
     assert row.measures.test.correct_grids == 0.5 and UNSEEN in row.measures.outputs
 
 
+SORTED = "    def test_f(self):\n        a = [3, 1, 2]\n        self.assertEqual(f(a), sorted(a))\n"
+RESETS = "def reset(x): x.clear()\ndef g(x): x.sort()\n"
+
+
+@pytest.mark.parametrize("tests", [
+    "import unittest\nclass T(unittest.TestCase):\n    def setUp(self):\n        self.log = []\n"
+    "        reset(self.log)\n" + SORTED,
+    "import pytest\n@pytest.fixture(autouse=True)\ndef log():\n    a = [1]\n    reset(a)\n"
+    "def test_f():\n    a = [3, 1, 2]\n    assert f(a) == sorted(a)\n",
+    "import unittest\nclass A(unittest.TestCase):\n    def test_f(self):\n        a = [2, 1]\n        g(a)\n"
+    "        self.assertEqual(a, [1, 2])\nclass B(unittest.TestCase):\n" + SORTED,
+    "log = [1]\nreset(log)\nassert log == []\n"
+    "def test_f():\n    a = [3, 1, 2]\n    assert f(a) == sorted(a)\n",
+    "def other(a):\n    g(a)\n    assert a == [1, 2]\ndef test_g(): other([2, 1])\n"
+    "def test_f():\n    a = [3, 1, 2]\n    assert f(a) == sorted(a)\n",
+    ["import keyword\nassert f(keyword.kwlist) == sorted(keyword.kwlist)"]])
+def test_what_goes_around_a_test_or_stands_beside_it_makes_it_look_at_no_argument(executor, tests):
+    cheats = {name: f"{code}{RESETS}" for name, code in EMPTIES.items()}
+    rows = judged(executor, tests, {**cheats, "right": f"f = sorted\n{RESETS}"})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+@pytest.mark.parametrize("tests", [
+    "import unittest\nclass T(unittest.TestCase):\n    def setUp(self):\n        self.a = [2, 1]\n"
+    "        f(self.a)\n        self.assertEqual(self.a, [1, 2])\n    def test_f(self): self.assertTrue(f)\n"
+    "class U(T):\n    def test_a(self): self.assertEqual(self.a, [1, 2])\n",
+    *(f"import pytest\n@pytest.fixture{mark}\ndef a():\n    a = [2, 1]\n    f(a)\n    assert a == [1, 2]\n"
+      f"    return a\ndef test_f({name}): assert f\n" for mark, name in (("", "a"), ("(autouse=True)", ""))),
+    "class It:\n    def __init__(self): self.a = [2, 1]\n    def __call__(self):\n        f(self.a)\n"
+    "        assert self.a == [1, 2]\ndef run(): It()()\ndef test_f(): run()\n",
+    "def test_a():\n    a = [2, 1]\n    f(a)\n    assert a == [1, 2]\ndef test_f(): test_a()\n",
+    "class Base:\n    def test_f(self):\n        a = [2, 1]\n        f(a)\n        assert a == [1, 2]\n"
+    "class TestF(Base): pass\n"])
+def test_what_a_test_runs_by_name_looks_at_its_arguments(executor, tests):
+    assert judged(executor, tests, {"it": "def f(x): x.sort()\n"})["it"].measures.correct
+
+
 def test_an_end_that_one_test_expects_ends_no_loop_of_another(executor):
     tests = ["try:\n    f(-1)\n    assert False\nexcept StopIteration:\n    pass",
              "for got, want in zip(map(f, [1, 2]), [2, 4]):\n    assert got == want"]
@@ -538,7 +575,7 @@ def test_only_a_program_that_alters_what_a_test_holds_is_judged_again(executor):
 def test_a_unit_sees_what_became_of_an_argument_only_where_it_looks_at_it():
     for test, looks in (("a = [1]\nassert f(a) == [1]", False), ("a = [1]\nf(a)\nassert a == [1]", True),
                         ("match [1]:\n    case a: assert f(a) == a", False)):
-        assert facts_of("", [test])["in_place"] == [looks]
+        assert facts_of("", [test])["in_place"][1:] == [looks]
 
 
 def test_a_program_s_seed_says_nothing_of_its_tests():
