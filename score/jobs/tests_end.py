@@ -162,15 +162,17 @@ class TestsEnd:
             setattr(owner, name, lambda *arguments, **keywords: value(*arguments, **keywords))  # a method
         else:
             setattr(owner, name, value)
-        if not (self.in_place or is_class):
+        if not self.in_place:
             self.has_altered = True
             self.written.append((owner, name, before))
 
     def after_call(self) -> None:
-        """Undo the attributes that a call set, unless it returned an object of the tests."""
+        """Undo the attributes that a call set, unless it returned an object of the tests, or this class."""
+        given = self.peer.gave_back
         while self.written:
             owner, name, before = self.written.pop()
-            if self.copies and not self.peer.gave_back:
+            is_kept = any(each is owner for each in given) if isinstance(owner, type) else given
+            if self.copies and not is_kept:
                 delattr(owner, name) if before is ABSENT else setattr(owner, name, before)
 
     def is_meant(self, error: BaseException) -> bool:

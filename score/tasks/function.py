@@ -57,11 +57,10 @@ class FunctionTask:
         facts, units = facts_of(self.setup, self.units), list(self.units)
         order = {"entry_point": self.entry_point, **facts, "run": units if self.separate else None}
         groups = [slice(place, place + 1) for place in range(len(units))] if self.separate else [slice(None)]
-        meant, in_place = facts["meant"], facts["in_place"]
         orders = [order | {"sources": [self.setup, *units[group]],
                            "stops": ["StopIteration" in source for source in (self.setup, *units[group])],
-                           "meant": [meant[0], *meant[1:][group]],
-                           "in_place": [in_place[0], *in_place[1:][group]]} for group in groups]
+                           **{key: [facts[key][0], *facts[key][1:][group]] for key in ("meant", "in_place")}}
+                  for group in groups]
         return [[tests_program(each | {"copies": copies, "here": here})
                  for copies, here in ((False, False), (True, False), (True, True))] for each in orders]
 
@@ -91,13 +90,11 @@ class Again:
         place = self.next_way(outcome)
         if later is None or place is None:
             return outcome
-        if later.error_class is None and len(later.result) != len(outcome.result):
-            later = Outcome(error_class=ErrorClass.NO_RESULT)
         where = WHERE[self.ways[place][0]]
-        if later.error_class is not None:
-            is_choice = later.error_class == ErrorClass.UNTESTABLE
-            return replace(later, error_class=ErrorClass.RUNTIME if is_choice else later.error_class,
-                           error_message=f"{where}: {later.error_message}")
+        if later.error_class is not None or len(later.result) != len(outcome.result):
+            is_choice = later.error_class in (None, ErrorClass.UNTESTABLE)
+            return replace(later, result=None, error_message=f"{where}: {later.error_message}",
+                           error_class=ErrorClass.RUNTIME if is_choice else later.error_class)
         units = [second if second[0] else (*second[:2], f"{where}, {second[2]}", second[3])
                  for second in later.result]
         return replace(outcome, result=[second if first[0] else first for first, second in zip(

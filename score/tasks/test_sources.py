@@ -219,8 +219,7 @@ def facts_of(setup: str, units: Sequence[str]) -> dict[str, Any]:
              and isinstance(node.value, ast.Name) and (
                  node.attr not in PYTEST if node.value.id in pytest else node.attr == "getsource")}
     return {"classes": classes, "in_classes": in_classes, "lacks": sorted(lacks), "sets": sorted(sets),
-            "meant": meant,
-            "in_place": list(map(looks, range(len(trees))))}
+            "meant": meant, "in_place": list(map(looks, range(len(trees))))}
 
 
 def parts_run(trees: list[ast.Module]) -> list[tuple[set[ast.AST], set[str]]]:
@@ -230,19 +229,19 @@ def parts_run(trees: list[ast.Module]) -> list[tuple[set[ast.AST], set[str]]]:
     tests: dict[Any, ast.AST] = {node.name: node for node in trees[0].body if isinstance(node, FUNCTIONS)}
     tests |= {f"{name}.{test}": node for name, kind in classes.items()
               for test, node in tests_of(kind, classes).items()}
-    functions = [(node.name, node) for node in nodes if isinstance(node, FUNCTIONS)]
-    around: list[ast.AST] = [node for _name, node in functions if is_around(node)]
-    functions += [(kind.name, each) for kind in nodes if isinstance(kind, ast.ClassDef) for each in kind.body
-                  if isinstance(each, FUNCTIONS) and each.name.startswith("__")]
-    by_name: dict[str, list[ast.AST]] = {}
-    for name, node in functions:
-        by_name.setdefault(name, []).append(node)
-    found = []
+    by_name, found, run = dict[str, list[ast.AST]](), [], list[ast.AST]()
+    for node in nodes:
+        if isinstance(node, FUNCTIONS):
+            by_name.setdefault(" " if is_around(node) else node.name, []).append(node)
+        elif isinstance(node, ast.ClassDef):
+            by_name.setdefault(node.name, []).extend(
+                each for each in node.body if isinstance(each, FUNCTIONS) and each.name.startswith("__"))
     for tree in trees:
-        run = around + [node for node in tree.body if not isinstance(node, (*FUNCTIONS, ast.ClassDef))]
+        run = [each for each in tree.body if not isinstance(each, (*FUNCTIONS, ast.ClassDef))]
         match tree.body:
             case [ast.Expr(ast.Call(ast.Name("__run__"), [ast.Constant(path)]))] if path in tests:
-                run[-1:] = [tests[path]]
+                run = [tests[path]]
+        run += by_name.get(" ", ())
         words = set[str]()
         for part in run:
             parts = [*part.decorator_list, part.args, *part.body] if isinstance(part, FUNCTIONS) else [part]

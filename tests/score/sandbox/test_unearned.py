@@ -474,6 +474,38 @@ def test_statements_that_share_an_argument_see_the_same(executor, tests):
     assert judged(executor, tests, {"it": "def f(x): x.sort()\n"})["it"].measures.correct
 
 
+FILLS = "def make(n=0): return [[0] * n for _ in range(n)] if n else {}\n"
+
+
+@pytest.mark.parametrize(("test", "cheat", "right"), [
+    ("d = make()\nd['a'] = 2\nd['b'] = 5\nassert f(d) == sum(d.values())",
+     "def f(d):\n    d.clear()\n    return 0\n", "def f(d): return sum(d.values())\n"),
+    ("m = make(2)\nm[0][1] = 5\nassert f(m) == [list(row) for row in zip(*m)]",
+     "def f(m):\n    m.clear()\n    return []\n", "def f(m): return [list(row) for row in zip(*m)]\n"),
+    ("m = make(2)\nm[0][1] = 5\nassert f(m) == [list(row) for row in zip(*m)]",
+     "def f(m):\n    for row in m: row[:] = [0, 0]\n    return [row[:] for row in m]\n",
+     "def f(m): return [list(row) for row in zip(*m)]\n"),
+    ("class N: pass\nn = N()\nassert f(n) == getattr(n, 'weight', 5)",
+     "def f(n):\n    type(n).weight = 0\n    return 0\n", "def f(n): return getattr(n, 'weight', 5)\n"),
+    ("class N: pass\nn = N()\nassert f(n)[1] == getattr(n, 'weight', 5)",
+     "def f(n):\n    type(n).weight = 0\n    return n, 0\n", "def f(n): return n, 5\n")])
+def test_what_the_test_filled_or_defined_is_its_own(executor, test, cheat, right):
+    rows = judged(executor, [test], {"cheat": FILLS + cheat, "right": FILLS + right})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+@pytest.mark.parametrize(("test", "code"), [
+    ("class A: pass\nassert f(A) == 3 and A.tag == 3", "def f(kind):\n    kind.tag = 3\n    return 3\n"),
+    ("@f\nclass A: pass\nassert A.tag == 3", "def f(kind):\n    kind.tag = 3\n    return kind\n"),
+    ("memo = {}\nassert f(memo) == 1\nmemo['n'] = 5\nassert f(memo) == 6 and f(memo) == 7",
+     "def f(d):\n    d['n'] = d.get('n', 0) + 1\n    return d['n']\n"),
+    ("b = B([1])\nrows = b.rows\nrows.append(3)\nassert b.f(rows) == 2\nb.add(4)\nassert b.rows == [1, 3, 4]",
+     "class B:\n    def __init__(self, x): self.rows = x\n    def add(self, y): self.rows.append(y)\n"
+     "    def f(self, x): return len(x)\ndef f(): pass\n")])
+def test_what_the_program_has_to_alter_stays_so(executor, test, code):
+    assert judged(executor, [test], {"it": code})["it"].measures.correct
+
+
 ZEROES = {"zeroes": "def f(x):\n    x[...] = 0\n    return x\n",
           "zeroes, gives 0": "def f(x):\n    x[:] = [0] * len(x)\n    return 0\n"}
 
