@@ -61,13 +61,17 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType], here: bool) 
         wanted = {name for each in nested([code]) for name in each.co_names}
         is_built = caller.f_globals.get("__name__") not in ANNOTATIONS
         if is_own(text) or (is_built and here):
-            for scope in filter(is_tests, found[:-1]):      # which Python would not ask for what it lacks
-                for name in wanted - set[str]().union(*found):
-                    with contextlib.suppress(Exception):
-                        scope[name]
+            has_asked = peer.has_asked
+            own = [each for each in found if each.get("__name__") == "tests"]         # or copies of it
+            for name in wanted - set[str]().union(*found) if own and found[-1] is not names else ():
+                with contextlib.suppress(Exception):       # Python would not ask for it
+                    value = names[name]
+                    own[0].update({name: value} if own[0] is not names else {})
+            peer.has_asked = has_asked
             return plain[mode](text, *scopes or found)
         peer.tests.has_built |= is_built
-        known = names_in(literals) & (peer.told or set()) if any(map(is_tests, found)) else None
+        of_tests = any(scope is names for scope in found)
+        known = names_in(literals) & (peer.told or set()) if of_tests else None
 
         def may_read(name: str, scope: Any) -> bool:
             return name in scope and (is_stand_in(scope[name]) or is_given(name, scope) or isinstance(
@@ -76,14 +80,11 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType], here: bool) 
             name: scope[name] for scope in found for name in wanted if may_read(name, scope)})
         if mode == "eval":
             return value
-        new = {name: each for name, each in value.items() if not any(map(is_tests, found))
+        new = {name: each for name, each in value.items() if not of_tests
                or is_given(name, found[-1]) or (is_free(name) and not any(
                    name in scope and not is_stand_in(scope[name]) for scope in found))}
         given.update(new)
         found[-1].update(new)
-
-    def is_tests(scope: Any) -> bool:
-        return type(scope) is type(names)
 
     def is_given(name: str, scope: Any) -> bool:
         return name in given and name in scope and scope[name] is given[name]

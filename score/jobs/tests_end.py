@@ -60,12 +60,6 @@ class Names(dict[str, Any]):
                 value._rh_makers = self.classes
         return value
 
-    def copy(self) -> "Names":
-        """The same, as a scope of its own."""
-        made = Names(self.peer, self.entry_point, self.classes)
-        made.update(self)
-        return made
-
     def fetch(self, names: list[str]) -> bool:
         """Set names that would be asked for too late; True if the program was asked for one."""
         for name in names:

@@ -1351,6 +1351,8 @@ EXAMPLE = "import doctest\nd = '>>> all(f(x, {}) == x + 2 for x in [1, 2])\\nTru
     ["exec('x = [f(1, {})]'.format(2))\nassert (lambda: x)() == [3]"],
     ["exec('def g():\\n    assert f(1, {}) == 3'.format(2))\ng()"],
     ["import timeit\ntimeit.timeit('assert f(1, {}) == 3'.format(2), number=1, globals=globals())"],
+    "def test_f():\n    for scope in globals().copy(), globals():\n"
+    "        exec('def g(x):\\n    return f(x, {})'.format(2), scope)\n        assert scope['g'](1) == 3\n",
     "import pytest, statistics\ndef test_f():\n    for n in (1, 3):\n"
     "        assert eval(f'statistics.mean([f({n}, 1)]) == {n + 1}')\n"
     "    exec('with pytest.raises(TypeError):\\n    f({}, None)'.format(1))\n"])
