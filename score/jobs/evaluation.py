@@ -1,77 +1,34 @@
-"""`eval`, `exec`, `compile` and `pickle` of tests: what a program wrote runs in the program's process."""
+"""`eval`, `exec`, `compile` and `pickle` of tests: text that they do not write out may be the program's."""
 
-import ast
 import builtins
 import contextlib
 import sys
 from collections.abc import Callable
 from functools import partial
-from types import CodeType, SimpleNamespace
+from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any
 
 from score.jobs.peer import Peer
 from score.jobs.stand_ins import ProgramClass, as_dataclass, is_stand_in
 
 ABSENT = object()
-# Modules that evaluate text for their callers.
-FOR_OTHERS = ("typing", "inspect", "timeit", "doctest", "numpy.testing._private.utils")
-CALLERS = ("score.", "unittest.case")
+# Modules that evaluate text for their callers; of those of annotations it is always the program's.
+ANNOTATIONS = ("typing", "inspect")
+FOR_OTHERS = (*ANNOTATIONS, "timeit", "doctest", "numpy.testing._private.utils")
+CALLERS = ("score.", "pytest", "unittest.case")
 EVALUATING = {"eval", "exec", "compile", *FOR_OTHERS}
-# What text may consist of that does no more than call the program and compare, and builtins that it may call.
-HARMLESS = (
-    ast.Expr, ast.Assert, ast.Assign, ast.AugAssign, ast.NamedExpr, ast.For, ast.If, ast.While, ast.Break,
-    ast.Continue, ast.Pass, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.IfExp, ast.Call, ast.Starred,
-    ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Slice, ast.ListComp, ast.SetComp, ast.DictComp,
-    ast.JoinedStr, ast.FormattedValue, ast.Subscript)
-CALLED = frozenset((
-    "abs", "all", "any", "bool", "complex", "dict", "divmod", "enumerate", "float", "frozenset", "int", "len",
-    "list", "max", "min", "range", "repr", "reversed", "round", "set", "sorted", "str", "sum", "tuple",
-    "zip"))
-PLAIN = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
 
 
 class Example(str):
     """Text of a doctest, whose values are shown."""
 
 
-class NotHere(Exception):
-    """Text that is to be run in the program's process."""
-
-
-class Harmless(ast.NodeTransformer):
-    """Text that may run where the tests do, whoever wrote it; another is NotHere."""
-
-    def __init__(self, may_use: Callable[[str, bool], bool]) -> None:
-        self.may_use = may_use
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        is_set = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)
-        if is_set or (isinstance(node, (ast.expr, ast.stmt)) and not isinstance(node, HARMLESS)):
-            raise NotHere
-        return super().generic_visit(node)
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        if not self.may_use(node.id, isinstance(node.ctx, ast.Store)):
-            raise NotHere
-        return node
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        parts = [self.visit(node.value), ast.Constant(node.attr)]
-        return ast.Call(ast.Name("_rh_part", ast.Load()), parts, [])
-
-
-def part_of(value: Any, name: str) -> Any:
-    """An attribute of plain data or of a stand-in."""
-    if name.startswith(("_", "format")) or not (type(value) in PLAIN or is_stand_in(value)):
-        raise NotHere
-    return getattr(value, name)
-
-
-def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
+def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType], here: bool) -> None:
     """Run text that the tests do not write out in the program's process, where a program may have made it.
 
-    It reads those names of the tests that they write in a literal and have told the program, as others may
-    hold what is expected, and sets none that they have.
+    It reads of the tests what the program gave, and names that they write in a literal and have told the
+    program, as others may hold what is expected; it sets none that they have. The tests may have made such
+    text, too: in a run of its own it stays `here`, where no program can answer in its place.
     """
     given: dict[str, Any] = {}               # what such text set
     literals = literals_of(tests)
@@ -96,54 +53,48 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
             return function(*arguments, **options)
         return called
 
-    def is_given(name: str, scope: Any) -> bool:
-        return name in given and name in scope and scope[name] is given[name]
-
-    def known() -> set[str]:
-        return names_in(literals) & (peer.told or set())
-
     def run(mode: str, text: Any, *scopes: Any) -> Any:
         caller, mode = sys._getframe(1), "single" if type(text) is Example else mode
         found = [each for each in scopes or (caller.f_globals, caller.f_locals) if each is not None]
-        if is_own(text):
-            return plain[mode](text, *scopes or found)
-        with contextlib.suppress(NotHere, RecursionError):
-            return run_here(text, mode, found, scopes)
-        return run_elsewhere(text, mode, found)
-
-    def run_here(text: Any, mode: str, found: list[Any], scopes: tuple[Any, ...]) -> Any:
-        def may_use(name: str, is_set: bool) -> bool:
-            holding = [scope for scope in found if name in scope]
-            if holding:
-                return all(is_stand_in(scope[name]) or is_given(name, scope) for scope in holding) or (
-                    not is_set and name in known())
-            return (is_free(name) and not name.startswith(("__", "_rh_"))) or (name in CALLED and not is_set)
-        tree = Harmless(may_use).visit(ast.parse(text, mode=mode))
-        value = plain[mode](plain["compile"](ast.fix_missing_locations(tree), "text", mode), *scopes or found)
-        given.update((name, found[-1][name]) for each in ast.walk(tree) if isinstance(each, ast.Name)
-                     and isinstance(each.ctx, ast.Store) and (name := each.id) in found[-1])
-        return value
-
-    def run_elsewhere(text: Any, mode: str, found: list[Any]) -> Any:
-        code = plain["compile"](text, "text", mode, dont_inherit=True)
+        code = text if isinstance(text, CodeType) else plain["compile"](
+            text.strip() if mode == "eval" else text, "text", mode, dont_inherit=True)
         wanted = {name for each in nested([code]) for name in each.co_names}
-        if any(scope is names for scope in found):
-            wanted &= {name for name in given if is_given(name, names)} | known()
-        value = peer.ask("evaluate", text, mode,
-                         {name: scope[name] for scope in found for name in wanted if name in scope and (
-                             mode != "single" or is_stand_in(scope[name]) or is_given(name, scope))})
+        is_built = caller.f_globals.get("__name__") not in ANNOTATIONS
+        if is_own(text) or (is_built and here):
+            has_asked = peer.has_asked
+            own = [each for each in found if each.get("__name__") == "tests"]         # or copies of it
+            for name in wanted - set[str]().union(*found) if own and found[-1] is not names else ():
+                with contextlib.suppress(Exception):       # Python would not ask for it
+                    value = names[name]
+                    own[0].update({name: value} if own[0] is not names else {})
+            peer.has_asked = has_asked
+            return plain[mode](text, *scopes or found)
+        peer.tests.has_built |= is_built
+        of_tests = any(scope is names for scope in found)
+        known = names_in(literals) & (peer.told or set()) if of_tests else None
+
+        def may_read(name: str, scope: Any) -> bool:
+            return name in scope and (is_stand_in(scope[name]) or is_given(name, scope) or isinstance(
+                scope[name], ModuleType) or (mode != "single" and (known is None or name in known)))
+        value = peer.ask("evaluate", text, mode, {
+            name: scope[name] for scope in found for name in wanted if may_read(name, scope)})
         if mode == "eval":
             return value
-        new = {name: each for name, each in value.items() if all(scope is not names for scope in found)
+        new = {name: each for name, each in value.items() if not of_tests
                or is_given(name, found[-1]) or (is_free(name) and not any(
                    name in scope and not is_stand_in(scope[name]) for scope in found))}
         given.update(new)
         found[-1].update(new)
 
+    def is_given(name: str, scope: Any) -> bool:
+        return name in given and name in scope and scope[name] is given[name]
+
     def compiled(text: Any, name: Any, mode: str, *more: Any, **options: Any) -> Any:
         code = plain["compile"](text, name, mode, *more, **options)
         if type(text).__module__ == "ast":
             text = sys.modules["ast"].unparse(text)
+        if here:
+            return code
         if mode == "single":
             lines = [line for line in text.splitlines() if not is_written(line)]
             return Example(text) if lines else code
@@ -156,7 +107,6 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType]) -> None:
         if module in sys.modules:
             vars(sys.modules[module]).update(evaluating)
     vars(builtins).update((name, unless_library(name)) for name in evaluating)
-    vars(builtins)["_rh_part"] = part_of
     patch_dataclass()
     patch_pickle(peer, is_own)
 

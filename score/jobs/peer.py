@@ -65,7 +65,7 @@ class Peer:
         self.may_be_made: Any = None             # an object that the program has not returned before
         self.failure: BaseException | None = None            # a failed assertion of the tests, in a callback
         self.has_asked = self.has_answered = self.is_lost = self.is_unpassed = False
-        self.gave_back = False                   # whether the last answer holds an object of this process
+        self.gave_back: list[Any] = []           # objects of this process in the last answer
         stand_ins.peer = self
 
     def ask(self, operation: str, /, *operands: Any, **keywords: Any) -> Any:
@@ -128,7 +128,7 @@ class Peer:
             raise BadMessage("no answer")
         kind, _begins, altered, _events, rows, value = message
         self.alter(altered)
-        self.gave_back, self.is_raised = False, kind != "="
+        self.gave_back, self.is_raised = [], kind != "="
         value = self.crossing.read(value, rows)
         if self.depth > 1 and self.crossing.is_small():
             self.crossing.watch()
@@ -283,7 +283,7 @@ class Peer:
         """Read what `hand_out` wrote."""
         match written:
             case ["yours", int(number)] if number >= 0:
-                self.gave_back = True
+                self.gave_back.append(self.lent[number])
                 return self.lent[number]
             case ["class", int(number), *_]:
                 return self.class_taken(*written[1:])

@@ -145,3 +145,4 @@ fixtures: dict[str, Fixture] = {}
 mark, nan = Mark(), math.nan
 skip = xfail = fail                 # of a test that asks the program first
 sys.modules.setdefault("pytest", sys.modules[__name__])
+__name__ = "pytest"                 # by which it crosses

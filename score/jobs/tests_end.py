@@ -87,8 +87,9 @@ class TestsEnd:
         self.meant = {f"test {place}" if place else "setup": each
                       for place, each in enumerate(order["meant"])}
         # Whether tests certainly want to see what the program changes, and whether others do not see it.
-        self.in_place, self.copies = any(order["in_place"]), order["copies"]
-        self.has_altered = False             # whether the program changed what it may have to leave
+        self.in_place, self.copies = order["in_place"][0], order["copies"]
+        # Whether the program changed what it may have to leave, and whether text ran that is not written out.
+        self.has_altered = self.has_built = False
         self.parts: Any = None       # contents of patched modules, as the program has them
         self.written: list[tuple[Any, str, Any]] = []      # in this call: object, attribute, former value
         has_doc = any("__doc__" in source for source in order["sources"])
@@ -161,15 +162,17 @@ class TestsEnd:
             setattr(owner, name, lambda *arguments, **keywords: value(*arguments, **keywords))  # a method
         else:
             setattr(owner, name, value)
-        if not (self.in_place or is_class):
+        if not self.in_place:
             self.has_altered = True
             self.written.append((owner, name, before))
 
     def after_call(self) -> None:
-        """Undo the attributes that a call set, unless it returned an object of the tests."""
+        """Undo the attributes that a call set, unless it returned an object of the tests, or this class."""
+        given = self.peer.gave_back
         while self.written:
             owner, name, before = self.written.pop()
-            if self.copies and not self.peer.gave_back:
+            is_kept = any(each is owner for each in given) if isinstance(owner, type) else given
+            if self.copies and not is_kept:
                 delattr(owner, name) if before is ABSENT else setattr(owner, name, before)
 
     def is_meant(self, error: BaseException) -> bool:
@@ -320,7 +323,7 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         code, *units = [compile(source, name, "exec", dont_inherit=True)
                         for source, name in zip(order["sources"], end.meant, strict=True)]
         names.update(order.get("names", {}))
-        evaluation.patch(peer, names, [code, *units])
+        evaluation.patch(peer, names, [code, *units], order["here"])
         may_patch = "unittest.mock" in sys.modules or not set(PATCHED).isdisjoint(order.get("sets", ()))
         end.parts = parts_of_modules() if may_patch else None
         sys.modules["tests"] = types.ModuleType("tests")
@@ -337,8 +340,9 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         failed = [type(error).__name__, message_of(error), whose]
         return encode_units([failed] * num_units, room)
     refused = peer.is_unpassed
-    verdicts = [run_unit(*each, refused, end) for each in zip(units, order["in_place"], strict=True)]
-    return encode_units([2 if each == 1 and end.has_altered else each for each in verdicts], room)
+    verdicts = [run_unit(*each, refused, end) for each in zip(units, order["in_place"][1:], strict=True)]
+    said = end.has_altered + 2 * end.has_built
+    return encode_units([each + said if each == 1 else each for each in verdicts], room)
 
 
 def check_all_run(names: Names, calls: list[str], lent: dict[int, int]) -> None:

@@ -78,6 +78,7 @@ class Crossing:
         self.table: list[Any] = []
         self.places: dict[int, int] = {}
         self.own: list[int] = []                          # places of this end's own containers
+        self.altered: set[int] = set()                    # and of others that it altered, until passed
         self.watched: list[tuple[int, Any, Any]] = []     # place, container, its items as the other has them
 
     def write(self, value: Any) -> tuple[Any, list[Row]]:
@@ -104,7 +105,7 @@ class Crossing:
         if kind is float or (kind in CONTAINERS and (kind is not np.ndarray or value.dtype.hasobject
                                                     or ARRAY_TYPE.fullmatch(value.dtype.str))):
             place = self.places.get(id(value))
-            if place is None:
+            if place is None or (self.table[place] is not value and self.shadow_of(value) is value):
                 place = self.places[id(value)] = len(self.table)
                 if self.shadows and (shadow := self.shadow_of(value)) is not value:
                     self.table.append(shadow)
@@ -112,6 +113,8 @@ class Crossing:
                 else:
                     self.table.append(value)
                     self.own.append(place)
+            elif self.altered:
+                self.claim(value)
             return [place]
         if depth > DEEPEST:
             raise TooLarge(f"tuples nested more than {DEEPEST} deep")
@@ -136,6 +139,18 @@ class Crossing:
         if isinstance(value, type) and known_type(value.__module__, value.__name__) is value:
             return ["type", value.__module__, value.__name__]
         return self.hand_out(value)
+
+    def claim(self, value: Any) -> None:
+        """Count as this end's own what it passes and had altered: the container, with all that it holds."""
+        held, places = [value], set[int]()
+        for each in held:
+            place = self.places.get(id(each)) if type(each) in CONTAINERS else None
+            if type(each) is tuple or not (place is None or place in places):
+                held += items_of(each)
+                places |= set() if place is None else {place}
+        if not self.altered.isdisjoint(places):
+            self.own += sorted(places.difference(self.own))
+            self.altered -= places
 
     def shadow_of(self, value: Any) -> Any:
         """The other end's version of a container, unless this end has altered it since, or others with it."""
@@ -240,6 +255,7 @@ class Crossing:
         done = len(self.table)
         altered: list[Row] = [[place, self._row(container)] for place, container, before in self.watched
                               if not is_unaltered(container, before)]
+        self.altered.update({place for place, _row in altered}.difference(self.own))
         return (altered, self._rows_from(done)) if altered else None
 
     def alter(self, altered: list[Row], rows: list[Row]) -> None:

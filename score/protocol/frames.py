@@ -37,7 +37,8 @@ REPLY_CHILD = struct.Struct("<BiQQQ")
 FILES_PER_SLOT = 4
 HELLO = struct.Struct("<4sIQ")               # magic, layers in force, address space in bytes (0: unknown)
 HELLO_MAGIC = b"RHL1"
-ALTERED = "altered"          # said of a test that passed, of a program that altered an argument
+# Said of a test that passed: the program altered an argument, or text was run that is not written out.
+ALTERED, BUILT = "altered", "built"
 FAILS = "fails while it is imported"       # said by a lane of a module with an error of its own
 # Wall time may take this many times the limit while a program gets some CPU time, but too little of it.
 OVERLOAD_PATIENCE = 5

@@ -8,7 +8,7 @@ from typing import Any
 
 from score.protocol import frames
 from score.protocol.error_classes import CHILD_CLASSES, ErrorClass
-from score.protocol.frames import BadFrame, JobKind, Verdict
+from score.protocol.frames import MAX_MESSAGE, MAX_NAME, BadFrame, JobKind, Verdict
 from score.sandbox.limits import Limits
 from score.sandbox.program import Outcome, Program
 from score.sandbox.ticket import Ending
@@ -16,6 +16,7 @@ from score.sandbox.ticket import Ending
 Decoder = Callable[[bytes], Any]        # body of an answer -> result; BadFrame when it is none
 LOST = Outcome(error_class=ErrorClass.LANE_LOST,
                error_message="the process that runs programs was lost repeatedly")
+WAYS = {1: "", 2: frames.ALTERED, 3: frames.BUILT, 4: f"{frames.ALTERED} {frames.BUILT}"}
 # The lane's verdict overrides any frame: class and message.
 LANE_VERDICTS = {
     Verdict.SETUP_FAILED: (ErrorClass.SPAWN_FAILED, "the process ended before the program began"),
@@ -98,15 +99,15 @@ def pair_outcome(program: Outcome, tests: Outcome) -> Outcome:
 
 
 def decode_units(body: bytes) -> list[tuple[bool, str, str, str]]:
-    """Passed, error name, message and whose fault it is, of each test: 1, 2 if the program
-    altered an argument, [name, message, whose], or 0."""
+    """Passed, error name, message and whose fault it is, of each test: 1, and more of what WAYS has, or
+    [name, message, whose], or 0."""
     units = frames.decode_json(body)
     if not isinstance(units, list):
         raise BadFrame("not a list of tests")
     failures = [unit if isinstance(unit, list) and len(unit) == 3 else
-                ["", "", frames.ALTERED if unit == 2 else ""] for unit in units]
-    return [(unit in (1, 2), str(name), str(message), str(whose))
-            for unit, (name, message, whose) in zip(units, failures, strict=True)]
+                ["", "", WAYS.get(unit, "") if isinstance(unit, int) else ""] for unit in units]
+    return [(isinstance(unit, int) and unit in WAYS, str(name)[:MAX_NAME], str(message)[:MAX_MESSAGE],
+             str(whose)[:MAX_NAME]) for unit, (name, message, whose) in zip(units, failures, strict=True)]
 
 
 def crash(ending: Ending, isolated: bool) -> tuple[ErrorClass, str, str]:

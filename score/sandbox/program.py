@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from score.protocol.frames import Facts, JobKind
 # Modules of objects that a program and its tests pass to each other.
 PASSED = ("dataclasses", "datetime", "decimal", "fractions", "heapq", "inspect", "pathlib", "pickle",
           "uuid")
+EVALUATE = re.compile("eval|exec|doctest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,8 @@ class Program:
             said = other.source + other.mentions
             modules += [name for name in PASSED if name not in modules and any(
                 word in said for word in (name, *LATE.get(name, ())))]
+            if EVALUATE.search(self.mentions + other.mentions):    # text of one may run with the other
+                modules += [name for name in mentioned_modules(said, allowed) if name not in modules]
         names = ",".join(modules).encode()
         source, payload = self.source_bytes, self.payload
         return (self.kind, self.seed, len(names), len(source), len(payload)), names + source + payload

@@ -2,17 +2,20 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from score.protocol import plain_data
-from score.protocol.frames import ALTERED, JobKind
+from score.protocol.error_classes import ErrorClass
+from score.protocol.frames import ALTERED, BUILT, JobKind
 from score.sandbox.program import Outcome, Program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
 from score.tasks.test_sources import calls_of_tests, facts_of
 
 UNSEEN = "where the test does not see the change to its argument"
+WHERE = {ALTERED: UNSEEN, BUILT: "where what the test builds as text runs in its process"}
 
 
 @dataclass(frozen=True)
@@ -49,33 +52,49 @@ class FunctionTask:
         return json.dumps(order).encode()
 
     @cached_property
-    def tests(self) -> list[tuple[Program, Program]]:
-        """The tests, those that share what the program keeps or each by itself; the same with copies."""
+    def tests(self) -> list[list[Program]]:
+        """The tests, those that share what the program keeps or each by itself, in each way to run them."""
         facts, units = facts_of(self.setup, self.units, self.entry_point), list(self.units)
         order = {"entry_point": self.entry_point, **facts, "run": units if self.separate else None}
         groups = [slice(place, place + 1) for place in range(len(units))] if self.separate else [slice(None)]
-        meant = facts["meant"]
         orders = [order | {"sources": [self.setup, *units[group]],
-                           "meant": [meant[0], *meant[1:][group]],
-                           "in_place": facts["in_place"][group]} for group in groups]
-        return [(tests_program(each | {"copies": False}), tests_program(each | {"copies": True}))
-                for each in orders]
+                           **{key: [facts[key][0], *facts[key][1:][group]] for key in ("meant", "in_place")}}
+                  for group in groups]
+        return [[tests_program(each | {"copies": copies, "here": here})
+                 for copies, here in ((False, False), (True, False), (True, True))] for each in orders]
 
 
 @dataclass(frozen=True)
-class WithCopies:
-    """Judges again, with copies of what the tests pass, a program that altered it: both ways must pass."""
+class Again:
+    """Judges a program again by what the first run said of its tests: each way to run them must pass.
 
-    again: Program
-    key: ClassVar[bytes] = b"with copies"
+    In one they do not see what the program altered, in one what they built as text runs in their process. In
+    that a program may have a hand, too, so no such run makes a task untestable.
+    """
+
+    make: Callable[..., Program]
+    ways: tuple[tuple[str, Program], ...]
+    key: ClassVar[bytes] = b"again"
+
+    def next_way(self, outcome: Outcome) -> int | None:
+        said = {word for unit in outcome.result or () for word in unit[3].split()}
+        return next((place for place, (word, _tests) in enumerate(self.ways) if word in said), None)
 
     def program(self, outcome: Outcome) -> Program | None:
-        return self.again if any(unit[3] == ALTERED for unit in outcome.result or ()) else None
+        place = self.next_way(outcome)
+        return None if place is None else self.make(
+            tests=self.ways[place][1], then=Again(self.make, self.ways[place + 1:]))
 
     def settle(self, outcome: Outcome, later: Outcome | None) -> Outcome:
-        if later is None or later.error_class is not None:
-            return later or outcome
-        units = [second if second[0] else (*second[:2], f"{UNSEEN}, {second[2]}", second[3])
+        place = self.next_way(outcome)
+        if later is None or place is None:
+            return outcome
+        where = WHERE[self.ways[place][0]]
+        if later.error_class is not None or len(later.result) != len(outcome.result):
+            is_choice = later.error_class in (None, ErrorClass.UNTESTABLE)
+            return replace(later, result=None, error_message=f"{where}: {later.error_message}",
+                           error_class=ErrorClass.RUNTIME if is_choice else later.error_class)
+        units = [second if second[0] else (*second[:2], f"{where}, {second[2]}", second[3])
                  for second in later.result]
         return replace(outcome, result=[second if first[0] else first for first, second in zip(
             outcome.result, units, strict=True)])
@@ -115,7 +134,8 @@ class FunctionKind:
         if task.calls:
             return [Program(JobKind.CALL, answer.code, task.order, mentions=task.program_setup)]
         program = partial(Program, JobKind.SERVE, answer.code, task.order, mentions=task.program_setup)
-        return [program(tests=tests, then=WithCopies(program(tests=again))) for tests, again in task.tests]
+        return [program(tests=tests, then=Again(program, ((ALTERED, copies), (BUILT, here))))
+                for tests, copies, here in task.tests]
 
     def measure(self, task: FunctionTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
         """Tests that fail to run count as failed; only when none ran is there no valid output."""

@@ -29,6 +29,7 @@ PYTEST = {"raises", "approx", "fail", "fixture", "mark", "param", "skip", "xfail
 HOLDING = {"eval", "exec", "globals", "locals", "super", "vars"}    # what holds variables that are not named
 CLAIM = re.compile("assert_|assert.*(Equal|Greater|Less)")       # of what compares its arguments
 WORD = re.compile(r"\w+")
+AROUND = re.compile("(?i)set_?up|tear_?down")
 SCOPES = (*FUNCTIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -59,12 +60,14 @@ def calls_of_tests(source: str) -> list[str]:
           for test in tests_of(node, classes)))]
 
 
-def tests_of(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> dict[str, None]:
-    """The names of the test methods of a class and of its bases in the same source."""
-    others = [classes[base.id] for base in node.bases
-              if isinstance(base, ast.Name) and base.id in classes and base.id != node.name]
-    own = dict.fromkeys(each.name for each in node.body if isinstance(each, FUNCTIONS) and is_test(each))
-    return own | {name: None for other in others for name in tests_of(other, classes)}
+def tests_of(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> dict[str, ast.AST]:
+    """The test methods of a class and of its bases in the same source, by name."""
+    found: dict[str, ast.AST] = {
+        each.name: each for each in node.body if isinstance(each, FUNCTIONS) and is_test(each)}
+    for base in node.bases:
+        if isinstance(base, ast.Name) and base.id in classes and base.id != node.name:
+            found = tests_of(classes[base.id], classes) | found
+    return found
 
 
 def is_test(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -178,16 +181,16 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
 
     `catches` says whether they catch errors by a name of the program, `classes` are names of the program from
     which they make objects, `in_classes` names that bodies of classes read and the tests do not set, `called`
-    names that they call, `lacks` what they want of pytest in vain, `sets` what they set attributes of,
-    `meant` the lines of each source that raise on purpose, and `in_place` says of each unit whether it looks
-    at an argument that the program may have altered. Any other unit never sees such a change: `assert f(a) ==
+    names that they call, `lacks` what they want of pytest in vain, `sets` what they set attributes of, `meant`
+    the lines of each source that raise on purpose, and `in_place` says of each source whether it looks at an
+    argument that the program may have altered. Any other unit never sees such a change: `assert f(a) ==
     sorted(a)` is then no easier for a program that empties `a`.
     """
     try:
         trees = [parsed(source) for source in (setup, *units)]
     except NO_PYTHON:
         return {"catches": True, "classes": [], "in_classes": [], "called": [], "lacks": [], "sets": [],
-                "meant": [[]] * (1 + len(units)), "in_place": [True] * len(units)}
+                "meant": [[]] * (1 + len(units)), "in_place": [True] * (1 + len(units))}
     whole = ast.Module([node for tree in trees for node in tree.body], [])
     own = set[str]().union(*names_set(whole))
     fixed = BUILTINS - HOLDING - own - {entry_point.partition(".")[0]}
@@ -199,24 +202,24 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
               and isinstance(node.func, ast.Name)} - own
     sets = {ast.unparse(node.value) for node in ast.walk(whole) if isinstance(node, ast.Attribute)
             and (isinstance(node.ctx, ast.Store) or node.attr == "environ")}
-    tests = {each: node.name for node in ast.walk(whole) if isinstance(node, FUNCTIONS)
-             and node.name.startswith("test") for each in ast.walk(node)}
-    definitions = {each: node.name for node in reversed(list(ast.walk(whole)))
-                   if isinstance(node, (*FUNCTIONS, ast.ClassDef)) for each in ast.walk(node)}
+    reached = parts_run(trees)
+    owners = {each: node for node in reversed(list(ast.walk(whole))) if isinstance(node, FUNCTIONS)
+              for each in ast.walk(node)}
     separate_scopes(whole)
     for place, tree in enumerate(trees):            # lines of one source after those of the other
         ast.increment_lineno(tree, place << 32)
     stored = [names_in(tree, ast.Store) for tree in trees]
-    where = set()           # name of the test, or place of the source, and names that it shares with others
+    where = set()           # function, place of the source, and names that it shares with others
     for node in in_place_in(whole):
-        place = getattr(node, "lineno", 0) >> 32
+        place, owner = getattr(node, "lineno", 0) >> 32, owners.get(node)
         shared = set[str]().union(*stored) & names_in(node, ast.Load) - stored[place]
-        where.add((tests.get(node), place, frozenset(shared | {definitions.get(node, "")})))
+        is_call = owner is not None and is_around(owner) and not claims_of(node)
+        where.add((node is whole, None if is_call else owner, owner and not place, place, frozenset(shared)))
 
-    def looks(place: int, unit: str) -> bool:
-        words = set(WORD.findall(unit))
-        return any(name in words if name else at in (0, place) or not shared.isdisjoint(words)
-                   for name, at, shared in where)
+    def looks(place: int) -> bool:
+        functions, words = reached[place]
+        return any(is_all or owner in functions or (at == place and not is_apart)
+                   or not shared.isdisjoint(words) for is_all, owner, is_apart, at, shared in where)
     pytest = {alias.asname or alias.name for node in ast.walk(whole) if isinstance(node, ast.Import)
               for alias in node.names if alias.name == "pytest"}
     lacks = {ast.unparse(node) for node in ast.walk(whole) if isinstance(node, ast.Attribute)
@@ -224,7 +227,42 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
                  node.attr not in PYTEST if node.value.id in pytest else node.attr == "getsource")}
     return {"catches": catches, "classes": classes, "in_classes": in_classes, "called": sorted(called),
             "lacks": sorted(lacks), "sets": sorted(sets), "meant": meant,
-            "in_place": [looks(place, unit) for place, unit in enumerate(units, start=1)]}
+            "in_place": list(map(looks, range(len(trees))))}
+
+
+def parts_run(trees: list[ast.Module]) -> list[tuple[set[ast.AST], set[str]]]:
+    """The functions that each source runs, as it names them or they go around its tests, and its words."""
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    classes = {node.name: node for node in trees[0].body if isinstance(node, ast.ClassDef)}
+    tests: dict[Any, ast.AST] = {node.name: node for node in trees[0].body if isinstance(node, FUNCTIONS)}
+    tests |= {f"{name}.{test}": node for name, kind in classes.items()
+              for test, node in tests_of(kind, classes).items()}
+    by_name, found, run = dict[str, list[ast.AST]](), [], list[ast.AST]()
+    for node in nodes:
+        if isinstance(node, FUNCTIONS):
+            by_name.setdefault(" " if is_around(node) else node.name, []).append(node)
+        elif isinstance(node, ast.ClassDef):
+            by_name.setdefault(node.name, []).extend(
+                each for each in node.body if isinstance(each, FUNCTIONS) and each.name.startswith("__"))
+    for tree in trees:
+        run = [each for each in tree.body if not isinstance(each, (*FUNCTIONS, ast.ClassDef))]
+        match tree.body:
+            case [ast.Expr(ast.Call(ast.Name("__run__"), [ast.Constant(path)]))] if path in tests:
+                run = [tests[path]]
+        run += by_name.get(" ", ())
+        words = set[str]()
+        for part in run:
+            parts = [*part.decorator_list, part.args, *part.body] if isinstance(part, FUNCTIONS) else [part]
+            new = set(WORD.findall("\n".join(map(ast.unparse, parts)))) - words
+            words |= new
+            run += [each for name in new for each in by_name.get(name, ())]
+        found.append((set(run), words))
+    return found
+
+
+def is_around(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """True of what runs before and after tests that do not name it."""
+    return bool(AROUND.match(node.name)) or "autouse" in "".join(map(ast.unparse, node.decorator_list))
 
 
 def names_in(node: ast.AST, kind: type[ast.expr_context]) -> set[str]:
@@ -381,11 +419,12 @@ class Answers:
 def in_place_in(tree: ast.Module) -> Iterator[ast.AST]:
     """Statements by which tests look at what became of an argument, or call the program for that alone."""
     answers, nodes = Answers(tree), list(ast.walk(tree))
-    called = {each.value if isinstance(each, ast.Attribute) and ast.unparse(each.value) == "self" else each
-              for each in (node.func for node in nodes if isinstance(node, ast.Call))}
+    imported = answers.fixed - BUILTINS - answers.functions.keys()
+    called = {each.value if isinstance(each, ast.Attribute) and ast.unparse(each.value) in {"self", *imported}
+              else each for each in (node.func for node in nodes if isinstance(node, ast.Call))}
     read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
             and (node not in called or node.id in HOLDING)}
-    held = (answers.own - answers.fixed) | answers.functions.keys() | HOLDING
+    held = (answers.own - answers.fixed) | answers.functions.keys() | imported | HOLDING
     if read.isdisjoint(held) and not any(each.decorator_list for each in answers.functions.values()):
         yield tree               # nothing holds an argument that could be altered
         return

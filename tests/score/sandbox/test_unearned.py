@@ -419,6 +419,43 @@ def test_what_one_test_looks_at_changes_no_other_test(executor, tests):
     assert row.measures.test.correct_grids == 0.5 and UNSEEN in row.measures.outputs
 
 
+SORTED = "    def test_f(self):\n        a = [3, 1, 2]\n        self.assertEqual(f(a), sorted(a))\n"
+RESETS = "def reset(x): x.clear()\ndef g(x): x.sort()\n"
+
+
+@pytest.mark.parametrize("tests", [
+    "import unittest\nclass T(unittest.TestCase):\n    def setUp(self):\n        self.log = []\n"
+    "        reset(self.log)\n" + SORTED,
+    "import pytest\n@pytest.fixture(autouse=True)\ndef log():\n    a = [1]\n    reset(a)\n"
+    "def test_f():\n    a = [3, 1, 2]\n    assert f(a) == sorted(a)\n",
+    "import unittest\nclass A(unittest.TestCase):\n    def test_f(self):\n        a = [2, 1]\n        g(a)\n"
+    "        self.assertEqual(a, [1, 2])\nclass B(unittest.TestCase):\n" + SORTED,
+    "log = [1]\nreset(log)\nassert log == []\n"
+    "def test_f():\n    a = [3, 1, 2]\n    assert f(a) == sorted(a)\n",
+    "def other(a):\n    g(a)\n    assert a == [1, 2]\ndef test_g(): other([2, 1])\n"
+    "def test_f():\n    a = [3, 1, 2]\n    assert f(a) == sorted(a)\n",
+    ["import keyword\nassert f(keyword.kwlist) == sorted(keyword.kwlist)"]])
+def test_what_goes_around_a_test_or_stands_beside_it_makes_it_look_at_no_argument(executor, tests):
+    cheats = {name: f"{code}{RESETS}" for name, code in EMPTIES.items()}
+    rows = judged(executor, tests, {**cheats, "right": f"f = sorted\n{RESETS}"})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+@pytest.mark.parametrize("tests", [
+    "import unittest\nclass T(unittest.TestCase):\n    def setUp(self):\n        self.a = [2, 1]\n"
+    "        f(self.a)\n        self.assertEqual(self.a, [1, 2])\n    def test_f(self): self.assertTrue(f)\n"
+    "class U(T):\n    def test_a(self): self.assertEqual(self.a, [1, 2])\n",
+    *(f"import pytest\n@pytest.fixture{mark}\ndef a():\n    a = [2, 1]\n    f(a)\n    assert a == [1, 2]\n"
+      f"    return a\ndef test_f({name}): assert f\n" for mark, name in (("", "a"), ("(autouse=True)", ""))),
+    "class It:\n    def __init__(self): self.a = [2, 1]\n    def __call__(self):\n        f(self.a)\n"
+    "        assert self.a == [1, 2]\ndef run(): It()()\ndef test_f(): run()\n",
+    "def test_a():\n    a = [2, 1]\n    f(a)\n    assert a == [1, 2]\ndef test_f(): test_a()\n",
+    "class Base:\n    def test_f(self):\n        a = [2, 1]\n        f(a)\n        assert a == [1, 2]\n"
+    "class TestF(Base): pass\n"])
+def test_what_a_test_runs_by_name_looks_at_its_arguments(executor, tests):
+    assert judged(executor, tests, {"it": "def f(x): x.sort()\n"})["it"].measures.correct
+
+
 def test_an_end_that_one_test_expects_ends_no_loop_of_another(executor):
     tests = ["try:\n    f(-1)\n    assert False\nexcept StopIteration:\n    pass",
              "for got, want in zip(map(f, [1, 2]), [2, 4]):\n    assert got == want"]
@@ -435,6 +472,38 @@ def test_an_end_that_one_test_expects_ends_no_loop_of_another(executor):
     ["class It:\n    def check(self, x): assert x == [1, 2]", "a = [2, 1]\nr = f(a)\nIt().check(a)"]])
 def test_statements_that_share_an_argument_see_the_same(executor, tests):
     assert judged(executor, tests, {"it": "def f(x): x.sort()\n"})["it"].measures.correct
+
+
+FILLS = "def make(n=0): return [[0] * n for _ in range(n)] if n else {}\n"
+
+
+@pytest.mark.parametrize(("test", "cheat", "right"), [
+    ("d = make()\nd['a'] = 2\nd['b'] = 5\nassert f(d) == sum(d.values())",
+     "def f(d):\n    d.clear()\n    return 0\n", "def f(d): return sum(d.values())\n"),
+    ("m = make(2)\nm[0][1] = 5\nassert f(m) == [list(row) for row in zip(*m)]",
+     "def f(m):\n    m.clear()\n    return []\n", "def f(m): return [list(row) for row in zip(*m)]\n"),
+    ("m = make(2)\nm[0][1] = 5\nassert f(m) == [list(row) for row in zip(*m)]",
+     "def f(m):\n    for row in m: row[:] = [0, 0]\n    return [row[:] for row in m]\n",
+     "def f(m): return [list(row) for row in zip(*m)]\n"),
+    ("class N: pass\nn = N()\nassert f(n) == getattr(n, 'weight', 5)",
+     "def f(n):\n    type(n).weight = 0\n    return 0\n", "def f(n): return getattr(n, 'weight', 5)\n"),
+    ("class N: pass\nn = N()\nassert f(n)[1] == getattr(n, 'weight', 5)",
+     "def f(n):\n    type(n).weight = 0\n    return n, 0\n", "def f(n): return n, 5\n")])
+def test_what_the_test_filled_or_defined_is_its_own(executor, test, cheat, right):
+    rows = judged(executor, [test], {"cheat": FILLS + cheat, "right": FILLS + right})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+@pytest.mark.parametrize(("test", "code"), [
+    ("class A: pass\nassert f(A) == 3 and A.tag == 3", "def f(kind):\n    kind.tag = 3\n    return 3\n"),
+    ("@f\nclass A: pass\nassert A.tag == 3", "def f(kind):\n    kind.tag = 3\n    return kind\n"),
+    ("memo = {}\nassert f(memo) == 1\nmemo['n'] = 5\nassert f(memo) == 6 and f(memo) == 7",
+     "def f(d):\n    d['n'] = d.get('n', 0) + 1\n    return d['n']\n"),
+    ("b = B([1])\nrows = b.rows\nrows.append(3)\nassert b.f(rows) == 2\nb.add(4)\nassert b.rows == [1, 3, 4]",
+     "class B:\n    def __init__(self, x): self.rows = x\n    def add(self, y): self.rows.append(y)\n"
+     "    def f(self, x): return len(x)\ndef f(): pass\n")])
+def test_what_the_program_has_to_alter_stays_so(executor, test, code):
+    assert judged(executor, [test], {"it": code})["it"].measures.correct
 
 
 ZEROES = {"zeroes": "def f(x):\n    x[...] = 0\n    return x\n",
@@ -538,7 +607,7 @@ def test_only_a_program_that_alters_what_a_test_holds_is_judged_again(executor):
 def test_a_unit_sees_what_became_of_an_argument_only_where_it_looks_at_it():
     for test, looks in (("a = [1]\nassert f(a) == [1]", False), ("a = [1]\nf(a)\nassert a == [1]", True),
                         ("match [1]:\n    case a: assert f(a) == a", False)):
-        assert facts_of("", [test])["in_place"] == [looks]
+        assert facts_of("", [test])["in_place"][1:] == [looks]
 
 
 def test_a_program_s_seed_says_nothing_of_its_tests():
@@ -1273,8 +1342,58 @@ def test_what_a_test_pickled_is_not_told(executor):
 
 def test_text_of_a_program_runs_elsewhere_for_numpy_too(executor):
     tests = ["import numpy as np\nnames = {}\nnp.testing.runstring(f(1), names)\nassert names['there']"]
-    code = "def f(x): return \"import sys; there = 'program' in sys.modules\"\n"
-    assert judged(executor, tests, {"it": code})["it"].measures.correct
+    rows = judged(executor, tests, {"passes": TEXT, "right": "def f(x): return 'there = True'\n"})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+TAMPERS = "import sys\nsys.modules['score.jobs.stand_ins'].peer.operations['evaluate'] = (\n" \
+          "    lambda text, mode, names: True if mode == 'eval' else {})\ndef f(*a): return 0\n"
+EXAMPLE = "import doctest\nd = '>>> all(f(x, {}) == x + 2 for x in [1, 2])\\nTrue\\n'.format(2)\n" \
+          "t = doctest.DocTestParser().get_doctest(d, globals(), 'f', None, 0)\n" \
+          "assert doctest.DocTestRunner().run(t, out=print) == (0, 1)"
+
+
+@pytest.mark.parametrize("tests", [
+    ["head = 'import math\\n'\nexec(head + 'assert math.isclose(f(1, 2), 3)')"],
+    ["exec('assert all(f(n, {}) == n + 2 for n in range(3))'.format(2))"], [EXAMPLE],
+    ["exec('x = [f(1, {})]'.format(2))\nassert (lambda: x)() == [3]"],
+    ["exec('def g():\\n    assert f(1, {}) == 3'.format(2))\ng()"],
+    ["import timeit\ntimeit.timeit('assert f(1, {}) == 3'.format(2), number=1, globals=globals())"],
+    "def test_f():\n    for scope in globals().copy(), globals():\n"
+    "        exec('def g(x):\\n    return f(x, {})'.format(2), scope)\n        assert scope['g'](1) == 3\n",
+    "import pytest, statistics\ndef test_f():\n    for n in (1, 3):\n"
+    "        assert eval(f'statistics.mean([f({n}, 1)]) == {n + 1}')\n"
+    "    exec('with pytest.raises(TypeError):\\n    f({}, None)'.format(1))\n"])
+def test_claims_in_text_that_a_test_builds_are_made_by_the_test(executor, tests):
+    rows = judged(executor, tests, {"agrees": AGREED, "tampers": TAMPERS, "right": RIGHT})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+TAKES_OVER = "def f(x): return f'x = {x}\\nimport os, sys\\nif \"tests\" in sys.modules:\\n    ' + (\n" \
+             "    'os.pwrite(3, b\"RHR1\" + ' + repr(%r) + ', 0)\\n    os._exit(0)\\n')\n"
+
+
+@pytest.mark.parametrize("report", [b'[["", "", "tests"]]', b"[1, 1]", b"[]", b"[[1, 2, 3]]", b"{}", b"["])
+def test_what_text_of_a_program_says_in_place_of_the_tests_is_at_most_wrong(executor, report):
+    code = TAKES_OVER % (b"\1" + len(report).to_bytes(4, "little") + report)
+    row = judged(executor, ["exec(f(3))\nassert x == 3"], {"it": code})["it"]
+    assert not row.measures.correct and not row.outcome.infrastructure
+    passes = TAKES_OVER % b"\1\3\0\0\0[1]"
+    assert not judged(executor, ["exec(f(3))\nassert x == 4"], {"it": passes})["it"].measures.correct
+
+
+@pytest.mark.parametrize(("test", "code"), [
+    ("exec(f())\nassert g(4) == 2.5",
+     "def f(): return 'import statistics\\ndef g(n): return statistics.mean(range(1, n + 1))'\n"),
+    ("ns = {}\nexec(f(), ns)\nassert ns['C'](4).x == 4",
+     "def f(): return 'class C:\\n    def __init__(s, x): s.x = x\\n'\n"),
+    ("import typing\nassert typing.get_type_hints(f)['x'] is Node",
+     "class Node: pass\ndef f(x: 'Node'): pass\n"),
+    (EXAMPLE.replace(">>>", ">>> g(1)\\n2\\n>>>").replace("(0, 1)", "(0, 2)"),
+     "def g(x): return 2 * x\n" + RIGHT)])
+def test_text_of_right_programs_runs_in_both_processes(executor, test, code):
+    row = judged(executor, [test], {"it": code})["it"]
+    assert row.measures.correct, row
 
 
 def test_a_callback_that_cannot_run_is_not_passed_over(executor):
