@@ -182,8 +182,8 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
     `catches` says whether they catch errors by a name of the program, `classes` are names of the program from
     which they make objects, `in_classes` names that bodies of classes read and the tests do not set, `called`
     names that they call, `lacks` what they want of pytest in vain, `sets` what they set attributes of,
-    `meant` lines of each source that raise on purpose, and `in_place` says of each source whether it looks at an
-    argument that the program may have altered. Any other unit never sees such a change: `assert f(a) ==
+    `meant` lines of each source that raise on purpose, and `in_place` says of each source whether it looks at
+    an argument that the program may have altered. Any other unit never sees such a change: `assert f(a) ==
     sorted(a)` is then no easier for a program that empties `a`.
     """
     try:
