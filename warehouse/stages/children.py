@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from warehouse.store.errors import StageError
 
@@ -16,11 +17,7 @@ SECONDS_TO_END = 20.0
 @contextlib.contextmanager
 def child(command: Sequence[str], variables: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """A process that ends with this block, and with this process even if it is killed."""
-    try:
-        process = subprocess.Popen(command, env=variables, preexec_fn=lambda: end_with_parent(signal.SIGTERM))
-    except OSError as error:
-        raise StageError(f"{command[0]} cannot be run: {error.strerror}. Name a command that is "
-                         "installed.") from error
+    process = spawn(command, env=variables)
     try:
         yield process
     finally:
@@ -30,6 +27,15 @@ def child(command: Sequence[str], variables: Mapping[str, str]) -> Iterator[subp
             process.wait(SECONDS_TO_END)
         process.kill()
         process.wait()
+
+
+def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process that ends with this one, even if this one is killed; options are those of Popen."""
+    try:
+        return subprocess.Popen(command, preexec_fn=lambda: end_with_parent(signal.SIGTERM), **options)
+    except OSError as error:
+        raise StageError(f"{command[0]} cannot be run: {error.strerror}. Name a command that is "
+                         "installed.") from error
 
 
 def end_with_parent(number: signal.Signals) -> None:
