@@ -65,13 +65,11 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
 def _settings(stage: Stage, settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of the import, or those it was begun with; StageError if other rows are there."""
     before, plain = stage.settings(), settings["plain_sampling"]
-    if before is None and not stage.is_complete():
+    if before is None:
         return settings
-    other = "" if before is None else ", begun with other rows or options"
-    if before is None or (before.get("sha256"), before.get("plain_sampling", plain)) != (
-            settings["sha256"], plain):
-        raise StageError(f"{stage.title} exists already{other}. Import into an iteration or purpose that "
-                         f"does not, or {stage.way_to_discard()}.")
+    if (before.get("sha256"), before.get("plain_sampling", plain)) != (settings["sha256"], plain):
+        raise StageError(f"{stage.title} exists already, begun with other rows or options. Import into an "
+                         f"iteration or purpose that does not, or {stage.way_to_discard()}.")
     return before       # the file may have been renamed
 
 
