@@ -125,12 +125,9 @@ def over(shared: Mapping[str, Any], settings: Mapping[str, Any], train: click.Co
 
 def in_effect(command: click.Command, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Every option of a command by name, with its value in `settings`, else its default."""
-    values: dict[str, Any] = {}
-    for parameter in command.params:
-        names = {option.removeprefix("--") for option in parameter.opts}
-        given = [value for key, value in settings.items() if key in names]
-        values[str(parameter.name)] = given[0] if given else parameter.default
-    return values
+    names = names_of(command)
+    given = {str(names[key].name): value for key, value in settings.items() if key in names}
+    return {str(parameter.name): parameter.default for parameter in command.params} | given
 
 
 def with_settings(tables: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> str:

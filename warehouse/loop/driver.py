@@ -18,7 +18,7 @@ from warehouse.inspect.alarms import ALARM_EXIT_CODE, last_rollback, raised_alar
 from warehouse.inspect.summary import iteration_rows, line_of
 from warehouse.loop.crew import Sampling, Start, Training
 from warehouse.loop.devices import Crew, Worker
-from warehouse.loop.jobs import Job
+from warehouse.loop.jobs import Job, stop_all
 from warehouse.maintain.rollback import end_at_alarm, roll_back
 from warehouse.sql.database import compute_once, connect
 from warehouse.sql.rollup import keep_rolled_up
@@ -283,12 +283,9 @@ class Loop:
 
     def stop(self) -> None:
         """Stop all running commands; finished work is kept."""
-        running: list[Job | Sampling | Training] = [*self.sampling.values(), *self.scoring.values()]
-        running += [self.training] if self.training else []
-        for job in running:
-            job.stop()
-        for job in running:
-            job.end()
+        works: list[Sampling | Training] = [*self.sampling.values()]
+        works += [self.training] if self.training else []
+        stop_all([*(job for work in works for job in work.jobs()), *self.scoring.values()])
         self.sampling.clear()
         self.scoring.clear()
         self.training = None

@@ -51,6 +51,14 @@ class Job:
             return self.process.wait()
 
 
+def stop_all(jobs: Sequence[Job]) -> None:
+    """Tell commands to stop, and wait until all have ended; finished work is kept."""
+    for job in jobs:
+        job.stop()
+    for job in jobs:
+        job.end()
+
+
 def find(name: str) -> str:
     """A command of this environment, even if the environment is not activated."""
     own = Path(sys.argv[0]).parent / name
