@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -40,11 +39,9 @@ def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
 
 def end_with_parent(number: signal.Signals) -> None:
     """Have the kernel send this process a signal when its parent ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(DEATH_SIGNAL, number)
+    ctypes.CDLL(None).prctl(DEATH_SIGNAL, number)
 
 
 def name_process(name: str) -> None:
     """Set the name that `ps -e` and `top` show for this process, at most 15 bytes."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(NAME, name.encode()[:15], 0, 0, 0)
+    ctypes.CDLL(None).prctl(NAME, name.encode()[:15], 0, 0, 0)
