@@ -36,8 +36,6 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
         if not config.is_file():        # a pipe could be read only once
             raise StageError(f"{config} is not a plain file. Write the config into one.")
         check_config(config)
-    if not (tasks or heldout):
-        raise StageError("No tasks given. Name a source, for example `--tasks arc-agi-1:training`.")
     base = find_model(model, run, new=True)
     if adapter:
         adapter = adapter_folder(adapter)

@@ -17,6 +17,7 @@ import click
 from click.core import ParameterSource
 
 from warehouse.consent import GuardedOption
+from warehouse.inspect.render import plain
 from warehouse.objects.place import sync_copy
 from warehouse.stages import stop, warm
 from warehouse.stages.space import lacks_memory
@@ -286,13 +287,7 @@ strict_option = click.option("--strict", is_flag=True,
 
 def as_line(facts: dict[str, Any]) -> str:
     """Facts as one line of JSON; numbers that are not finite become null, dates text."""
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(each) for key, each in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(each) for each in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-    return json.dumps(plain(facts), default=str)
+    return json.dumps(plain(facts))
 
 
 def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from warehouse.experiments.comparison import behind, evaluated
 from warehouse.experiments.plan import FACTS, Plan
 from warehouse.ledger.state import LATEST, TRAIN, RunState
 from warehouse.loop.driver import LOOK_SECONDS
-from warehouse.loop.jobs import Job
+from warehouse.loop.jobs import Job, stop_all
 from warehouse.sql.database import connect
 from warehouse.store.commit import commit_json, replace_bytes
 from warehouse.store.config_file import read_config
@@ -108,10 +108,7 @@ class Arms:
                     self._stop_behind(upto, going)
                     going = [arm for arm in going if arm.name not in self.stopped]
         finally:
-            for job in self._running.values():
-                job.stop()
-            for job in self._running.values():
-                job.end()
+            stop_all([*self._running.values()])
 
     def _stop_behind(self, policy: int, arms: list[Arm]) -> None:
         tasks = {}

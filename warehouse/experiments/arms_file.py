@@ -2,7 +2,6 @@
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 
 from warehouse.options import TitledCommand, checked_options, names_of, room_command
-from warehouse.store.config_file import dashed, place_in, read_config
+from warehouse.store.config_file import dashed, place_in, read_config, read_tables
 from warehouse.store.errors import StageError
 
 PARENT = "parent"               # folder of the policy that all arms start from
@@ -57,14 +56,7 @@ class Arm(NamedTuple):
 
 def read_arms(path: Path, train: click.Command, config: Path) -> list[Arm]:
     """The arms of a file; StageError if one cannot be trained, or if two would be equal."""
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StageError(f"{path} cannot be read: {error.strerror}. Name a file with a table for each "
-                         "arm.") from error
-    except (ValueError, RecursionError) as error:
-        raise StageError(f"{path} is not valid TOML: {error}. Fix that line; each arm needs a name of its "
-                         "own.") from error
+    tables = read_tables(path, "arm", "; each arm needs a name of its own")
     if not tables:
         raise StageError(f"{path} has no arms. Write a table for each, for example:\n"
                          "[high-rate]\nlearning-rate = 1e-4")
@@ -82,10 +74,7 @@ def read_arms(path: Path, train: click.Command, config: Path) -> list[Arm]:
     return arms
 
 
-def _arm(path: Path, name: str, table: object, train: click.Command) -> Arm:
-    if not isinstance(table, dict):
-        raise StageError(f"{place_in(path, '', name)}: '{name}' is not a table. Put it below the [name] of "
-                         "an arm.")
+def _arm(path: Path, name: str, table: Mapping[str, Any], train: click.Command) -> Arm:
     if not NAME.fullmatch(name) or name == PARENT:
         raise StageError(f"{place_in(path, name)}: an arm cannot be named '{name}'. Its folder has this "
                          f"name: use letters, digits, '.', '_' and '-', and not '{PARENT}'.")
@@ -136,12 +125,9 @@ def over(shared: Mapping[str, Any], settings: Mapping[str, Any], train: click.Co
 
 def in_effect(command: click.Command, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Every option of a command by name, with its value in `settings`, else its default."""
-    values: dict[str, Any] = {}
-    for parameter in command.params:
-        names = {option.removeprefix("--") for option in parameter.opts}
-        given = [value for key, value in settings.items() if key in names]
-        values[str(parameter.name)] = given[0] if given else parameter.default
-    return values
+    names = names_of(command)
+    given = {str(names[key].name): value for key, value in settings.items() if key in names}
+    return {str(parameter.name): parameter.default for parameter in command.params} | given
 
 
 def with_settings(tables: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> str:

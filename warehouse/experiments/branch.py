@@ -12,7 +12,6 @@ import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from warehouse.ledger.entries import Branched
 from warehouse.ledger.log import Log
@@ -28,29 +27,20 @@ from warehouse.store.commit import (
     saying_why,
     twin_of,
 )
-from warehouse.store.errors import StageError, shell_quote
+from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 Share = Callable[[Path, Path], object]      # gives a file a second name, or copies it
 
 
-class Branch(NamedTuple):
-    """A new branch: its folder, the number of its files, their bytes, and if they are shared or copied."""
-
-    root: Path
-    num_files: int
-    num_bytes: int
-    verb: str
-
-
 def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool, copy: bool = False,
-                through: int | None = None) -> Branch | None:
+                through: int | None = None) -> str | None:
     """Make the run folder `new` with everything that the run has up to policy `at`, under a new run id.
 
     With `rows` it includes rollouts and scores of later iterations sampled by these policies, and up to
     iteration `through` also training rows that later policies sampled. Unfinished stages are left out. The
-    folder appears complete under its name. None if `new` is that branch already. Refusal if there is no such
-    policy, StageError if the folder cannot be made.
+    folder appears complete under its name. Returns what was shared, in words; None if `new` is that branch
+    already. Refusal if there is no such policy, StageError if the folder cannot be made.
     """
     if _is_branch(new, warehouse, at, rows, through):
         return None
@@ -85,8 +75,8 @@ def make_branch(warehouse: Warehouse, new: Path, at: int, *, rows: bool, copy: b
     finally:
         remove_folder(building)
     paths = [new.resolve() / path.relative_to(building) for path in shared]
-    return Branch(new, len(paths), sum(path.stat().st_size for path in paths),
-                  "copied" if copy else "shared")
+    size = sum(path.stat().st_size for path in paths)
+    return f"{counted(len(paths), 'file')} {'copied' if copy else 'shared'}, {size / 1e6:.1f} MB"
 
 
 def _is_branch(new: Path, warehouse: Warehouse, at: int, rows: bool, through: int | None) -> bool:

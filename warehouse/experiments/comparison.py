@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from warehouse.experiments.plan import Plan
+from warehouse.inspect.render import mean
 from warehouse.sql.database import Connection, rows_of
 
 FLIPS = 10_000
@@ -25,11 +26,7 @@ def evaluated(connection: Connection, plan: Plan, policy: int) -> Tasks:
 
 def means(tasks: Tasks) -> dict[str, float | None]:
     """pass@1, pass@k and reward, averaged over the tasks that have them."""
-    found: dict[str, float | None] = {}
-    for name in ("pass_1", "pass_k", "reward"):
-        shares = [row[name] for row in tasks.values() if row.get(name) is not None]
-        found[name] = sum(shares) / len(shares) if shares else None
-    return found
+    return {name: mean([row.get(name) for row in tasks.values()]) for name in ("pass_1", "pass_k", "reward")}
 
 
 def gains_of(own: Tasks, base: Tasks, share: str) -> list[float]:
@@ -44,8 +41,8 @@ def measured(connection: Connection, base: Tasks, own: Tasks) -> dict[str, Any]:
     for share, gain in (("pass_1", "gain"), ("pass_k", "gain_k"), ("reward", "gain_reward")):
         gains = gains_of(own, base, share)
         bounds = paired_interval(connection, gains)
-        found |= {gain: sum(gains) / len(gains) if gains else None,
-                  f"{gain}_low": bounds[0] if bounds else None, f"{gain}_high": bounds[1] if bounds else None}
+        found |= {gain: mean(gains), f"{gain}_low": bounds[0] if bounds else None,
+                  f"{gain}_high": bounds[1] if bounds else None}
         if gain == "gain":
             found |= {"p_value": flip_test(gains), "num_tasks": len(gains)}
         elif gain == "gain_reward":

@@ -111,13 +111,14 @@ def advise(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) ->
     newest = warehouse.state.newest
     causes = [alarm.signal for alarm in firing if alarm.first_iteration == first and alarm.spoils_next]
     lines = changed_settings(connection, first)
-    changed = _changed_sampling(connection, first) if set(causes) & set(MISMATCH_SIGNALS) else ""
+    mismatched = not set(causes).isdisjoint(MISMATCH_SIGNALS)
+    changed = _changed_sampling(connection, first) if mismatched else ""
     paid = _paid(connection, firing)
     if changed:
         lines.append(f"Fix the sampling first, or it happens again: iteration {first} was sampled with "
                      f"{changed}, so its logprobs belong to another distribution than the trained one. "
                      f"Policy {first} is sound; policy {first + 1} was trained on these samples.")
-    elif any(signal in MISMATCH_SIGNALS for signal in causes):
+    elif mismatched:
         # Policy `first` did not sample these rows; the policy trained on them is the damaged one.
         lines.append(f"Fix the engine first, or it happens again: iteration {first} was not sampled by "
                      f"the trained policy. {_gaps(connection, first, causes)}Policy {first} is sound; policy "
@@ -131,7 +132,7 @@ def advise(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) ->
         lines.append(f"{way_out}, or it happens again: "
                      f"policy {first} is sound; policy {first + 1} was made by {_steps(connection, first)}.")
     sound = first if causes else _policy_before(warehouse, first)
-    mend = bool(changed or paid or any(signal in MISMATCH_SIGNALS for signal in causes))
+    mend = bool(mismatched or paid)
     if sound >= newest:
         lines.append(f"Stop here: policy {newest} is the newest, so there is nothing to go back from.")
         return Advice(lines, first, mend)

@@ -53,7 +53,7 @@ def as_csv(names: Sequence[str], rows: Iterable[Sequence[Any]], **_: Any) -> str
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(names)
     for row in rows:
-        writer.writerow([json.dumps(_plain(value)) if isinstance(value, list | tuple | dict) else value
+        writer.writerow([json.dumps(plain(value)) if isinstance(value, list | tuple | dict) else value
                          for value in row])
     return stream.getvalue().rstrip("\n")
 
@@ -61,7 +61,7 @@ def as_csv(names: Sequence[str], rows: Iterable[Sequence[Any]], **_: Any) -> str
 def as_json(names: Sequence[str], rows: Iterable[Sequence[Any]], **_: Any) -> str:
     """One JSON object per line, nothing shortened; NaN and infinity become null."""
     keys = _distinct(names)
-    return "\n".join(json.dumps(_plain(dict(zip(keys, row, strict=True))), allow_nan=False) for row in rows)
+    return "\n".join(json.dumps(plain(dict(zip(keys, row, strict=True))), allow_nan=False) for row in rows)
 
 
 WRITERS: dict[str, Callable[..., str]] = {"table": as_table, "markdown": as_markdown, "csv": as_csv,
@@ -128,12 +128,13 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return keys
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value of a query as JSON has it: NaN and infinity as null, decimals as numbers, dates as text."""
     if isinstance(value, dict):
-        return {name if isinstance(name, str) else str(_plain(name)): _plain(item)
+        return {name if isinstance(name, str) else str(plain(name)): plain(item)
                 for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, decimal.Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, float):

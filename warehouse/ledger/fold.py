@@ -151,7 +151,7 @@ def check(state: RunState, what: entries.Transition) -> None:
             state.check_rewrite(what)
         case entries.TasksChanged():
             if state.tasks_sha256 != what.former:
-                raise Refusal("overtaken", what="tasks", run=state.run)
+                raise Refusal("overtaken", what="the tasks", run=state.run)
         case entries.WeightsDropped():
             state.check_drop(what.versions)
         case entries.Branched():

@@ -12,8 +12,6 @@ SENTENCES = {
     "input_ended": "{title} used rows or a policy that `{command}` ended meanwhile (entry {entry} of "
                    "the run's log). Nothing was committed. Run the same command again.",
     "complete": "{title} was completed by another command meanwhile. There is nothing left to do.",
-    "begun_meanwhile": "{title} was begun by another command meanwhile. Run the same command again to join "
-                       "it.",
     "weights_gone": "Policy {to} has no weights any more. Restore it from a copy, or name another policy.",
     "to_finish": "{title} is to be made again after a repair, and policy {policy} stands on it. Run it "
                  "first, then branch.",
@@ -42,7 +40,7 @@ SENTENCES = {
     "policy_exchanged": "Policy {policy} was replaced while {title} started. Run the same command again.",
     "trained_meanwhile": "Policy {policy} was written while training of iteration {iteration} started. "
                          "Nothing was written: run the same command again to see what is due.",
-    "overtaken": "Another command changed the {what} of {run} meanwhile. Run this one again.",
+    "overtaken": "Another command changed {what} of {run} meanwhile. Run this one again.",
     "no_turn": "{run} has no complete rollout of purpose {before} to answer. Run `rollout` and `score` for "
                "it first.",
     "untrained": "Iteration {iteration} is not trained yet and needs its tokens. Train it first{before}.",
@@ -52,8 +50,6 @@ SENTENCES = {
                       "tokens. Let a `rollout` finish them first{before}.",
     "waiting_needed": "Iteration {iteration} waits to be trained on with the next one, and needs its "
                       "tokens. Let `train` take it first{before}.",
-    "rewritten": "{title} was changed by another command meanwhile. Nothing was changed: run the same "
-                 "command again.",
     "not_scored": "Iteration {iteration} ({purpose}) is not scored. Run `score {run} --iteration "
                   "{iteration}` first.",
     "other_scorers": "Scorer '{name}' has not scored iteration {iteration} ({purpose}); {known} did. Name "

@@ -518,7 +518,7 @@ class RunState:
         kept = {policy.folder for version, policy in self.policies.items() if version not in versions}
         if self.newest in versions or not self.policies.keys() >= {*versions} or (
                 kept & {self.policies[version].folder for version in versions}):
-            raise Refusal("overtaken", what="policies", run=self.run)
+            raise Refusal("overtaken", what="the policies", run=self.run)
 
     def check_live(self, begun: int) -> None:
         """Refusal if a life was ended, or one that it reads."""
@@ -531,7 +531,7 @@ class RunState:
         """Refusal if a stage cannot begin, given what it has read."""
         title = Life(what.stage, what.iteration, what.purpose, what.scorer, -1, "", {}).title
         if self.life(what.stage, what.iteration, what.purpose, what.scorer):
-            raise Refusal("begun_meanwhile", title=title)
+            raise Refusal("overtaken", what=title, run=self.run)
         self.check_reads(what.reads, title)
         self.check_rows(what.reads, what.rows)
         rollout = self.life("rollout", what.iteration, what.purpose)
@@ -563,7 +563,7 @@ class RunState:
             others = {reader.begun for reader in readers} - {each.begun for each in lives}
             if life.ended is not None or life.folder != facts["former"] or (
                     others and what.why == "compacted"):        # part i of scores is of part i of completions
-                raise Refusal("rewritten", title=life.title)
+                raise Refusal("overtaken", what=life.title, run=self.run)
         if what.why == "pruned":
             self.check_prune(max(life.iteration for life in lives) + 1)
 
@@ -571,7 +571,7 @@ class RunState:
         """Refusal if the parts that a score processes were merged or repaired since it listed them."""
         for read in reads if rows is not None else ():
             if self.lives[read].stage == "rollout" and self.lives[read].folder != rows:
-                raise Refusal("rewritten", title=self.lives[read].title)
+                raise Refusal("overtaken", what=self.lives[read].title, run=self.run)
 
     def check_reads(self, reads: Iterable[int], title: str) -> None:
         """Refusal if one of the lives that a stage reads was ended."""
@@ -580,8 +580,7 @@ class RunState:
                 raise self._ended("input_ended", title, ended)
 
     def _ended(self, code: str, title: str, entry: int) -> Refusal:
-        known = self.entries.get(entry)
-        return Refusal(code, title=title, entry=entry, command=known.command if known else "another command")
+        return Refusal(code, title=title, entry=entry, command=self.entries[entry].command)
 
 
 def made_from(lives: Mapping[int, Life], begun: Iterable[int]) -> set[int]:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from warehouse.loop.devices import Crew, Worker
-from warehouse.loop.jobs import Job
+from warehouse.loop.jobs import Job, stop_all
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import STOPPED_EXIT_CODE
 
@@ -62,14 +62,8 @@ class Sampling:
         """The output of the failed engine."""
         return self.failed.said() if self.failed else ""
 
-    def stop(self) -> None:
-        """Tell all to stop; finished work is kept."""
-        for _, _, job in self.running:
-            job.stop()
-
-    def end(self) -> None:
-        for _, _, job in self.running:
-            job.end()
+    def jobs(self) -> list[Job]:
+        return [job for _, _, job in self.running]
 
 
 class Training:
@@ -101,13 +95,13 @@ class Training:
             return STOPPED_EXIT_CODE if any(codes) else 0
         if len(self.failed) == len(self.running):
             return self.failed[0][1].poll()
-        for _, job in self.running:
+        for job in self.jobs():
             job.kill()
         self.crew.part()
         for worker, job in self.failed:
             self.crew.note_end(worker, "train", well=False)
             self.lost(worker, job, "the training continues from its checkpoint")
-        self.end()
+        stop_all(self.jobs())
         self._begin()
         return None
 
@@ -115,11 +109,5 @@ class Training:
         """The output of the failed process, or else of the first."""
         return (self.failed or self.running)[0][1].said()
 
-    def stop(self) -> None:
-        """Tell all to stop; saved work is kept."""
-        for _, job in self.running:
-            job.stop()
-
-    def end(self) -> None:
-        for _, job in self.running:
-            job.end()
+    def jobs(self) -> list[Job]:
+        return [job for _, job in self.running]

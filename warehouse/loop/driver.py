@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 from warehouse.inspect.advice import Advice, advise, alarm_lines
@@ -18,7 +19,7 @@ from warehouse.inspect.alarms import ALARM_EXIT_CODE, last_rollback, raised_alar
 from warehouse.inspect.summary import iteration_rows, line_of
 from warehouse.loop.crew import Sampling, Start, Training
 from warehouse.loop.devices import Crew, Worker
-from warehouse.loop.jobs import Job
+from warehouse.loop.jobs import Job, stop_all
 from warehouse.maintain.rollback import end_at_alarm, roll_back
 from warehouse.sql.database import compute_once, connect
 from warehouse.sql.rollup import keep_rolled_up
@@ -169,26 +170,22 @@ class Loop:
             return
         if not self._is_trained(last + 1):
             self._move_split(last)
-            back = [each.version for each in self.warehouse.state.policies.values()
-                    if each.rolled_back_to is not None]
-            self._begin(last + 1, "--policy", str(max(0, *back, last + 1 - self.options.depth)))
+            policy = max(last_rollback(self.warehouse), last + 1 - self.options.depth)
+            self._begin(last + 1, "--policy", str(policy))
 
     def _sample(self, iteration: int, purpose: str, words: list[str]) -> Sampling:
-        def lost(worker: Worker, job: Job, then: str) -> None:
-            self._tell_lost(worker, job, f"iteration {iteration} was sampled; {then}")
         share = []
         if self.options.depth and not self.crew.is_split and "gpu-memory-utilization" not in self._config():
             share = ["--gpu-memory-utilization", str(ENGINE_SHARE)]
         return Sampling(self.start, ["rollout", self.run, *share, *words,
-                                     *self._part_size(iteration, purpose)], self.crew, lost)
+                                     *self._part_size(iteration, purpose)], self.crew,
+                        partial(self._tell_lost, f"iteration {iteration} was sampled"))
 
     def _train(self, iteration: int) -> Training:
-        def lost(worker: Worker, job: Job, then: str) -> None:
-            self._tell_lost(worker, job, f"iteration {iteration} was trained; {then}")
         rate = ["--lr-after-rollback", str(FACTOR)] if self.options.rescue else []
         track = ["--track", self.options.track] if self.options.track else []
         return Training(self.start, ["train", self.run, "--iteration", str(iteration), *track, *rate],
-                        self.crew, lost)
+                        self.crew, partial(self._tell_lost, f"iteration {iteration} was trained"))
 
     def _part_size(self, iteration: int, purpose: str) -> list[str]:
         """A part size so small that several engines can share parts; a begun rollout keeps its size.
@@ -240,11 +237,11 @@ class Loop:
                       f"{seconds[1]:.1f} s: from now on {counted(len(self.crew.engines()), 'engine')} and "
                       f"{counted(len(self.crew.trainers()), 'trainer')}")
 
-    def _tell_lost(self, worker: Worker, job: Job, then: str) -> None:
+    def _tell_lost(self, doing: str, worker: Worker, job: Job, then: str) -> None:
         code, left_out = job.poll(), self.crew.is_left_out(worker)
         self.tell("lost", {"device": worker.name, "command": job.words, "exit_code": code,
                            "left_out": left_out},
-                  f"{worker.name}: `{job.words[0]}` ended with exit code {code} while {then}"
+                  f"{worker.name}: `{job.words[0]}` ended with exit code {code} while {doing}; {then}"
                   + ("; from now on it is left out" if left_out else ""))
 
     def _wait(self, job: Job | Sampling | Training, doing: str, allowed: int = 0,
@@ -283,12 +280,9 @@ class Loop:
 
     def stop(self) -> None:
         """Stop all running commands; finished work is kept."""
-        running: list[Job | Sampling | Training] = [*self.sampling.values(), *self.scoring.values()]
-        running += [self.training] if self.training else []
-        for job in running:
-            job.stop()
-        for job in running:
-            job.end()
+        works: list[Sampling | Training] = [*self.sampling.values()]
+        works += [self.training] if self.training else []
+        stop_all([*(job for work in works for job in work.jobs()), *self.scoring.values()])
         self.sampling.clear()
         self.scoring.clear()
         self.training = None

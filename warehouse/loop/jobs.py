@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from warehouse.stages import warm
-from warehouse.stages.children import SECONDS_TO_END, end_with_parent
-from warehouse.store.errors import StageError
+from warehouse.stages.children import SECONDS_TO_END, spawn
 
 
 class Job:
@@ -21,16 +20,11 @@ class Job:
     def __init__(self, words: Sequence[str], folder: Path, place: Mapping[str, str] | None = None) -> None:
         self.words, self.began = list(words), time.time()
         self.output = folder / f"{time.monotonic_ns()}-{words[0]}"
-        try:
-            with self.output.open("wb") as output:
-                self.process = subprocess.Popen([find(words[0]), *words[1:]], stdin=subprocess.DEVNULL,
-                                                stdout=output, stderr=output, start_new_session=True,
-                                                # The original value, or it would import by itself.
-                                                env=warm.began_with | {**(place or {})},
-                                                preexec_fn=lambda: end_with_parent(signal.SIGTERM))
-        except OSError as error:
-            raise StageError(f"{words[0]} cannot be run: {error.strerror}. Install Rollhouse in this "
-                             "environment, or activate the one that has it.") from error
+        with self.output.open("wb") as output:
+            self.process = spawn([find(words[0]), *words[1:]], stdin=subprocess.DEVNULL, stdout=output,
+                                 stderr=output, start_new_session=True,
+                                 # The original value, or it would import by itself.
+                                 env=warm.began_with | {**(place or {})})
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
@@ -55,6 +49,14 @@ class Job:
         except subprocess.TimeoutExpired:
             self.kill()
             return self.process.wait()
+
+
+def stop_all(jobs: Sequence[Job]) -> None:
+    """Tell commands to stop, and wait until all have ended; finished work is kept."""
+    for job in jobs:
+        job.stop()
+    for job in jobs:
+        job.end()
 
 
 def find(name: str) -> str:

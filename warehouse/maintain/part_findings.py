@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -13,7 +12,7 @@ from warehouse.store.errors import StageError
 from warehouse.store.parts import footer_facts, read_part
 from warehouse.store.run_folder import STEMS, Warehouse
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
-from warehouse.store.stage import Stage
+from warehouse.store.stage import Stage, listed_parts
 
 # What --fix does: nothing (also if a stage runs again anyway), leave the file out, or have its stage run
 # again. In other cases only a copy helps.
@@ -44,32 +43,26 @@ class Finding(NamedTuple):
 def find_damaged_parts(warehouse: Warehouse, stage: Stage, table: str, folder: Path,
                        manifest: dict[str, Any] | None, seen: Seen, *, quick: bool) -> Iterator[Finding]:
     """Compare the parts of one table with the manifest, by size and checksum, and by their footers."""
-    pattern = f"{STEMS.get(table, 'part')}-*.parquet"
-    facts = (manifest or {}).get("prompts" if table == "prompts" else "parts")
-    listed = {part["name"]: part for part in facts or [] if fnmatch(part["name"], pattern)}
-    present = {path.name for path in folder.glob(pattern)}
-    for name in sorted(listed.keys() | present):
-        path = folder / name
-        if name not in present:
-            yield Finding.of(path, f"is missing, though the manifest of {stage.title} lists it. "
-                             f"{RESTORE_OR_OPEN}", "again", stage)
-        elif facts is not None and name not in listed:
+    stem, key = STEMS.get(table, "part"), "prompts" if table == "prompts" else "parts"
+    present = {*folder.glob(f"{stem}-*.parquet")}       # first: a worker may write one meanwhile
+    listed = listed_parts(folder, manifest, key, stem)
+    for path in sorted(listed.keys() | present):
+        if path not in listed:
             words = f"is not in the manifest of {stage.title}. Move it out of the run."
             yield Finding.of(path, words, "aside", stage)
-        elif path.exists() and not path.is_file():          # opening a pipe would wait
-            yield Finding.of(path, f"is not a file. {RESTORE_OR_OPEN}", "again", stage)
-        elif not os.access(path, os.R_OK):
+        elif path in present and not os.access(path, os.R_OK):
             words = "cannot be read (Permission denied). Grant it." if path.exists() else (
                 "is a broken link. Restore its target.")
             yield Finding.of(path, words, "restore")
         else:
-            wrong, seen[path] = footer_problems(warehouse, path)
-            for text in (*wrong, *_content_problems(path, listed.get(name), bool(wrong), quick=quick)):
+            wrong = list[str]()
+            if path.is_file():          # opening a pipe would wait
+                wrong, seen[path] = footer_problems(warehouse, path)
+            for text in (*wrong, *_content_problems(path, listed[path], bool(wrong), quick=quick)):
                 yield Finding(path, text, "again", stage)
 
 
-def _content_problems(path: Path, listed: dict[str, Any] | None, wrong: bool, *,
-                      quick: bool) -> Iterator[str]:
+def _content_problems(path: Path, listed: dict[str, Any], wrong: bool, *, quick: bool) -> Iterator[str]:
     """What is wrong with the content of a part; a `wrong` footer is not reported again."""
     if listed and (why := part_damage(path, listed, quick=quick)):
         yield f"{path} {why}. {RESTORE_OR_OPEN}"

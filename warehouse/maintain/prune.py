@@ -42,11 +42,11 @@ def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> Pruned:
     iterations = [number for number in warehouse.state.iterations("rollout") if number < before]
     num_parts = size = after = 0
     for number in tqdm(iterations, desc="prune", unit="iteration", leave=False, disable=None):
-        work = [(stage, table, part) for stage in warehouse.stages(number)
+        work = [(stage, parts) for stage in warehouse.stages(number)
                 if stage.life and stage.life.is_complete and not stage.life.pruned
-                for table, part in _parts(warehouse, stage)]
-        num_parts += len(work)
-        size += stored_bytes(part for _, _, part in work)
+                and (parts := [*_parts(warehouse, stage)])]
+        num_parts += sum(len(parts) for _, parts in work)
+        size += stored_bytes(part for _, parts in work for _, part in parts)
         if work and not dry_run:
             after += _prune(warehouse, work)
     return Pruned(iterations, num_parts, size, after)
@@ -59,23 +59,21 @@ def _parts(warehouse: Warehouse, stage: Stage) -> Iterator[tuple[str, Path]]:
         yield from ((table, part) for part in parts)
 
 
-def _prune(warehouse: Warehouse, work: list[tuple[Stage, str, Path]]) -> int:
+def _prune(warehouse: Warehouse, work: list[tuple[Stage, list[tuple[str, Path]]]]) -> int:
     """Write the parts of one iteration without tokens into new generations; return the new bytes."""
-    new: dict[str, NewGeneration] = {}
-    num_bytes = 0
-    for stage, _, _ in work:
-        if stage.title not in new:
-            new[stage.title] = generation = NewGeneration.of(warehouse, stage, "pruned")
-            generation.adopt(without=[part for other, _, part in work if other.title == stage.title])
-    for stage, table, part in work:
-        path = new[stage.title].new_path(part)
-        _write_without_tokens(warehouse, table, part, path)
-        num_bytes += path.stat().st_size
-    for generation in new.values():
-        generation.write_manifest(generation.stage.manifest() or {}, pruned=True)
+    new, num_bytes = [], 0
+    for stage, parts in work:
+        generation = NewGeneration.of(warehouse, stage, "pruned")
+        generation.adopt(without=[part for _, part in parts])
+        for table, part in parts:
+            path = generation.new_path(part)
+            _write_without_tokens(warehouse, table, part, path)
+            num_bytes += path.stat().st_size
+        generation.write_manifest(stage.manifest() or {}, pruned=True)
         generation.facts["pruned"] = True
-    point_to(warehouse, "pruned", new.values())
-    for generation in new.values():
+        new.append(generation)
+    point_to(warehouse, "pruned", new)
+    for generation in new:
         generation.remove_former()
     return num_bytes
 

@@ -112,18 +112,17 @@ class Bucket:
         If the answer to a put is lost, the retry meets its own object; therefore contents are compared.
         """
         from obstore.exceptions import AlreadyExistsError, PreconditionError
-        for _ in range(ATTEMPTS):
-            try:
-                return _state(_length(content), self._ask(
-                    lambda: self._api.put(self._store, key, content, mode="create"))["e_tag"])
-            except StageError as error:
-                if not isinstance(error.__cause__, AlreadyExistsError | PreconditionError):
-                    raise
-            if same := self.get(key):           # otherwise it was removed meanwhile
-                wanted = content if isinstance(content, bytes) else content.read_bytes()
-                return same[1] if same[0] == wanted else None
-        raise StageError(f"{self.address}/{key} keeps changing: other commands change the run. Run this one "
-                         "again.")
+        try:
+            return _state(_length(content), self._ask(
+                lambda: self._api.put(self._store, key, content, mode="create"))["e_tag"])
+        except StageError as error:
+            if not isinstance(error.__cause__, AlreadyExistsError | PreconditionError):
+                raise
+        same = self.get(key)
+        if same is None:            # it was removed meanwhile
+            return self.create(key, content)
+        wanted = content if isinstance(content, bytes) else content.read_bytes()
+        return same[1] if same[0] == wanted else None
 
     def put(self, key: str, content: Path | bytes) -> ObjectState:
         """Put an object, replacing any other; a large file in pieces."""

@@ -53,6 +53,8 @@ class Source:
 
 def read_sources(tasks: tuple[str, ...], heldout: tuple[str, ...] = ()) -> list[tuple[Source, Task]]:
     """The tasks of sources on the command line, each with its source; StageError if one is bad."""
+    if not (tasks or heldout):
+        raise StageError("No tasks given. Name a source, for example `--tasks arc-agi-1:training`.")
     sources = [parse_source(text, heldout=False) for text in tasks]
     sources += [parse_source(text, heldout=True) for text in heldout]
     return _unique([(source, task) for source in sources for task in read_source(source)])

@@ -25,11 +25,12 @@ FOLDER_KEYS = {"prompts": ("iteration", "purpose"), "completions": ("iteration",
                "train_tokens": ("trained_iteration",), "train_steps": ("iteration",)}
 STORED_AS = {"carried": "completions", "all_samples": "samples", "fresh_samples": "samples",
              "fresh_train_samples": "train_samples"}
-UNTYPED = {"scorers": "NULL::INTEGER AS iteration, NULL::VARCHAR AS purpose, NULL::VARCHAR AS scorer, "
-                      "NULL::BOOLEAN AS chosen, NULL::VARCHAR AS reason",
-           "vocabulary": "NULL::INTEGER AS token_id, NULL::VARCHAR AS token",
-           "stage_manifests": "NULL::VARCHAR AS path, NULL::VARCHAR AS document",
-           "policy_documents": "NULL::VARCHAR AS path, NULL::VARCHAR AS document"}
+DOCUMENTS = {"path": "VARCHAR", "document": "VARCHAR"}
+# Tables that are no parts, with their columns' types.
+OTHERS = {"scorers": {"iteration": "INTEGER", "purpose": "VARCHAR", "scorer": "VARCHAR", "chosen": "BOOLEAN",
+                      "reason": "VARCHAR"},
+          "vocabulary": {"token_id": "INTEGER", "token": "VARCHAR"},
+          "stage_manifests": DOCUMENTS, "policy_documents": DOCUMENTS}
 
 
 def table_views() -> str:
@@ -38,9 +39,10 @@ def table_views() -> str:
     DuckDB checks every view and all views below it when it is made: a tenth of a second over tables without
     files, several seconds over a thousand files. `stored_rows` adds the files afterwards.
     """
-    columns = {name: ", ".join(f"NULL::{SQL_TYPES[column.type]} AS {column.name}"
-                               for column in TABLES[STORED_AS.get(name, name)]) for name in VIEWS} | UNTYPED
-    return "\n".join(_stored_view(name, f"SELECT {columns[name]} WHERE false") for name in columns)
+    tables = {name: {column.name: SQL_TYPES[column.type] for column in TABLES[STORED_AS.get(name, name)]}
+              for name in VIEWS} | OTHERS
+    return "\n".join(_stored_view(name, f"SELECT {_nulls(kinds)} WHERE false")
+                     for name, kinds in tables.items())
 
 
 def stored_rows(inventory: Inventory) -> str:
@@ -49,16 +51,13 @@ def stored_rows(inventory: Inventory) -> str:
               for name, paths in inventory.parts.items() if paths}
     if inventory.choices:
         rows = [{**choice._asdict(), "reason": choice.reason or None} for choice in inventory.choices]
-        kinds = [{"iteration": "INTEGER", "purpose": "VARCHAR", "scorer": "VARCHAR", "chosen": "BOOLEAN",
-                  "reason": "VARCHAR"}]
-        bodies["scorers"] = f"SELECT unnest({_from_json(rows, kinds)}, max_depth := 2)"
+        bodies["scorers"] = literal_rows(rows, OTHERS["scorers"])
     if inventory.manifests:
         bodies["stage_manifests"] = ("SELECT filename AS path, content AS document FROM "
                                      f"read_text({_file_list(inventory.manifests)})")
     if inventory.policies:
         rows = [{"path": str(path), "document": json.dumps(policy)} for path, policy in inventory.policies]
-        kinds = [{"path": "VARCHAR", "document": "VARCHAR"}]
-        bodies["policy_documents"] = f"SELECT unnest({_from_json(rows, kinds)}, max_depth := 2)"
+        bodies["policy_documents"] = literal_rows(rows, DOCUMENTS)
     if inventory.vocabulary:
         bodies["vocabulary"] = f"FROM read_parquet({_file_list([inventory.vocabulary])})"
     if rollup := inventory.rollup:
@@ -76,6 +75,11 @@ def rolled_views() -> str:
 def _newly_computed(name: str) -> str:
     rows = "fresh_train_samples" if name == "rolled_mismatch" else "fresh_samples"
     return f"FROM {name.removeprefix('iteration_').removeprefix('rolled_')}_of('{rows}')"
+
+
+def literal_rows(rows: list[dict[str, Any]], kinds: dict[str, str]) -> str:
+    """A query that gives these rows, with columns of these types."""
+    return f"SELECT unnest({_from_json(rows, [kinds])}, max_depth := 2)"
 
 
 def quoted(text: object) -> str:
@@ -108,12 +112,16 @@ def _table_rows(name: str, paths: list[Path], version: int) -> str:
     by_name = _by_name(stored, paths)
     selected = ", ".join(_column(stored, column, by_name) for column in TABLES[stored])
     options = _options(stored, by_name)
-    later = [f"NULL::{SQL_TYPES[column.type]} AS {column.stored or column.name}" for column in TABLES[stored]
-             if column.since > version]
+    later = {column.stored or column.name: SQL_TYPES[column.type] for column in TABLES[stored]
+             if column.since > version}
     if not later:
         return f"SELECT {selected}\nFROM read_parquet({_file_list(paths)}, {options})"
     return (f"SELECT {selected}\nFROM (FROM read_parquet({_file_list(paths)}, {options}, "
-            f"union_by_name = true) UNION ALL BY NAME SELECT {', '.join(later)} WHERE false)")
+            f"union_by_name = true) UNION ALL BY NAME SELECT {_nulls(later)} WHERE false)")
+
+
+def _nulls(kinds: Mapping[str, str]) -> str:
+    return ", ".join(f"NULL::{kind} AS {name}" for name, kind in kinds.items())
 
 
 def _stored_macro(name: str, body: str) -> str:

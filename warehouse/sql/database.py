@@ -144,9 +144,14 @@ def split_statements(script: str) -> list[str]:
 
 def changes(connection: Connection, statement: str) -> bool:
     """Whether a statement makes or changes an in-memory table, rather than selecting."""
+    return _kinds(connection, statement)[-1:] in (
+        ["CREATE"], ["INSERT"], ["UPDATE"], ["DELETE"], ["ALTER"], ["DROP"])
+
+
+def _kinds(connection: Connection, script: str) -> list[str]:
+    """What each statement of a text is, as SELECT or CREATE."""
     with explain_errors():
-        kinds = [part.type.name for part in connection.extract_statements(statement)]
-    return kinds[-1:] != [] and kinds[-1] in ("CREATE", "INSERT", "UPDATE", "DELETE", "ALTER", "DROP")
+        return [part.type.name for part in connection.extract_statements(script)]
 
 
 def lock(connection: Connection, folder: Path, *, memory_mib: int) -> None:
@@ -158,8 +163,7 @@ def lock(connection: Connection, folder: Path, *, memory_mib: int) -> None:
 
 def check_asks(connection: Connection, query: str) -> None:
     """StageError unless a text is a single statement that only reads."""
-    with explain_errors():
-        kinds = [part.type.name for part in connection.extract_statements(query)]
+    kinds = _kinds(connection, query)
     if kinds != ["SELECT"]:
         raise StageError("Only a single query that changes nothing is possible here: "
                          f"this is {', '.join(kinds) or 'nothing'}. Write a condition, as reward > 0.")

@@ -1,12 +1,11 @@
 """Several runs in one SQL: each in its own database, with the same views over all and a column `run`."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from warehouse.sql.catalog import quoted, stored_rows
+from warehouse.sql.catalog import literal_rows, quoted, stored_rows
 from warehouse.sql.database import Connection, connect, define, explain_errors, new_connection, tell_left_out
 from warehouse.sql.inventory import take_inventory
 from warehouse.sql.script import HIDDEN, RUNS_FILE, SQL_FILES, definitions, keep_script, script_of, shipped
@@ -117,5 +116,4 @@ def _runs_view(warehouses: Sequence[Warehouse], names: Sequence[str]) -> str:
              "tokenizer_sha256": each.facts.get("tokenizer_sha256"),
              "tasks_sha256": each.state.tasks_sha256, "schema_version": each.facts["schema_version"]}
             for each, name in zip(warehouses, names, strict=True)]
-    return (f"CREATE VIEW runs AS SELECT unnest(from_json({quoted(json.dumps(rows))}, "
-            f"{quoted(json.dumps([RUN_COLUMNS]))}), max_depth := 2);")
+    return f"CREATE VIEW runs AS {literal_rows(rows, RUN_COLUMNS)};"

@@ -4,8 +4,8 @@ import contextlib
 import ctypes
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from warehouse.store.errors import StageError
 
@@ -16,11 +16,7 @@ SECONDS_TO_END = 20.0
 @contextlib.contextmanager
 def child(command: Sequence[str], variables: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """A process that ends with this block, and with this process even if it is killed."""
-    try:
-        process = subprocess.Popen(command, env=variables, preexec_fn=lambda: end_with_parent(signal.SIGTERM))
-    except OSError as error:
-        raise StageError(f"{command[0]} cannot be run: {error.strerror}. Name a command that is "
-                         "installed.") from error
+    process = spawn(command, env=variables)
     try:
         yield process
     finally:
@@ -32,13 +28,20 @@ def child(command: Sequence[str], variables: Mapping[str, str]) -> Iterator[subp
         process.wait()
 
 
+def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process that ends with this one, even if this one is killed; options are those of Popen."""
+    try:
+        return subprocess.Popen(command, preexec_fn=lambda: end_with_parent(signal.SIGTERM), **options)
+    except OSError as error:
+        raise StageError(f"{command[0]} cannot be run: {error.strerror}. Name a command that is "
+                         "installed.") from error
+
+
 def end_with_parent(number: signal.Signals) -> None:
     """Have the kernel send this process a signal when its parent ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(DEATH_SIGNAL, number)
+    ctypes.CDLL(None).prctl(DEATH_SIGNAL, number)
 
 
 def name_process(name: str) -> None:
     """Set the name that `ps -e` and `top` show for this process, at most 15 bytes."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(NAME, name.encode()[:15], 0, 0, 0)
+    ctypes.CDLL(None).prctl(NAME, name.encode()[:15], 0, 0, 0)

@@ -87,11 +87,9 @@ def sweep(warehouse: "Warehouse") -> None:
     probe = warehouse.scratch("clock")
     now = probe.stat().st_mtime
     probe.rmdir()
-    tables = [Path(folder, name)
-              for table in ("completions", "prompts", "samples", "policy_logprobs", "train")
-              for folder, folders, names in os.walk(warehouse.root / table) for name in folders + names
-              if TEMPORARY_MARK in name or ".spill-" in name]
-    for path in [*warehouse.root.glob(f"*{TEMPORARY_MARK}*"), *tables]:
+    left = [Path(folder, name) for folder, folders, names in os.walk(warehouse.root)
+            for name in folders + names if TEMPORARY_MARK in name or ".spill-" in name]
+    for path in left:
         with contextlib.suppress(FileNotFoundError):  # another process sweeps too
             part = path.with_name(path.name.partition(".spill-")[0])
             age = now - path.stat().st_mtime

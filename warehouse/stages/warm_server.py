@@ -59,8 +59,6 @@ class Resident:
 
 def run_warm(command: Sequence[str]) -> int:
     """Run COMMAND, and its commands in processes that have imported already; return its exit code."""
-    if sys.platform != "linux":                        # this needs Linux's forks, signals and sockets
-        return subprocess.call(command)
     # torch counts GPUs through the driver's library, not through the driver, which would not survive a fork.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     rooms = load_rooms()

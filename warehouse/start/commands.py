@@ -39,11 +39,12 @@ def doctor(stage: str | None, model: str | None, revision: str | None, as_json: 
     It names the command that installs what is missing. Exit code 1 if a stage cannot work.
     """
     from warehouse.stages.base_model import download
-    from warehouse.start.doctor import STAGES, examine_machine, examine_model
+    from warehouse.start.doctor import STAGES, doctor_of, examine_model
     if model and not Path(model).is_dir():
         download(model, revision)
     found: dict[str, Any] = {}
-    findings = examine_model(model, revision) if model else examine_machine((stage,) if stage else STAGES)
+    findings = examine_model(model, revision) if model else (
+        (name, doctor_of(name).examine()) for name in ((stage,) if stage else STAGES))
     for name, finding in findings:
         if stage not in (None, name):
             continue

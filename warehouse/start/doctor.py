@@ -24,12 +24,6 @@ KNOWN = {"gemma", "gemma2", "gemma3_text", "granite", "llama", "mistral", "phi3"
 ODD_POSITIONS = {"longrope", "dynamic"}
 
 
-def examine_machine(stages: tuple[str, ...]) -> Iterator[tuple[str, Finding]]:
-    """The finding of each stage about this machine, by its name."""
-    for stage in stages:
-        yield stage, _doctor(stage).examine()
-
-
 def examine_model(model: str, revision: str | None = None, targets: str | None = None
                   ) -> Iterator[tuple[str, Finding]]:
     """How each stage can use a model, a folder or hub id, from its config and a tiny random copy.
@@ -37,7 +31,7 @@ def examine_model(model: str, revision: str | None = None, targets: str | None =
     `targets` are those of an adapter, if not all linear layers.
     """
     with tempfile.TemporaryDirectory(prefix="rollhouse-doctor-") as folder:
-        for stage, doctor in [(stage, _doctor(stage)) for stage in OF_MODELS]:
+        for stage, doctor in [(stage, doctor_of(stage)) for stage in OF_MODELS]:
             more = {"targets": targets} if targets and stage == "train" else {}
             yield stage, doctor.examine_model(model, revision, Path(folder), **more)
 
@@ -72,7 +66,7 @@ def _is_known(config: dict[str, Any]) -> bool:
             and positions.get("rope_type", positions.get("type")) not in ODD_POSITIONS)
 
 
-def _doctor(stage: str) -> Any:
+def doctor_of(stage: str) -> Any:
     """A stage's `doctor` module, imported by its name: this room imports no stage."""
     with contextlib.suppress(StageError):       # without an engine
         getattr(import_module(f"{stage}.cli"), "prepare_to_load", bool)()

@@ -38,7 +38,7 @@ def part_damage(path: Path, facts: dict[str, Any], *, quick: bool = False) -> st
 
 def _differs(path: Path, facts: dict[str, Any], quick: bool) -> str:
     if not path.is_file():
-        return "is not a file" if path.exists() else "is missing, though its manifest lists it"
+        return "is not a file" if path.exists() else "is missing, though the manifest of its stage lists it"
     state = file_state(path)
     try:
         same = state[0] == facts["bytes"] and (quick or _hash_once(path, state) == facts["sha256"])

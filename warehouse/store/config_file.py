@@ -33,17 +33,12 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
     Options are named with dashes, as on the command line; of two spellings in a table both are kept.
     """
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (ValueError, RecursionError) as error:
-        raise StageError(f"{path} is not valid TOML: {error}. Fix that line.") from error
-    except OSError as error:
-        raise StageError(f"{path} cannot be read: {error.strerror}. Fix that.") from error
-    for name, table in tables.items():
-        if not isinstance(table, dict):
-            where = place_in(path, "", name)
-            raise StageError(f"{where}: '{name}' is not a table. Put it below the [command] it is for.")
+        tables = read_tables(path, "command")
+    except StageError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            return {}
+        raise
+    for name in tables:
         if name not in (*TABLES, *GONE):
             raise StageError(f"{place_in(path, name)} has a table [{name}]. The tables are named after the "
                              f"commands: {', '.join(TABLES)}.")
@@ -63,6 +58,21 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
     return {name: table if name == "links" else {
         key if dashed(key) in table else dashed(key): value for key, value in table.items()}
         for name, table in tables.items()}
+
+
+def read_tables(path: Path, named_after: str, hint: str = "") -> dict[str, dict[str, Any]]:
+    """The tables of a TOML file; StageError if it is damaged or has a key outside of a table."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise StageError(f"{path} is not valid TOML: {error}. Fix that line{hint}.") from error
+    except OSError as error:
+        raise StageError(f"{path} cannot be read: {error.strerror}. Fix that.") from error
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            where = place_in(path, "", name)
+            raise StageError(f"{where}: '{name}' is not a table. Put it below the [{named_after}] it is for.")
+    return tables
 
 
 def dashed(key: str) -> str:

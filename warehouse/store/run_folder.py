@@ -28,8 +28,6 @@ from warehouse.store.stage import Listed, Stage, listed_parts
 if TYPE_CHECKING:
     import pyarrow as pa
 
-POLICY_TYPES = {"kind": str, "parent": int, "rolled_back_to": int, "global_step": int, "files": dict,
-                "settings": dict}
 TRAIN_TABLES = {"train_samples": "samples", "train_tokens": "tokens", "train_steps": "steps"}
 STEMS = {**TRAIN_TABLES, "carried": "carried"}  # prefix of a table's part names; others have `part`
 TABLES_OF = {"rollout": ("completions", "carried", "prompts"), "score": ("samples",),
@@ -231,9 +229,6 @@ class Warehouse:
         policy = read_json(folder / "policy.json", sha256=str)
         if policy is None:
             raise damaged(folder / "policy.json", "it is missing")
-        for key, kind in POLICY_TYPES.items():
-            if policy.get(key) is not None and not isinstance(policy[key], kind):
-                raise damaged(folder / "policy.json", f"'{key}' is of another type")
         if known.rolled_back_to is not None and policy["policy_version"] != version:
             policy |= {"policy_version": version, "parent": known.rolled_back_to,
                        "parent_sha256": policy["sha256"], "rolled_back_to": known.rolled_back_to}

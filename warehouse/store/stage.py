@@ -158,9 +158,6 @@ class Stage:
         self.warehouse.append(lambda state: None if change in state.lives[begun].changes
                               else Changed(begun, **change))
 
-    def changes(self) -> list[dict[str, Any]]:
-        return [dict(change) for change in self.life.changes] if self.life else []
-
     def complete(self, facts: dict[str, Any], numbers: Iterable[int] | None = None) -> dict[str, Any]:
         """Write the manifest: `facts`, the settings, versions, and sha256 and size of every part.
 
@@ -209,7 +206,7 @@ class Stage:
         check_parts(prompt_parts, self.warehouse.owners)
         return {
             "stage": self.name, **self.identity, "facts": facts, "settings": self.settings(),
-            "changes": self.changes(),
+            "changes": [dict(change) for change in self.life.changes] if self.life else [],
             "versions": _versions(),
             "parts": [part_facts(part) for part in parts],
             **({"prompts": [part_facts(part) for part in prompt_parts]} if prompts else {}),

@@ -16,6 +16,7 @@ from warehouse.store.stage import Stage
 from warehouse.transfer.import_lines import read_lines
 
 PART_ROWS = 4096
+Rows = list[dict[str, Any]]
 
 
 def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpose: str,
@@ -50,9 +51,9 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
                              "leave them out.")
     _check_policy(warehouse, source, rows)
     _check_vocabulary(warehouse, source, rows)
-    _number(rows, iteration, purpose)
-    prompts = pa.Table.from_pylist(_prompts(rows, splits), arrow_schema("prompts"))
-    parts = [pa.Table.from_pylist(part, arrow_schema("completions")) for part in _parts(rows)]
+    groups = _groups(rows, iteration, purpose)
+    prompts = pa.Table.from_pylist([_prompt(group, splits) for group in groups], arrow_schema("prompts"))
+    parts = [pa.Table.from_pylist(part, arrow_schema("completions")) for part in _parts(groups)]
     trained = warehouse.state.policies[rows[0]["policy_version"]].trained
     stage.settle(settings, reads=[] if trained is None else [trained])
     warehouse.write_part("prompts", 0, prompts, **keys)
@@ -65,13 +66,11 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
 def _settings(stage: Stage, settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of the import, or those it was begun with; StageError if other rows are there."""
     before, plain = stage.settings(), settings["plain_sampling"]
-    if before is None and not stage.is_complete():
+    if before is None:
         return settings
-    other = "" if before is None else ", begun with other rows or options"
-    if before is None or (before.get("sha256"), before.get("plain_sampling", plain)) != (
-            settings["sha256"], plain):
-        raise StageError(f"{stage.title} exists already{other}. Import into an iteration or purpose that "
-                         f"does not, or {stage.way_to_discard()}.")
+    if (before.get("sha256"), before.get("plain_sampling", plain)) != (settings["sha256"], plain):
+        raise StageError(f"{stage.title} exists already, begun with other rows or options. Import into an "
+                         f"iteration or purpose that does not, or {stage.way_to_discard()}.")
     return before       # the file may have been renamed
 
 
@@ -97,41 +96,36 @@ def _check_vocabulary(warehouse: Warehouse, source: Path, rows: list[dict[str, A
                          "were sampled with another tokenizer: import those of this run's model.")
 
 
-def _number(rows: list[dict[str, Any]], iteration: int, purpose: str) -> None:
-    """Give every row its keys, grouped by prompt, in the order of the file."""
-    counts = Counter[str]()
-    groups: dict[str, dict[str, int]] = {}
+def _groups(rows: Rows, iteration: int, purpose: str) -> list[Rows]:
+    """The rows of each prompt, in the order of the file, with their keys."""
+    num_rows, num_groups = Counter[str](), Counter[str]()
+    groups: dict[tuple[str, str], Rows] = {}
     now = datetime.datetime.now(datetime.UTC)
     for row in rows:
-        task = row["task_id"]
-        prompt_id = prompt_id_of(row["prompt_ids"])
-        of_task = groups.setdefault(task, {})
-        group = of_task.setdefault(prompt_id, len(of_task))
-        row.update(iteration=iteration, purpose=purpose, sample_index=counts[task], prompt_id=prompt_id,
-                   group_index=group, group_id=group_id_of(iteration, purpose, task, group),
+        task, prompt_id = row["task_id"], prompt_id_of(row["prompt_ids"])
+        group = groups.setdefault((task, prompt_id), [])
+        index = group[0]["group_index"] if group else num_groups[task]
+        num_groups[task] += not group
+        row.update(iteration=iteration, purpose=purpose, sample_index=num_rows[task], prompt_id=prompt_id,
+                   group_index=index, group_id=group_id_of(iteration, purpose, task, index),
                    num_prompt_tokens=len(row["prompt_ids"]),
                    num_completion_tokens=len(row["completion_ids"]), finished_at=now)
-        counts[task] += 1
+        num_rows[task] += 1
+        group.append(row)
+    return list(groups.values())
 
 
-def _prompts(rows: list[dict[str, Any]], splits: dict[str, str]) -> list[dict[str, Any]]:
-    prompts: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        prompt = prompts.setdefault(row["group_id"], {
-            **row, "group_size": 0, "split": splits[row["task_id"]], "prompt": row["prompt"] or "",
+def _prompt(group: Rows, splits: dict[str, str]) -> dict[str, Any]:
+    row = group[0]
+    return {**row, "group_size": len(group), "split": splits[row["task_id"]], "prompt": row["prompt"] or "",
             "prompt_format": row["prompt_format"] or "imported", "prefill": row["prefill"] or "",
-            "seed": None})
-        prompt["group_size"] += 1
-    return list(prompts.values())
+            "seed": None}
 
 
-def _parts(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def _parts(groups: list[Rows]) -> Iterator[Rows]:
     """Rows in parts of PART_ROWS or slightly more: the rows of a group stay together."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(row["group_id"], []).append(row)
-    part: list[dict[str, Any]] = []
-    for group in groups.values():
+    part: Rows = []
+    for group in groups:
         part += group
         if len(part) >= PART_ROWS:
             yield part
