@@ -2,9 +2,8 @@
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from http.cookies import SimpleCookie
 from typing import Any
-from urllib.parse import parse_qs, quote, urlencode
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -156,23 +155,20 @@ class Guard:
         await (refusal or self.app)(scope, receive, with_headers)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        host = headers.get("host", "")
+        request = Request(scope)
+        host = request.headers.get("host", "")
         name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
         if (name if port.isdigit() else host) not in HOSTS:
             return PlainTextResponse("This site answers only to 127.0.0.1 and localhost.", 421)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("This site is read-only.", 405)
-        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = query.pop("token", [""])[0]
         cookie = f"rollhouse-{port or 80}"
-        if self._fits(given):
-            rest = urlencode(query, doseq=True)
+        if self._fits(request.query_params.get("token", "")):
+            rest = request.url.remove_query_params("token").query
             answer = RedirectResponse(quote(scope["path"]) + (f"?{rest}" if rest else ""), 303)
             answer.set_cookie(cookie, self.token, httponly=True, samesite="strict")
             return answer
-        held = SimpleCookie(headers.get("cookie", "")).get(cookie)
-        if held is not None and self._fits(held.value):
+        if self._fits(request.cookies.get(cookie, "")):
             return None
         return PlainTextResponse("Open the address that `reports serve` printed: it has the token.", 403)
 

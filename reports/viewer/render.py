@@ -22,13 +22,6 @@ class Page(NamedTuple):
     context: dict[str, Any]
 
 
-class Text(NamedTuple):
-    """A text to show, and the number of characters left out in its middle."""
-
-    shown: str
-    left_out: int
-
-
 @cache
 def environment() -> jinja2.Environment:
     """The template environment; all values are escaped."""
@@ -41,14 +34,13 @@ def environment() -> jinja2.Environment:
     return made
 
 
-def text_to_show(text: str | None) -> Text:
-    """A model's text: control and direction characters spelled out, cut in its middle if very long."""
+def text_to_show(text: str | None) -> tuple[str, int]:
+    """A model's text, control characters spelled out, and how many of a very long one its middle lacks."""
     text = text or ""
     half = MOST_SHOWN // 2
     if len(text) > MOST_SHOWN:
-        shown = f"{printable(text[:half])}\n[…]\n{printable(text[-half:])}"
-        return Text(shown, len(text) - MOST_SHOWN)
-    return Text(printable(text), 0)
+        return f"{printable(text[:half])}\n[…]\n{printable(text[-half:])}", len(text) - MOST_SHOWN
+    return printable(text), 0
 
 
 def style() -> str:
