@@ -1,5 +1,6 @@
 """Pages as HTML: filled templates."""
 
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -58,9 +59,10 @@ def script() -> str:
     return asset("charts.js") + asset("tokens.js") + asset("viewer.js")
 
 
-def html(page: Page, **frame: Any) -> str:
-    """A page with its frame: `run`, `asked` (its SQL) and `here` (its address)."""
-    return environment().get_template(page.template).render({**frame, **page.context, "title": page.title})
+def html(page: Page, *, run: str | None = None, asked: Sequence[str] = (), here: str = "") -> str:
+    """A page with its frame: the run, the page's SQL and its address."""
+    return environment().get_template(page.template).render(
+        {"run": run, "asked": asked, "here": here, **page.context, "title": page.title})
 
 
 def fragment(name: str, **context: Any) -> str:
