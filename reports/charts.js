@@ -3,19 +3,16 @@
 const readout = document.getElementById("readout");
 const charts = [];
 
+function element(tag, attributes, ...content) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...content);
+  return made;
+}
+
 function row(label, value, tone) {
-  const line = document.createElement("div");
-  const left = document.createElement("span");
-  if (tone) {
-    const key = document.createElement("i");
-    key.className = "b" + tone;
-    left.append(key);
-  }
-  left.append(label);
-  const right = document.createElement("b");
-  right.textContent = value;
-  line.append(left, right);
-  return line;
+  const key = tone ? [element("i", { class: "b" + tone })] : [];
+  return element("div", {}, element("span", {}, ...key, label), element("b", {}, value));
 }
 
 function nearest(facts, x) {

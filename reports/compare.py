@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from reports.drawing import Chart
 from reports.figure import Figure, Rows, lines
@@ -54,15 +54,6 @@ WHERE a.payload <> b.payload ORDER BY task_id"""
 VERDICTS = {True: "beyond chance", False: "within chance", None: "too little to tell"}
 
 
-class Comparison(NamedTuple):
-    """Runs side by side: the parts of a page."""
-
-    title: str
-    subtitle: str
-    body: str
-    data: dict[str, Any]
-
-
 def comparison_facts(paths: Sequence[Path]) -> dict[str, Any]:
     """The same for programs; docs/reading.md lists the keys."""
     runs = open_comparable(paths)
@@ -75,8 +66,7 @@ def comparison_facts(paths: Sequence[Path]) -> dict[str, Any]:
 
 def compare_runs(paths: Sequence[Path], output: Path) -> Path:
     """Write the page that compares runs; StageError if one shares no task with the first."""
-    made = comparison(open_comparable(paths))
-    replace_bytes(output, page(made.title, made.subtitle, made.body, made.data).encode())
+    replace_bytes(output, page(*comparison(open_comparable(paths))).encode())
     return output
 
 
@@ -87,8 +77,11 @@ def open_comparable(paths: Sequence[Path]) -> list[Warehouse]:
     return open_runs(paths)
 
 
-def comparison(runs: Sequence[Warehouse]) -> Comparison:
-    """Differences in settings, gains over the first run in pairs of tasks, and curves together."""
+def comparison(runs: Sequence[Warehouse]) -> tuple[str, str, str, dict[str, Any]]:
+    """Differences in settings, gains over the first run in pairs of tasks, and curves together.
+
+    As title, subtitle, body and data of a page.
+    """
     connection = connect_runs(runs)
     first, *others = names = run_names([run.root for run in runs])
     gains = [row for other in others for row in paired_gains(connection, first, other)]
@@ -104,8 +97,7 @@ def comparison(runs: Sequence[Warehouse]) -> Comparison:
     body = (f"<h2>What differs</h2>{_settings_notice(connection, runs, names)}<h2>Beyond chance</h2>"
             f'{gains_table(first, gains)}{quiet}<h2>Curves</h2><div class="figures">{curves}</div>')
     data = {"figures": {key: chart.hover for key, chart in charts.items() if chart}}
-    return Comparison(f"{', '.join(names[:-1])} and {names[-1]}", " · ".join(str(run.root) for run in runs),
-                      body, data)
+    return f"{', '.join(names[:-1])} and {names[-1]}", " · ".join(str(run.root) for run in runs), body, data
 
 
 def paired_gains(connection: Connection, first: str, other: str) -> list[dict[str, Any]]:

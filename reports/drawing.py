@@ -80,9 +80,9 @@ def stacked_bars(xs: Sequence[int], layers: Sequence[Series], *, whole: bool = F
     return _chart(marks, xs, layers, across)
 
 
-def heat_map(xs: Sequence[int], rows: dict[str, list[float | None]], *, low: float = 0, high: float = 1,
-             row_height: float = 11, kind: str = "heat", empty: str = "") -> Chart:
-    """A cell per label and x, darker for higher values between `low` and `high`; gaps stay empty."""
+def heat_map(xs: Sequence[int], rows: dict[str, list[float | None]], *, row_height: float = 11,
+             kind: str = "heat", empty: str = "") -> Chart:
+    """A cell per label and x, darker for higher values between 0 and 1; gaps stay empty."""
     names = {label: label if len(label) <= LONGEST_LABEL else label[:LONGEST_LABEL - 1] + "…"
              for label in rows}
     left = 18 + 5.8 * max([9, *map(len, names.values())])
@@ -91,14 +91,13 @@ def heat_map(xs: Sequence[int], rows: dict[str, list[float | None]], *, low: flo
     wide = (WIDTH - left - RIGHT) / len(xs)
     columns = {x: round(left + (i + 0.5) * wide, 1) for i, x in enumerate(xs)}
     size = "tick" if row_height > 12 else "tick small"
-    marks = _heat_scale(low, high, empty) if empty else []
+    marks = _heat_scale(empty) if empty else []
     for index, (label, values) in enumerate(rows.items()):
         y = above + index * row_height
         marks.append(text_at(left - 6, y + row_height - 2, names[label], kind=size, anchor="end"))
         for x, value in zip(xs, values, strict=True):
             if value is not None:
-                strength = (value - low) / (high - low) if high > low else 0.0
-                step = round(min(max(strength, 0.0), 1.0) * 10)
+                step = round(value * 10)
                 marks.append(f'<rect class="{kind} h{step}" x="{columns[x] - wide / 2:.1f}" y="{y:.1f}" '
                              f'width="{max(wide - 0.6, 0.5):.1f}" height="{row_height - 1:.1f}"/>')
     # A column may stand for several iterations: a number is placed below the one that contains it.
@@ -126,16 +125,16 @@ def with_events(chart: Chart, events: Sequence[dict[str, Any]]) -> Chart:
     return chart._replace(svg=chart.svg.replace(cursor, "".join(marks) + cursor))
 
 
-def _heat_scale(low: float, high: float, empty: str) -> list[str]:
+def _heat_scale(empty: str) -> list[str]:
     """The scale: an empty cell, the palest and the darkest."""
     start, marks = WIDTH - RIGHT - 150.0, []
     marks.append(f'<rect class="gap" x="{start - 12:.1f}" y="5" width="10" height="9"/>')
     marks.append(text_at(start - 18, 13, empty, anchor="end"))
-    marks.append(text_at(start + 36, 13, number(low), anchor="end"))
+    marks.append(text_at(start + 36, 13, "0", anchor="end"))
     for step in range(11):
         x = start + 40 + 7 * step
         marks.append(f'<rect class="heat h{step}" x="{x:.1f}" y="5" width="7" height="9"/>')
-    return [*marks, text_at(start + 121, 13, number(high), anchor="start")]
+    return [*marks, text_at(start + 121, 13, "1", anchor="start")]
 
 
 def _across(xs: Sequence[int], *, inset: bool = False) -> Scale:

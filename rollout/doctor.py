@@ -2,14 +2,13 @@
 
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 from rollout.engines.environment import engine_version, on_cpu, prepare_environment
 from rollout.engines.merged import merged_weights
-from rollout.engines.probe import FURTHEST
+from rollout.engines.probe import FURTHEST, mean_gap
 from warehouse.start import CPU_SET
 from warehouse.start.finding import ADAPTER, SAID, Finding
 from warehouse.store.errors import StageError, first_line, shell_quote
@@ -93,7 +92,7 @@ def _gap(copy: Path, dtype: str, adapter: str | None = None) -> float | str:
         engine = vllm_engine.VllmEngine(EngineSettings(
             model=str(copy), adapter=adapter, adapter_rank=1 if adapter else 0, max_model_len=SHORT,
             dtype=dtype, max_num_seqs=1, gpu_memory_utilization=0.2))
-        gap = _mean_gap(engine.prompt_logprobs(ids), said)
+        gap = mean_gap(engine.prompt_logprobs(ids), said)
         apart = _own_gap(engine, ids)
     except Exception as error:      # an architecture may raise anything
         return error.reason if isinstance(error, vllm_engine.NotServed) else first_line(error)
@@ -120,9 +119,5 @@ def _own_gap(engine: Any, ids: list[int]) -> float:
     sampled = [each for each in engine.sample(requests, Sampling(max_tokens=SHORT // 2))
                if isinstance(each, Sampled)]
     again = [engine.prompt_logprobs([*ids, *each.completion_ids])[len(ids) - 1:] for each in sampled]
-    return _mean_gap([number for each in sampled for number in each.logprobs or ()],
-                     [number for logprobs in again for number in logprobs])
-
-
-def _mean_gap(some: Sequence[float], other: Sequence[float]) -> float:
-    return sum(abs(one - two) for one, two in zip(some, other, strict=True)) / len(other)
+    return mean_gap([number for each in sampled for number in each.logprobs or ()],
+                    [number for logprobs in again for number in logprobs])

@@ -123,9 +123,8 @@ def format_options(options: RolloutOptions) -> tuple[dict[str, str], dict[str, A
         if not equals:
             raise StageError(f"--format-option {name} has no value. Write --format-option {name}=VALUE.")
     given, chosen = {name: value for name, _, value in pairs}, find_format(options.prompt_format)
-    own = {name: value for name, value in given.items() if name in chosen.options}
-    return chosen.with_options(own), {name: option_value(value) for name, value in given.items()
-                                      if name not in chosen.options}
+    own = {name: given.get(name, default) for name, default in chosen.options.items()}
+    return own, {name: option_value(value) for name, value in given.items() if name not in own}
 
 
 def stage_settings(warehouse: Warehouse, options: RolloutOptions, purpose: str,

@@ -56,9 +56,9 @@ def sampler_of(job: Job, stop: StopRequest, say: Callable[[str], None]) -> Itera
         from rollout.engines import vllm_engine
         from rollout.engines.resident_engine import keep_encoder, rest, start_alone, start_cold, start_kept
         if not warm.stays:
-            yield Sampler(vllm_engine.load_encoder(job.model), start_cold)
+            yield Sampler(vllm_engine.load_encoder(job.model, revision), start_cold)
             return
-        yield Sampler(keep_encoder(job.model, name_base(job.warehouse)),
+        yield Sampler(keep_encoder(job.model, revision, name_base(job.warehouse)),
                       start_kept if keeps_engine(options) else start_alone)
         rest()
         return

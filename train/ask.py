@@ -111,8 +111,7 @@ def _load(warehouse: Warehouse, model: Model, dtype: str, processes: Processes) 
     folder = warehouse.policy_dir(version)
     if kind == "full":
         return load_full(str(folder), **shared)
-    return load_lora(warehouse.model, folder, seed=0, rank=1, alpha=1, rslora=False, targets="all-linear",
-                     revision=revision, **shared)     # the adapter's own folder describes it
+    return load_lora(warehouse.model, folder, revision=revision, **shared)
 
 
 def _rows(policy: Policy, model: Model, part: Path, prompts: pa.Table, how: How, processes: Processes, *,

@@ -196,7 +196,3 @@ def train(run: Path, **values: Any) -> None:
     from train.run import train_iteration  # torch loads once rows and options are known to be good
     with saying_the_disk_is_full(warehouse.root):
         train_iteration(warehouse, inputs, settings, started=warm.started, say=click.echo, teacher=teacher)
-
-
-if __name__ == "__main__":
-    train()     # `python -m train.cli RUN`

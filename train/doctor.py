@@ -101,8 +101,7 @@ def _load(folder: Path, name: str, targets: str) -> Any:
     cpu = torch.device("cpu")
     if name == "full":
         return load_full(str(folder), dtype="float32", device=cpu)
-    return load_lora(str(folder), None, dtype="float32", device=cpu, seed=0, rank=1, alpha=1, rslora=False,
-                     targets=targets)
+    return load_lora(str(folder), None, dtype="float32", device=cpu, targets=targets)
 
 
 def _backward(policy: Any) -> None:
@@ -119,10 +118,11 @@ def _backward(policy: Any) -> None:
 def _logprobs(policy: Any) -> list[list[Any]]:
     """Some ids, and the logprobs in nats of all but the first; a new adapter changes none."""
     import torch
+
+    from train.export import logprobs_of
     ids = torch.arange(24)
     with torch.no_grad():
-        logprobs = policy.full_logits(ids[None])[0, :-1].float().log_softmax(dim=-1)
-    return [ids.tolist(), logprobs.gather(1, ids[1:, None]).squeeze(1).tolist()]
+        return [ids.tolist(), logprobs_of(policy.full_logits(ids[None])[0], ids).tolist()]
 
 
 def _facts(policy: Any) -> dict[str, Any]:

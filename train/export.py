@@ -35,8 +35,7 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
     warehouse.verify_policy(version)
     dtype = dtype or policy_json.get("settings", {}).get("dtype", "bfloat16")
     policy = load_lora(warehouse.model, warehouse.policy_dir(version), dtype="float32",
-                       device=torch.device("cpu"), seed=0, rank=1, alpha=1, rslora=False,
-                       targets="all-linear", revision=warehouse.facts.get("model_revision"))
+                       device=torch.device("cpu"), revision=warehouse.facts.get("model_revision"))
     probe = read_json(warehouse.policy_dir(version) / PROBE)
     ids = torch.tensor(probe["prompt_ids"] + probe["completion_ids"]) if probe else (
         torch.arange(64) * 7 % policy.vocabulary_size)

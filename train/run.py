@@ -3,8 +3,6 @@
 import contextlib
 from collections.abc import Callable, Iterator
 
-import torch
-
 from train.ask import How, write_logprobs
 from train.finish import finish
 from train.inputs.asked import Model, rollouts_of
@@ -33,7 +31,7 @@ from train.steps.row import RowGroup, forwardable, weigh_rows
 from train.steps.steps import Learner, check_schedule, take_steps
 from warehouse.stages import warm
 from warehouse.stages.clock import Clock
-from warehouse.stages.space import POLICY_COPIES, check_space, checkpoint_bytes
+from warehouse.stages.space import POLICY_COPIES, check_space, checkpoint_bytes, lacks_memory
 from warehouse.stages.stop import StopRequest
 from warehouse.store.errors import StageError, first_line
 from warehouse.store.run_folder import Warehouse
@@ -169,8 +167,7 @@ def name_what_to_lower(tokens_per_batch: Callable[[], int]) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        short = isinstance(error, (torch.OutOfMemoryError, MemoryError))
-        if not short and "can't allocate memory" not in str(error):
+        if not lacks_memory(error):
             raise
         raise StageError(f"Out of memory: {first_line(error)}. Lower --tokens-per-batch, now "
                          f"{tokens_per_batch() or 'not chosen yet'}, or --gpu-memory-utilization of an "

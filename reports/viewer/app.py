@@ -2,9 +2,8 @@
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from http.cookies import SimpleCookie
 from typing import Any
-from urllib.parse import parse_qs, quote, urlencode
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -32,11 +31,6 @@ HEADERS = {
     "x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store",
     "cross-origin-opener-policy": "same-origin", "cross-origin-resource-policy": "same-origin"}
 ASSETS = {"style.css": ("text/css", render.style), "script.js": ("text/javascript", render.script)}
-PAGES: dict[str, Callable[[View, Asking, Query], Page]] = {
-    "": overview.run_page, "settings": overview.settings_page, "history": overview.history_page,
-    "tasks": iterations.tasks_page, "iteration": iterations.iteration_page, "task": iterations.task_page,
-    "gaps": tokens.gaps_page, "group": completions.group_page,
-    "completion": completions.completion_page, "find": find.find_page}
 
 
 def make_app(sessions: Sequence[Session], token: str) -> ASGIApp:
@@ -44,7 +38,7 @@ def make_app(sessions: Sequence[Session], token: str) -> ASGIApp:
     known = {session.name: session for session in sessions}
 
     def runs(_request: Request) -> Response:
-        return HTMLResponse(render.html(overview.runs_page(list(known.values())), run=None, asked=[]))
+        return HTMLResponse(render.html(overview.runs_page(list(known.values()))))
 
     def asset(request: Request) -> Response:
         if request.path_params["name"] not in ASSETS:
@@ -55,12 +49,11 @@ def make_app(sessions: Sequence[Session], token: str) -> ASGIApp:
     def compare(request: Request) -> Response:
         names = request.query_params.getlist("run")
         chosen = [known[name] for name in names if name in known]
-        return guarded(request, lambda: HTMLResponse(render.html(
-            overview.compare_page(chosen), run=None, asked=[])))
+        return guarded(request, lambda: HTMLResponse(render.html(overview.compare_page(chosen))))
 
     def run_page(request: Request) -> Response:
         session, name = known.get(request.path_params["run"]), request.path_params.get("page", "")
-        if session is None or not (name in PAGES or name in ANSWERS):
+        if session is None or name not in ANSWERS:
             return problem(request, f"There is no page '{name}' here." if session else
                            f"No run '{request.path_params['run']}' is served. Start `reports serve` with it.",
                            404)
@@ -94,12 +87,11 @@ def answered(session: Session, name: str, query: Query) -> Response:
     """The page, part or file of a run at an address."""
     view = session.view()
     ask = view.asking()
-    if name in ANSWERS:
-        answer = ANSWERS[name](view, ask, query)
+    answer = ANSWERS[name](view, ask, query)
+    if not isinstance(answer, Page):
         return answer if isinstance(answer, Response) else JSONResponse(answer)
-    page = PAGES[name](view, ask, query)
     here = links.address(name, **query.all())
-    return HTMLResponse(render.html(page, run=view.name, asked=ask.asked, here=here))
+    return HTMLResponse(render.html(answer, run=view.name, asked=ask.asked, here=here))
 
 
 def go_behind(_view: View, _ask: Asking, query: Query) -> Response:
@@ -120,8 +112,12 @@ def search(view: View, ask: Asking, query: Query) -> Response:
     return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
-# What is no page: a response, or data for a script.
+# What each address of a run answers with: a page, a response, or data for a script.
 ANSWERS: dict[str, Callable[[View, Asking, Query], Any]] = {
+    "": overview.run_page, "settings": overview.settings_page, "history": overview.history_page,
+    "tasks": iterations.tasks_page, "iteration": iterations.iteration_page, "task": iterations.task_page,
+    "gaps": tokens.gaps_page, "group": completions.group_page,
+    "completion": completions.completion_page, "find": find.find_page,
     "rows": find.rows_answer, "figure": overview.figure_answer, "story": overview.story_answer,
     "now": live.now_answer, "behind": go_behind, "text": whole_text, "search": search}
 
@@ -131,7 +127,7 @@ def problem(request: Request, sentence: str, status: int) -> Response:
     if request.headers.get("sec-fetch-mode") == "cors" or request.query_params.get("json"):
         return JSONResponse({"error": sentence}, status)
     page = Page("problem.html", "That did not work", {"sentence": sentence})
-    return HTMLResponse(render.html(page, run=None, asked=[]), status)
+    return HTMLResponse(render.html(page), status)
 
 
 class Guard:
@@ -156,23 +152,20 @@ class Guard:
         await (refusal or self.app)(scope, receive, with_headers)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        host = headers.get("host", "")
+        request = Request(scope)
+        host = request.headers.get("host", "")
         name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
         if (name if port.isdigit() else host) not in HOSTS:
             return PlainTextResponse("This site answers only to 127.0.0.1 and localhost.", 421)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("This site is read-only.", 405)
-        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = query.pop("token", [""])[0]
         cookie = f"rollhouse-{port or 80}"
-        if self._fits(given):
-            rest = urlencode(query, doseq=True)
+        if self._fits(request.query_params.get("token", "")):
+            rest = request.url.remove_query_params("token").query
             answer = RedirectResponse(quote(scope["path"]) + (f"?{rest}" if rest else ""), 303)
             answer.set_cookie(cookie, self.token, httponly=True, samesite="strict")
             return answer
-        held = SimpleCookie(headers.get("cookie", "")).get(cookie)
-        if held is not None and self._fits(held.value):
+        if self._fits(request.cookies.get(cookie, "")):
             return None
         return PlainTextResponse("Open the address that `reports serve` printed: it has the token.", 403)
 

@@ -3,7 +3,7 @@
 import difflib
 import json
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 from markupsafe import Markup
 
@@ -48,15 +48,6 @@ ORDER BY stage, iteration"""
 ANSWERS_SQL = """\
 SELECT DISTINCT prompts.iteration, prompts.purpose, prompts.group_id FROM prompts
 WHERE parent_iteration = $1 AND parent_purpose = $2 AND task_id = $3 AND parent_sample_index = $4"""
-
-
-class Turn(NamedTuple):
-    """A turn of a conversation: its role, its text, its completion's page and verdict."""
-
-    by: str
-    text: str
-    href: str
-    verdict: str
 
 
 def row_of(ask: Asking, name: str) -> dict[str, Any]:
@@ -129,9 +120,9 @@ def completion_page(view: View, ask: Asking, query: Query) -> Page:
         "symbols": Markup(sheet.symbols())})
 
 
-def conversation(ask: Asking, row: dict[str, Any], prompt: dict[str, Any]) -> list[Turn]:
-    """The turns before a completion, first one first, each with its prompt."""
-    turns: list[Turn] = []
+def conversation(ask: Asking, row: dict[str, Any], prompt: dict[str, Any]) -> list[dict[str, str]]:
+    """The turns before a completion, first one first: by whom, text, the completion's page and verdict."""
+    turns: list[dict[str, str]] = []
     while prompt.get("parent_iteration") is not None and len(turns) < MOST_TURNS:
         key = (prompt["parent_iteration"], prompt["parent_purpose"], row["task_id"],
                prompt["parent_sample_index"])
@@ -142,8 +133,9 @@ def conversation(ask: Asking, row: dict[str, Any], prompt: dict[str, Any]) -> li
         begin = before.rfind(parent["completion"] or "\x00")
         answer = before[begin + len(parent["completion"] or ""):] if begin >= 0 else ""
         verdict = "not scored" if parent["correct"] is None else "right" if parent["correct"] else "wrong"
-        turns = [Turn("policy", parent["completion"] or "", links.completion(*key), verdict),
-                 Turn(f"feedback, {prompt['feedback_format']}", answer, "", ""), *turns]
+        turns = [{"by": "policy", "text": parent["completion"] or "", "href": links.completion(*key),
+                  "verdict": verdict},
+                 {"by": f"feedback, {prompt['feedback_format']}", "text": answer, "href": ""}, *turns]
         prompt = (ask.rows(PROMPT_SQL, [key[0], key[1], parent["group_id"]]) or [{}])[0]
     return turns
 

@@ -42,10 +42,6 @@ WITH visits AS (SELECT task_id, iteration, n, c, c / n AS rate, reward_mean, tok
                 FROM task_results WHERE purpose = $2 AND n > 0 AND iteration <= $1)
 SELECT *, rate - former AS gain FROM visits WHERE iteration = $1
 ORDER BY gain NULLS LAST, rate, task_id LIMIT 2000"""
-ERRORS_MOVED_SQL = """\
-SELECT error_class, sum(share) FILTER (iteration = $1) AS now, sum(share) FILTER (iteration = $3) AS former
-FROM errors WHERE purpose = $2 AND iteration IN ($1, $3) GROUP BY error_class
-ORDER BY coalesce(now, 0) - coalesce(former, 0) DESC"""
 HISTORY_SQL = """\
 SELECT task_id, visits, first_solved, last_solved, last_iteration, best_rate, last_rate, forgotten
 FROM task_history ORDER BY forgotten DESC, best_rate - last_rate DESC, task_id LIMIT 5000"""
@@ -96,7 +92,6 @@ def iteration_page(view: View, ask: Asking, query: Query) -> Page:
         "raised": ask.rows(RAISED_SQL, [number, purpose]),
         "changes": ask.rows(f"SELECT * FROM ({SETTING_CHANGES}) WHERE iteration = $1 ORDER BY stage, name",
                             [number]) if purpose == "train" else [],
-        "errors_moved": ask.rows(ERRORS_MOVED_SQL, [number, purpose, before["iteration"]]) if before else [],
         "tasks": ask.rows(MOVED_SQL, [number, purpose]),
         "spreads": spreads(ask, number, purpose, where),
         "errors": error_bars(ask), "found": listing(ask, chosen, order)})

@@ -1,7 +1,6 @@
-"""Current activity in a run: incomplete stages, their progress, the machine."""
+"""Current activity in a run: incomplete stages, their progress, the disk."""
 
 import shutil
-import subprocess
 import time
 from functools import lru_cache
 from pathlib import Path
@@ -18,16 +17,13 @@ from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
 QUIET = 600             # seconds without a write, after which a stage may have ended
-GPU_SECONDS = 5
-GPU_ASKS = ("nvidia-smi", "--query-gpu=name,utilization.gpu,memory.used,memory.total",
-            "--format=csv,noheader,nounits")
 
 
 def now_answer(view: View, _ask: Asking, _query: Query) -> dict[str, str]:
     """The version of the complete data, and current activity as HTML."""
     disk = shutil.disk_usage(view.warehouse.root)
     html = render.fragment("now.html", stages=[progress(view.warehouse, stage) for stage in unfinished(view)],
-                           due=view.warehouse.state.due().stage, gpus=gpus(int(time.time() / GPU_SECONDS)),
+                           due=view.warehouse.state.due().stage,
                            disk=f"{disk.free / 1e9:,.1f} GB free of {disk.total / 1e9:,.1f} GB")
     return {"version": view.version, "html": html}
 
@@ -72,17 +68,3 @@ def rows_and_tokens(path: Path, _state: FileState) -> tuple[int, int]:
 def sum_of(path: Path, _state: FileState) -> int:
     """The number of completions planned in a part of prompts."""
     return sum(filter(None, pq.read_table(path, columns=["group_size"])["group_size"].to_pylist()))
-
-
-@lru_cache(maxsize=1)
-def gpus(_moment: int) -> list[str]:
-    """The utilisation of each GPU of this machine; [] without any."""
-    if not shutil.which(GPU_ASKS[0]):
-        return []
-    try:
-        output = subprocess.run(GPU_ASKS, capture_output=True, text=True, timeout=2, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ["nvidia-smi does not answer"]
-    lines = [line.split(", ") for line in output.splitlines()]
-    return [f"{name}: {busy} % busy, {used} of {total} MiB" for name, busy, used, total in
-            (line for line in lines if len(line) == 4)]

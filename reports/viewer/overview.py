@@ -130,24 +130,20 @@ def story_answer(view: View, _ask: Asking, _query: Query) -> dict[str, str]:
 
 
 def story_of(view: View) -> str:
-    """The story of a run, computed once per state of the data."""
-    return view.once("story", lambda: _story(view, view.asking()))
-
-
-def _story(view: View, ask: Asking) -> str:
     """A verdict in words, the most important numbers, and alarms with example completions."""
-    alarms, stats = alarms_of(view), ask.rows(STATS_SQL)
-    if not stats:
-        return render.fragment("story.html", parts=[], lost=[],
-                               lines=story_lines(ask.connection, alarms))
-    notice = alarm_notice(alarms, advise(view.warehouse, ask.connection, alarms).lines,
-                          judged_lines(ask.connection, last_rollback(view.warehouse)),
-                          link=lambda alarm, task, index: links.completion(
-                              alarm.first_iteration, alarm.purpose, task, index))
-    return render.fragment("story.html", lines=story_lines(ask.connection, alarms),
-                           lost=ask.rows(FORGOTTEN_SQL),
-                           parts=[Markup(tiles(headline(ask.connection, stats))), Markup(notice)],
-                           numbers=Markup(stats_table(stats)))
+    def make() -> str:
+        ask, alarms = view.asking(), alarms_of(view)
+        stats, story = ask.rows(STATS_SQL), story_lines(ask.connection, alarms)
+        if not stats:
+            return render.fragment("story.html", lines=story, parts=[], lost=[])
+        notice = alarm_notice(alarms, advise(view.warehouse, ask.connection, alarms).lines,
+                              judged_lines(ask.connection, last_rollback(view.warehouse)),
+                              link=lambda alarm, task, index: links.completion(
+                                  alarm.first_iteration, alarm.purpose, task, index))
+        return render.fragment("story.html", lines=story, lost=ask.rows(FORGOTTEN_SQL),
+                               parts=[Markup(tiles(headline(ask.connection, stats))), Markup(notice)],
+                               numbers=Markup(stats_table(stats)))
+    return view.once("story", make)
 
 
 def figure_answer(view: View, ask: Asking, query: Query) -> dict[str, Any]:
@@ -185,6 +181,5 @@ def compare_page(sessions: Sequence[Session]) -> Page:
     """Several runs side by side, as `reports compare` writes them."""
     if len(sessions) < 2:
         raise StageError("A comparison needs at least two runs. Choose them on the first page.")
-    made = comparison(open_comparable([session.root for session in sessions]))
-    return Page("compare.html", made.title, {"subtitle": made.subtitle, "body": Markup(made.body),
-                                             "data": made.data})
+    title, subtitle, body, data = comparison(open_comparable([session.root for session in sessions]))
+    return Page("compare.html", title, {"subtitle": subtitle, "body": Markup(body), "data": data})

@@ -1,5 +1,6 @@
 """Pages as HTML: filled templates."""
 
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -22,13 +23,6 @@ class Page(NamedTuple):
     context: dict[str, Any]
 
 
-class Text(NamedTuple):
-    """A text to show, and the number of characters left out in its middle."""
-
-    shown: str
-    left_out: int
-
-
 @cache
 def environment() -> jinja2.Environment:
     """The template environment; all values are escaped."""
@@ -41,14 +35,13 @@ def environment() -> jinja2.Environment:
     return made
 
 
-def text_to_show(text: str | None) -> Text:
-    """A model's text: control and direction characters spelled out, cut in its middle if very long."""
+def text_to_show(text: str | None) -> tuple[str, int]:
+    """A model's text, control characters spelled out, and how many of a very long one its middle lacks."""
     text = text or ""
     half = MOST_SHOWN // 2
     if len(text) > MOST_SHOWN:
-        shown = f"{printable(text[:half])}\n[…]\n{printable(text[-half:])}"
-        return Text(shown, len(text) - MOST_SHOWN)
-    return Text(printable(text), 0)
+        return f"{printable(text[:half])}\n[…]\n{printable(text[-half:])}", len(text) - MOST_SHOWN
+    return printable(text), 0
 
 
 def style() -> str:
@@ -66,9 +59,10 @@ def script() -> str:
     return asset("charts.js") + asset("tokens.js") + asset("viewer.js")
 
 
-def html(page: Page, **frame: Any) -> str:
-    """A page with its frame: `run`, `asked` (its SQL) and `here` (its address)."""
-    return environment().get_template(page.template).render({**frame, **page.context, "title": page.title})
+def html(page: Page, *, run: str | None = None, asked: Sequence[str] = (), here: str = "") -> str:
+    """A page with its frame: the run, the page's SQL and its address."""
+    return environment().get_template(page.template).render(
+        {"run": run, "asked": asked, "here": here, **page.context, "title": page.title})
 
 
 def fragment(name: str, **context: Any) -> str:

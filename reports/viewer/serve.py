@@ -63,12 +63,8 @@ def open_early(session: Session) -> None:
 
 def listen(port: int) -> socket.socket:
     """A socket that only this machine reaches; StageError if the port is taken."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind(("127.0.0.1", port))
+        return socket.create_server(("127.0.0.1", port))
     except OSError as error:
         raise StageError(f"Port {port} is taken ({error.strerror}). Name another with --port, or leave "
                          "it out; `ss -ltnp` shows which process uses it.") from error
-    listener.listen(64)
-    return listener

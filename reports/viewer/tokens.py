@@ -156,11 +156,8 @@ def gaps_page(_view: View, ask: Asking, query: Query) -> Page:
     others = [row["number"] for row in ask.rows(TRAININGS_SQL)]
     iteration = query.number("iteration") if query.text("iteration", "") else max(others, default=0)
     rows = worst_gaps(ask, iteration, MOST_GAPS)
-    everything = query.number("spread", 0)      # reads every token
     return Page("gaps.html", f"Engine against trainer, iteration {iteration}", {
-        "rows": rows, "iteration": iteration, "others": others,
-        "by_position": ask.rows("FROM gaps_by_position($1)", [iteration]) if everything else [],
-        "by_origin": ask.rows("FROM gaps_by_origin($1)", [iteration]) if everything else []})
+        "rows": rows, "iteration": iteration, "others": others})
 
 
 def worst_gaps(ask: Asking, iteration: int, num: int) -> list[dict[str, Any]]:

@@ -7,11 +7,7 @@ async function ask(address) {
 }
 
 function say(place, error) {
-  const line = document.createElement("p");
-  line.className = "notice";
-  line.setAttribute("role", "alert");
-  line.textContent = error.message;
-  place.replaceChildren(line);
+  place.replaceChildren(element("p", { class: "notice", role: "alert" }, error.message));
 }
 
 // The page of a run: its parts, then its figures as they come into sight; again when there is more.
@@ -83,22 +79,9 @@ if (waiting) setTimeout(() => location.reload(), 1500);
 const HEIGHT = 28, STRETCH = 200, TALLEST = 2e7;
 
 function rowOf(reply, index) {
-  const line = document.createElement("div");
-  line.className = "row";
-  line.setAttribute("role", "row");
-  if (index >= 0) line.setAttribute("aria-rowindex", index + 2);
-  reply.cells.forEach((text, i) => {
-    const cell = document.createElement("span");
-    cell.setAttribute("role", "cell");
-    if (i === 0) {
-      const link = document.createElement("a");
-      link.href = reply.href;
-      link.textContent = text;
-      cell.append(link);
-    } else cell.textContent = text;
-    line.append(cell);
-  });
-  return line;
+  const cells = reply.cells.map((text, i) =>
+    element("span", { role: "cell" }, i ? text : element("a", { href: reply.href }, text)));
+  return element("div", { class: "row", role: "row", ...(index < 0 ? {} : { "aria-rowindex": index + 2 }) }, ...cells);
 }
 
 for (const list of document.querySelectorAll(".list[data-total]")) {
@@ -108,7 +91,7 @@ for (const list of document.querySelectorAll(".list[data-total]")) {
   if (total <= begun.length) continue;
   const known = new Map(), asked = new Set();
   const tall = Math.min(total * HEIGHT, TALLEST);
-  const space = document.createElement("div");
+  const space = element("div", {});
   space.style.height = tall + "px";
   const shown = new Map();
   pane.replaceChildren(space);
@@ -184,11 +167,8 @@ if (hits) {
         if (reply.error) throw new Error(reply.error);
         if (reply.cells) {
           const made = rowOf(reply, -1);
-          const around = document.createElement("span");
-          around.className = "around";
-          around.textContent = reply.around;
           made.classList.add("hit");
-          made.append(around);
+          made.append(element("span", { class: "around" }, reply.around));
           hits.append(made);
           found += 1;
         } else progress.textContent = `${found} found, ${reply.looked} of ${reply.of} rollouts looked at`;

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import platform
-import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from warehouse.store.errors import StageError
 
 MOST_BYTES = 32 * 2**20          # of an unpacked answer: a server may be anyone's, and may send without end
 TOKEN_BYTES = 512                # more for each token with its logprob
-PACKED = {"gzip", "deflate"}     # some servers compress without being asked
 IMPOSSIBLE = -9999.0             # a server's value for the logprob -inf, which JSON cannot hold
 SHORTEST_KEY = 8                 # characters; a shorter key may be an ordinary word
 PATIENCE = 20.0                  # seconds to wait for a small answer
@@ -49,8 +47,7 @@ class Server:
         try:
             async with self.session.request(method, self.url + path, json=body, timeout=timeout,
                                             allow_redirects=False) as answer:
-                text = self._without_key(await read_text(
-                    answer.content.iter_any(), answer.headers.get("Content-Encoding"), most))
+                text = self._without_key(await read_text(answer.content.iter_any(), most))
         except aiohttp.ClientConnectorError as error:
             raise Unavailable(_unreachable(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError) as error:
@@ -193,26 +190,16 @@ class Server:
 async def open_session(key: str) -> aiohttp.ClientSession:
     """Connections to any number of servers, with the key that they require, if any."""
     headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
-    return aiohttp.ClientSession(headers=headers, auto_decompress=False,
-                                 connector=aiohttp.TCPConnector(limit=0))
+    return aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(limit=0))
 
 
-async def read_text(chunks: AsyncIterator[bytes], packing: str | None, most: int) -> str:
+async def read_text(chunks: AsyncIterator[bytes], most: int) -> str:
     """The whole text of an answer; Unavailable if it is longer than `most` bytes."""
     content = bytearray()
-    too_long = Unavailable(f"its answer is longer than {most / 2**20:.3g} MiB")
     async for chunk in chunks:
         content += chunk
         if len(content) > most:
-            raise too_long
-    if packing in PACKED:
-        packed = zlib.decompressobj(zlib.MAX_WBITS | 32)
-        try:
-            content = bytearray(packed.decompress(content, most))
-        except zlib.error as error:
-            raise Unavailable(f"its answer cannot be unpacked: {error}") from error
-        if packed.unconsumed_tail:
-            raise too_long
+            raise Unavailable(f"its answer is longer than {most / 2**20:.3g} MiB")
     return content.decode("utf-8", "replace")
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from warehouse.fields import option
-from warehouse.store.errors import StageError
 from warehouse.store.names import UNTRUNCATED
 
 LOGPROBS_MODE = "processed_logprobs"  # of the sampling distribution, not of the raw logits
@@ -77,10 +76,7 @@ def vllm_options(settings: EngineSettings, on_cpu: bool) -> dict[str, Any]:
         "language_model_only": True,  # no memory for images
     }
     if settings.adapter_rank:
-        rank = next((rank for rank in LORA_RANKS if rank >= settings.adapter_rank), None)
-        if rank is None:
-            raise StageError(f"The adapter has rank {settings.adapter_rank}, vLLM serves at most "
-                             f"{LORA_RANKS[-1]}. Train with a smaller --lora-rank.")
+        rank = next((rank for rank in LORA_RANKS if rank >= settings.adapter_rank), settings.adapter_rank)
         options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
     if on_cpu:
         # On a CPU a seeded request cannot be prefilled in chunks, so a step must hold every prompt whole.

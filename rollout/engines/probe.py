@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from rollout.engines.engine import EngineSettings
 from warehouse.store.errors import StageError
@@ -56,7 +57,7 @@ def check_said(probe: Probe, prompt_logprobs: list[float], dtype: str, who: str)
     StageError if it is larger than rounding explains.
     """
     said = np.array(prompt_logprobs[-len(probe.trained):])
-    off = float(np.abs(said - probe.trained).mean())
+    off = mean_gap(said, probe.trained)
     if not off < max(FURTHEST[dtype], FURTHEST[probe.dtype]):
         raise StageError(f"{who} does not serve the policy of {probe.policy}: its logprobs of a stored "
                          f"completion are off by {off:.2g} nats. Restart it on a machine that sees this "
@@ -68,6 +69,11 @@ def check_said(probe: Probe, prompt_logprobs: list[float], dtype: str, who: str)
     return off
 
 
+def mean_gap(some: ArrayLike, other: ArrayLike) -> float:
+    """Mean absolute difference of logprobs, in nats."""
+    return float(np.abs(np.subtract(some, other)).mean())
+
+
 def is_former(said: np.ndarray, trained: np.ndarray, before: np.ndarray, smallest: float) -> bool:
     """Whether logprobs, all [n] in nats, are those of the policy before the training: a sign test.
 
@@ -76,7 +82,7 @@ def is_former(said: np.ndarray, trained: np.ndarray, before: np.ndarray, smalles
     differ by less than `smallest` on average, which a bias of the engine could bridge, and for fewer than
     20 tokens.
     """
-    if np.abs(trained - before).mean() < smallest:
+    if mean_gap(trained, before) < smallest:
         return False
     nearer = np.sign(np.abs(said - trained) - np.abs(said - before))
     num, former = int((nearer != 0).sum()), int((nearer > 0).sum())

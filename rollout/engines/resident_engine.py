@@ -25,9 +25,9 @@ _kept: Kept | None = None
 
 
 @lru_cache(maxsize=1)
-def keep_encoder(model: str, base: str) -> PromptEncoder:
+def keep_encoder(model: str, revision: str | None, base: str) -> PromptEncoder:
     """The encoder of a model, loaded once: a large tokenizer takes a second. `base` identifies the base."""
-    return load_encoder(model)
+    return load_encoder(model, revision)
 
 
 def check_fits(settings: EngineSettings, *, keeps: bool) -> None:

@@ -45,10 +45,10 @@ RUNNER_IS_SET = RUNNER in os.environ        # by the user
 logging.getLogger("vllm.model_executor.models.registry").disabled = True
 
 
-def load_encoder(model: str) -> PromptEncoder:
-    """The encoder of a model, as vLLM loads its tokenizer."""
-    config = get_config(model, trust_remote_code=False, config_format="hf")
-    return PromptEncoder(get_tokenizer(model, tokenizer_mode="hf"), config.to_dict())
+def load_encoder(model: str, revision: str | None = None) -> PromptEncoder:
+    """The encoder of a model folder, or of a hub model at its commit, as vLLM loads its tokenizer."""
+    config = get_config(model, trust_remote_code=False, revision=revision, config_format="hf")
+    return PromptEncoder(get_tokenizer(model, tokenizer_mode="hf", revision=revision), config.to_dict())
 
 
 def device_name() -> str:

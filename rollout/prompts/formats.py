@@ -50,14 +50,6 @@ class Format:
     render: Callable[[list[dict[str, Any]], Grid, dict[str, str]], Messages]
     shows_test: bool
 
-    def with_options(self, given: dict[str, str]) -> dict[str, str]:
-        """The format's options updated with those given; StageError for an unknown one."""
-        unknown = sorted(given.keys() - self.options.keys())
-        if unknown:
-            raise StageError(f"Prompt format {self.name} has no option '{unknown[0]}'. "
-                             f"Known: {', '.join(self.options) or 'none'}.")
-        return {**self.options, **given}
-
 
 def _all_pairs(pairs: list[dict[str, Any]]) -> Sequence[int]:
     return range(len(pairs))

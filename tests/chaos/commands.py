@@ -49,7 +49,8 @@ def run(command: str, arguments: list[str], *, scripted: bool = True) -> None:
 
 
 def script_the_engine() -> None:
-    engine = SimpleNamespace(load_encoder=ScriptedEncoder, VllmEngine=ProgramEngine().start)
+    engine = SimpleNamespace(load_encoder=lambda model, _revision: ScriptedEncoder(model),
+                             VllmEngine=ProgramEngine().start)
     sys.modules["rollout.engines.vllm_engine"] = engine  # type: ignore[assignment]
     importlib.import_module("rollout").vllm_engine = engine  # type: ignore[attr-defined]
 

@@ -29,7 +29,7 @@ class Loaded(ScriptedEngine):
 
     held: ClassVar[list[tuple[str, str]]] = []
     engines: ClassVar[list[EngineSettings]] = []
-    encoders: ClassVar[list[str]] = []
+    encoders: ClassVar[list[tuple[str, str | None]]] = []
     made: ClassVar[list["Loaded"]] = []
     adapter: str | None = None
     asleep = False
@@ -63,8 +63,8 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Loaded]]:
     """Rollouts of this process keep an engine that is scripted."""
     door = ModuleType("rollout.engines.vllm_engine")
 
-    def load_encoder(model: str) -> ScriptedEncoder:
-        Loaded.encoders.append(model)
+    def load_encoder(model: str, revision: str | None) -> ScriptedEncoder:
+        Loaded.encoders.append((model, revision))
         return ScriptedEncoder(model)
 
     door.VllmEngine, door.load_encoder = Loaded, load_encoder                           # type: ignore[attr-defined]
@@ -120,6 +120,14 @@ def test_another_base_at_the_same_path_is_another_engine(tmp_path: Path, kept: t
     assert not warm.sound       # a rollout that fails with the engine at hand is the last of its process
     assert kept.held == [("a", ""), ("b", ""), ("b", "")]
     assert len(kept.engines) == 2 and len(kept.encoders) == 3   # the same base needs no other
+
+
+def test_the_tokenizer_is_that_of_the_commit_of_the_run(tmp_path: Path, kept: type[Loaded]) -> None:
+    warehouse = run_of(tmp_path / "run", tmp_path / "model", "a")
+    (warehouse.root / "warehouse.json").unlink()
+    commit_json(warehouse.root / "warehouse.json", warehouse.facts | {"model_revision": "c0ffee"})
+    roll(warehouse)
+    assert kept.encoders == [(str(tmp_path / "model"), "c0ffee")]
 
 
 def test_another_base_is_not_given_the_length_of_the_former(tmp_path: Path, kept: type[Loaded]) -> None:

@@ -73,9 +73,6 @@ def load_groups(warehouse: Warehouse, iteration: int, scorer: str, *, truncated_
     prompts = warehouse.read("prompts", columns=PROMPT_COLUMNS, **keys)
     completions = warehouse.read("completions", columns=COMPLETION_COLUMNS, **keys)
     samples = warehouse.read("samples", columns=SAMPLE_COLUMNS, scorer=scorer, **keys)
-    if not len(completions):
-        raise StageError(f"Iteration {iteration} has no completions of purpose {purpose}. Run `rollout "
-                         f"{shell_quote(warehouse.root)} --iteration {iteration}` with tasks to train on.")
     if base_purpose(purpose) == "train":
         if not alone and min(prompts["group_size"].to_pylist()) < 2:
             raise StageError("A group has 1 completion, so its advantage is 0 whatever its reward. Roll out "

@@ -15,7 +15,7 @@ from train.model.fused import fuse_adapter, fuse_gates, fuse_norms, installed_ga
 from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, WHOLE_TEXTS, Policy, decoder_of, text_parameters
 from train.model.prompt_cache import is_recurrent
 from train.model.sharding import Sharding
-from train.model.tiny_copy import auto_class, read_config, tiny_copy, with_attention
+from train.model.tiny_copy import auto_class, read_config, tiny_copy
 from warehouse.store.errors import StageError, first_line
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -26,12 +26,14 @@ disable_progress_bar()
 warnings.filterwarnings("ignore", message="Attempting to run cuBLAS, but there was no current CUDA context")
 
 
-def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.device, seed: int, rank: int,
-              alpha: float, rslora: bool, targets: str, load_in_4bit: bool = False,
-              revision: str | None = None, sharding: Sharding | None = None) -> Policy:
+def load_lora(base: str, parent: Path | None, *, dtype: str, device: torch.device, seed: int = 0,
+              rank: int = 1, alpha: float = 1, rslora: bool = False, targets: str = "all-linear",
+              load_in_4bit: bool = False, revision: str | None = None, sharding: Sharding | None = None
+              ) -> Policy:
     """Base model with the adapter in `parent`, or with a new one (B = 0: it changes nothing yet).
 
-    `revision` is the commit of a base that comes from the hub.
+    Seed, rank, alpha, rslora and targets are those of a new one. `revision` is the commit of a base that
+    comes from the hub.
     """
     from peft import LoraConfig, PeftModel, get_peft_model
     model = load_base(base, revision, dtype=dtype, load_in_4bit=load_in_4bit)
@@ -131,7 +133,7 @@ def load_base(source: str, revision: str | None, *, dtype: str, load_in_4bit: bo
         options["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
                                                             bnb_4bit_compute_dtype=DTYPES[dtype])
     try:
-        model = with_attention(auto_class(read_config(source, revision)).from_pretrained, source, **options)
+        model = auto_class(read_config(source, revision)).from_pretrained(source, **options)
     except (OSError, ValueError, ImportError) as error:
         raise StageError(f"The model {source} cannot be loaded: {first_line(error)}. Check the path or id in "
                          "warehouse.json, and that its weights are there.") from error

@@ -6,7 +6,7 @@ Weights are random and keep activations near 1, so that a wrong computation show
 
 import copy
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import gcd
 from typing import Any
 
@@ -63,10 +63,10 @@ def tiny_copy(config: Any, vocabulary_size: int | None = 128) -> nn.Module:
     for small in _whole(config, vocabulary_size):
         try:
             with torch.device("meta"):
-                model: Any = _build(small)
+                model = auto_class(small).from_config(small)
             if sum(parameter.numel() for parameter in model.parameters()) > MOST_PARAMETERS:
                 continue
-            model = _build(small)
+            model = auto_class(small).from_config(small)
             _fill(model)
             with torch.no_grad():
                 model(torch.arange(12)[None], use_cache=False)
@@ -170,20 +170,6 @@ def _shrink(name: str, value: Any, heads: int, head_width: int, num_layers: int,
         exact = value % (by * KERNEL) == 0 or (value % by == 0 and name.endswith("d_ssm"))
         return value // by if exact else -(-value // (by * KERNEL)) * KERNEL
     return value
-
-
-def _build(config: Any) -> nn.Module:
-    return with_attention(auto_class(config).from_config, config)
-
-
-def with_attention(make: Callable[..., Any], source: Any, **options: Any) -> Any:
-    """The model that `make` loads from a source, with PyTorch's attention if it has that, else its own."""
-    try:
-        return make(source, attn_implementation="sdpa", **options)
-    except ValueError as error:
-        if "scaled_dot_product_attention" not in str(error):
-            raise
-        return make(source, attn_implementation="eager", **options)
 
 
 def _fill(model: nn.Module) -> None:
