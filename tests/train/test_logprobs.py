@@ -183,7 +183,8 @@ def test_compaction_pruning_repair_and_branches_take_them_along(run: Warehouse, 
     compact_run(run)
     assert len(run.parts("policy_logprobs", **KEYS, scorer="policy-1")) == 1
     assert rows_under(run, "policy-1") == before and not check_run(run).problems
-    branch = open_warehouse(make_branch(run, tmp_path / "branch", 1, rows=True).root)
+    make_branch(run, tmp_path / "branch", 1, rows=True)
+    branch = open_warehouse(tmp_path / "branch")
     assert {life.scorer for life in branch.state.of_stage("logprobs")} == {"policy-0", "policy-1"}
     assert rows_under(branch, "policy-1") == before and not check_run(branch).problems
     [part] = run.parts("policy_logprobs", **KEYS, scorer="policy-2")
