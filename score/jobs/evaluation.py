@@ -61,13 +61,11 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType], here: bool) 
         wanted = {name for each in nested([code]) for name in each.co_names}
         is_built = caller.f_globals.get("__name__") not in ANNOTATIONS
         if is_own(text) or (is_built and here):
-            has_asked = peer.has_asked
             own = [each for each in found if each.get("__name__") == "tests"]         # or copies of it
             for name in wanted - set[str]().union(*found) if own and found[-1] is not names else ():
                 with contextlib.suppress(Exception):       # Python would not ask for it
                     value = names[name]
                     own[0].update({name: value} if own[0] is not names else {})
-            peer.has_asked = has_asked
             return plain[mode](text, *scopes or found)
         peer.tests.has_built |= is_built
         of_tests = any(scope is names for scope in found)

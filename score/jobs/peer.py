@@ -103,7 +103,7 @@ class Peer:
                 self.end(operation == "name" or len(self.borrowed) > num_borrowed)
             if self.failure is not None:         # whatever else was raised
                 raise self.failure
-        self.has_answered |= operation not in NAMING or not stand_ins.is_stand_in(value)
+        self.has_answered |= is_error or operation not in NAMING or not stand_ins.is_stand_in(value)
         if self.tests:
             heard(message[3])
         if is_error:

@@ -83,9 +83,9 @@ class TestsEnd:
     """The state of a run of tests, and what the program may ask of them."""
 
     def __init__(self, order: dict[str, Any]) -> None:
-        # The lines of a source that raise on purpose, by what it is compiled as.
-        self.meant = {f"test {place}" if place else "setup": each
-                      for place, each in enumerate(order["meant"])}
+        # The lines of a source that raise on purpose, and those of its claims, by what it is compiled as.
+        self.meant, self.claims = ({f"test {place}" if place else "setup": each for place, each in enumerate(
+            order[key])} for key in ("meant", "claims"))
         # Whether tests certainly want to see what the program changes, and whether others do not see it.
         self.in_place, self.copies = order["in_place"][0], order["copies"]
         # Whether the program changed what it may have to leave, and whether text ran that is not written out.
@@ -185,9 +185,16 @@ class TestsEnd:
         return frames == [True]
 
     def fails(self, error: BaseException) -> bool:
-        """True for a failed assertion of the tests, which the program may not catch."""
-        return isinstance(error, (AssertionError, Failed, Untestable)) and not (
-            hasattr(error, "raised_by_program") or self.is_meant(error))
+        """True for a claim of the tests that failed, or raised, which the program may not catch."""
+        trace, in_claim = error.__traceback__, False
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            if code.co_filename in self.claims:
+                in_claim = code.co_name != "<lambda>" and trace.tb_lineno in self.claims[code.co_filename]
+            trace = trace.tb_next
+        is_claim = isinstance(error, (AssertionError, Failed, Untestable)) and not hasattr(
+            error, "raised_by_program")
+        return (is_claim or in_claim) and not self.is_meant(error)
 
     def as_expected(self, error: BaseException, operation: str, name: Any) -> BaseException:
         """The program's error; one of no other kind if Python would take it for the end of an iteration."""
@@ -199,6 +206,9 @@ class TestsEnd:
         for kind, method in SWALLOWED:
             if isinstance(error, kind) and any(each.f_code.co_name == method for each in self.frames()):
                 return blamed(renamed(error))
+        if (name := type(error).__name__) == "CancelledError" and not any(
+                name in each.f_code.co_names for each in self.frames()):     # it ends a task without a word
+            return blamed(renamed(error))
         return error
 
     def frames(self) -> Iterator[Any]:
@@ -366,7 +376,8 @@ def run_unit(unit: CodeType, in_place: bool, refused: bool, end: TestsEnd) -> An
         exec(unit, end.names)
     except BaseException as error:
         message = message_of(error) or account_of(error, peer)
-        is_skip = type(error).__name__ == "SkipTest" and not peer.has_answered    # whatever the program does
+        is_skip = type(error).__name__ == "SkipTest" and not (                    # whatever the program does
+            peer.has_answered or hasattr(error, "raised_by_program"))
         verdict = 1 if is_skip else [type(error).__name__, message, whose_fault(error, peer)]
     if verdict == 1 and peer.is_unpassed:       # its error is none that a test can expect
         verdict = ["RuntimeError", UNPASSED, "program"]

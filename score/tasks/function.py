@@ -58,8 +58,8 @@ class FunctionTask:
         order = {"entry_point": self.entry_point, **facts, "run": units if self.separate else None}
         groups = [slice(place, place + 1) for place in range(len(units))] if self.separate else [slice(None)]
         orders = [order | {"sources": [self.setup, *units[group]],
-                           **{key: [facts[key][0], *facts[key][1:][group]] for key in ("meant", "in_place")}}
-                  for group in groups]
+                           **{key: [facts[key][0], *facts[key][1:][group]]
+                              for key in ("meant", "claims", "in_place")}} for group in groups]
         return [[tests_program(each | {"copies": copies, "here": here})
                  for copies, here in ((False, False), (True, False), (True, True))] for each in orders]
 

@@ -53,8 +53,9 @@ class Checker:
             return None
         names = dict(zip(CHECKED, (self.given, outcome.result, self.expected), strict=True))
         order = {"entry_point": "nothing", "catches": False, "called": [], "classes": [], "meant": [[], []],
-                 "in_place": [True] * 2, "copies": False, "here": False, "run": None, "lacks": [],
-                 "names": names, "sources": [self.source, f"assert check({', '.join(CHECKED)}) == True"]}
+                 "claims": [[], []], "in_place": [True] * 2, "copies": False, "here": False, "run": None,
+                 "lacks": [], "names": names,
+                 "sources": [self.source, f"assert check({', '.join(CHECKED)}) == True"]}
         return Program(JobKind.SERVE, "def nothing(): pass", json.dumps({"entry_point": "nothing"}).encode(),
                        tests=tests_program(order))
 

@@ -181,16 +181,18 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
 
     `catches` says whether they catch errors by a name of the program, `classes` are names of the program from
     which they make objects, `in_classes` names that bodies of classes read and the tests do not set, `called`
-    names that they call, `lacks` what they want of pytest in vain, `sets` what they set attributes of,
-    `meant` lines of each source that raise on purpose, and `in_place` says of each source whether it looks at
-    an argument that the program may have altered. Any other unit never sees such a change: `assert f(a) ==
-    sorted(a)` is then no easier for a program that empties `a`.
+    names that they call, `lacks` what they want of pytest in vain, `sets` what they set attributes of.
+    Of each source, `meant` are the lines that raise on purpose, `claims` those of its claims, and `in_place`
+    says whether it looks at an argument that the program may have altered. Any other unit never sees such a
+    change: `assert f(a) == sorted(a)` is then no easier for a program that empties `a`.
     """
     try:
         trees = [parsed(source) for source in (setup, *units)]
     except NO_PYTHON:
         return {"catches": True, "classes": [], "in_classes": [], "called": [], "lacks": [], "sets": [],
-                "meant": [[]] * (1 + len(units)), "in_place": [True] * (1 + len(units))}
+                "meant": [[]] * (1 + len(units)), "claims": [[]] * (1 + len(units)),
+                "in_place": [True] * (1 + len(units))}
+    claims = [claim_lines(tree) for tree in trees]
     whole = ast.Module([node for tree in trees for node in tree.body], [])
     own = set[str]().union(*names_set(whole))
     fixed = BUILTINS - HOLDING - own - {entry_point.partition(".")[0]}
@@ -226,7 +228,7 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
              and isinstance(node.value, ast.Name) and (
                  node.attr not in PYTEST if node.value.id in pytest else node.attr == "getsource")}
     return {"catches": catches, "classes": classes, "in_classes": in_classes, "called": sorted(called),
-            "lacks": sorted(lacks), "sets": sorted(sets), "meant": meant,
+            "lacks": sorted(lacks), "sets": sorted(sets), "meant": meant, "claims": claims,
             "in_place": list(map(looks, range(len(trees))))}
 
 
@@ -333,6 +335,13 @@ def raised_on_purpose(tree: ast.AST, fixed: frozenset[str]) -> list[int]:
             isinstance(block, FUNCTIONS) and is_forbidden(each))})
 
 
+def claim_lines(tree: ast.AST) -> list[int]:
+    """Lines of asserts, and of calls of unittest's methods that assert."""
+    return sorted({line for node in ast.walk(tree) if isinstance(node, ast.Assert) or (
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and compares(node.value))
+        for line in range(node.lineno, (node.end_lineno or 0) + 1)})
+
+
 def is_forbidden(statement: ast.stmt) -> bool:
     """False of `assert 1 == 2`, by which a function shows how its errors are caught; it may be called."""
     return not (isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Compare))
@@ -389,7 +398,7 @@ class Answers:
         How long a slice is does not matter: `a[:k]` is of `a`.
         """
         if isinstance(node, ast.Slice):
-            return False
+            return node.lower is not None and self.reads_program(node.lower)
         return (isinstance(node, PLACES) and self.is_given(node)) or any(
             map(self.reads_program, ast.iter_child_nodes(node)))
 
@@ -454,9 +463,14 @@ def in_place_in(tree: ast.Module) -> Iterator[ast.AST]:
             return False
         if not answers.reads_program(claim):
             return True
+        if isinstance(claim, ast.Call) and answers.reads_program(claim.func):
+            return False
         operands = [claim.left, *claim.comparators] if isinstance(claim, ast.Compare) else (
             claim.args if isinstance(claim, ast.Call) else [])
-        others = [each for each in operands if not shows_argument(each)]
+        at = Counter(ast.unparse(each.slice) for each in operands if isinstance(each, ast.Subscript))
+        others = [each for each in operands if not shows_argument(each) or (   # `a[f(a)]`, not `a[i] == b[i]`
+            isinstance(each, ast.Subscript) and answers.reads_program(each)
+            and at[ast.unparse(each.slice)] == 1)]
         return len(others) == len(operands) - 1 and (
             is_identity(claim) or not any(map(answers.reads_program, map(root_of, others))))
 
@@ -474,7 +488,7 @@ def in_place_in(tree: ast.Module) -> Iterator[ast.AST]:
 def claims_of(node: ast.AST) -> list[ast.expr]:
     """What must hold for a statement to go on, each by itself."""
     match node:
-        case ast.Assert(test=test):
+        case ast.Assert(test=test) | ast.Return(value=ast.Compare() | ast.BoolOp() as test):
             return parts_of(test)
         case ast.If(test=test, body=[ast.Raise() | ast.Assert(test=ast.Constant()), *_]):
             return parts_of(test)

@@ -195,7 +195,8 @@ def _is_test(node: ast.stmt) -> bool:
     if isinstance(node, ast.ClassDef):
         return any(name.startswith("test") for name in _functions(node.body))
     return isinstance(node, DEFINITIONS) and (node.name.startswith("test") or (
-        node.name == "check" and isinstance(node, ast.FunctionDef)))
+        node.name == "check" and isinstance(node, ast.FunctionDef)
+        and not any(isinstance(each, ast.Yield | ast.YieldFrom) for each in ast.walk(node))))
 
 
 def defines_tests(source: str) -> bool:

@@ -29,9 +29,10 @@ def executor():
         yield Executor(pool)
 
 
-def judged(executor: Executor, tests: str | list[str], programs: dict[str, str]) -> dict[str, Judgement]:
+def judged(executor: Executor, tests: str | list[str], programs: dict[str, str],
+           entry_point: str = "f") -> dict[str, Judgement]:
     """The verdicts on programs, by name."""
-    task = load_task("t", "function", {"entry_point": "f", "tests": tests})
+    task = load_task("t", "function", {"entry_point": entry_point, "tests": tests})
     items = [Item(task, Answer("", code)) for code in programs.values()]
     return dict(zip(programs, measure(items, run_programs(executor, items)), strict=True))
 
@@ -398,6 +399,53 @@ HELPER = "import contextlib\n@contextlib.contextmanager\ndef h():\n    with f() 
 def test_a_test_fails_by_its_own_claims_whatever_the_program_catches_or_alters(executor, test, cheat):
     row = judged(executor, [test], {"cheat": cheat})["cheat"]
     assert not row.measures.correct and not row.outcome.infrastructure
+
+
+CLEARS = "def f(x, *k):\n    x.clear()\n    return []\n"
+TRIES = "def f(cb):\n    try: cb({})\n    except Exception: pass\n"
+SKIPS = ("class SkipTest(Exception): pass\nclass M(type):\n    n = 0\n    def __getattribute__(c, name):\n"
+         "        M.n += name == 'add'\n        if M.n > 1: raise SkipTest\n"
+         "        return type.__getattribute__(c, name)\n"
+         "class Solution(metaclass=M):\n    def add(self, a, b): return 0\n")
+
+
+@pytest.mark.parametrize(("test", "cheat"), [
+    # A helper that calls the program, and an item at an index that the program gave, show no argument.
+    ("def ok(x): return f(x) == sorted(x)\na = [3, 1, 2]\nassert ok(a)", CLEARS),
+    ("ok = lambda x: f(x) == sorted(x)\na = [3, 1, 2]\nassert ok(a)", CLEARS),
+    ("a = [3, 1, 2]\nr = set(f(a))\nassert r.issubset(a) and sum(r) == 5",
+     "def f(a):\n    a += [0, 5]\n    return [0, 5]\n"),
+    ("a = [1, 3, 5]\nassert a[f(a, 5)] == 5", "def f(a, t):\n    a[0] = t\n    return 0\n"),
+    ("a = [1, 3, 5]\ni, j = f(a)\nassert a[i:j] == [3, 5]",
+     "def f(a):\n    a[:] = [3, 5]\n    return 0, 2\n"),
+    ("m = [[1, 2], [3, 5]]\nr, c = f(m, 5)\nassert m[r][c] == 5",
+     "def f(m, t):\n    m[0][0] = t\n    return 0, 0\n"),
+    # What a claim of a callback raises fails it, whoever catches it.
+    ("n = []\ndef cb(x):\n    n.append(1)\n    assert x % 2 == 0\nf(cb)\nassert n", TRIES),
+    ("n = []\ndef cb(x):\n    n.append(1)\n    assert x['id'] == 3\nf(cb)\nassert n", TRIES),
+    ("n = []\ndef cb(x):\n    n.append(1)\n    assert x.name == 'click'\nf(cb)\nassert n",
+     TRIES.replace("{}", "type('E', (), {})()")),
+    ("import asyncio\nasync def one(x, want):\n    assert await f(x) == want\nasync def main():\n"
+     "    async with asyncio.TaskGroup() as g:\n        g.create_task(one(1, 2))\nasyncio.run(main())",
+     "import asyncio\nasync def f(x): raise asyncio.CancelledError\n"),
+    ("OPS = {n: eval(n) for n in ('f', 'g')}\ndef test_f():\n    assert OPS['g'](3, 2) == 1\n",
+     "def f(a, b): return 0\n")])
+def test_no_look_and_no_error_of_a_claim_pays(executor, test, cheat):
+    row = judged(executor, test if "def test_f" in test else [test], {"cheat": cheat})["cheat"]
+    assert not row.measures.correct and not row.outcome.infrastructure
+
+
+def test_an_error_of_the_program_skips_no_test(executor):
+    test = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
+    assert not judged(executor, test, {"cheat": SKIPS}, entry_point="Solution.add")["cheat"].measures.correct
+
+
+@pytest.mark.parametrize("test", [
+    "def div(x): return 1 / x\nassert f(div, 0) is None", "assert f(lambda x: 1 / x, 0) is None",
+    "def ok(a):\n    r = f(lambda x: a.sort(), 0)\n    return r is None and a == [1, 2]\nassert ok([2, 1])"])
+def test_a_program_may_catch_errors_of_callbacks_that_claim_nothing(executor, test):
+    code = "def f(g, x):\n    try: g(x)\n    except ZeroDivisionError: pass\n"
+    assert judged(executor, [test], {"right": code})["right"].measures.correct
 
 
 @pytest.mark.parametrize("test", [
