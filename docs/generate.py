@@ -187,7 +187,7 @@ def config_page() -> str:
 
 def _keys(command: click.Command) -> list[str]:
     """Keys of a command's table, those that take a list with brackets."""
-    return [f"`{max(each.opts, key=len).removeprefix('--')}{' = [..]' if each.multiple else ''}`"
+    return [f"`{next(opt for opt in each.opts if opt[:2] == '--')[2:]}{' = [..]' if each.multiple else ''}`"
             for each in command.params
             if isinstance(each, click.Option) and each.expose_value and not each.hidden]
 
@@ -223,7 +223,8 @@ def alarms_page() -> str:
         "if it is raised together with `solving_falls` or `errors`, or if the last column holds.", "",
         "Names in the conditions are columns of `iteration_stats`, `adjusted` and `train_steps`. `usual_x`: "
         "best mean of three iterations, or median of the first three. `best_x`: best mean of three in a row "
-        "among the last thirty. `chance`: three standard errors of a share, at least 0.05. `x_margin`: "
+        "among the last thirty. `is_rounded`: trained in bfloat16. `two_fall`: two iterations in a row far "
+        "below the best. `chance`: three standard errors of a share, at least 0.05. `x_margin`: "
         "distance from the best in standard errors, larger the more iterations the best was chosen from. "
         "`solving`, `reach`, `reward`: pass@1, pass@k, mean reward, adjusted to tasks of average difficulty.",
         "", *table("signal", "meaning", "raised if", "fires at once if", rows=rows))

@@ -56,6 +56,13 @@ def test_the_reference_pages_are_what_the_code_says() -> None:
     assert stored == pages(), "run: python -m docs.generate"
 
 
+def test_every_key_of_the_config_is_an_option_that_the_help_shows() -> None:
+    shown = {*re.findall(r"--([a-z0-9-]+)", (FOLDER / "commands.md").read_text())}
+    tables = re.findall(r"^\[(\w+)\]\|(`.*)", (FOLDER / "config.md").read_text(), flags=re.MULTILINE)
+    keys = {key for name, row in tables if name != "warehouse" for key in re.findall(r"`([a-z0-9-]+)", row)}
+    assert len(keys) > 100 and keys <= shown
+
+
 def test_the_docs_stay_short() -> None:
     readme = len((ROOT / "README.md").read_text().split())
     others = sum(len(page.read_text().split()) for page in (ROOT / "docs").rglob("*.md"))

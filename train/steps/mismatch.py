@@ -59,8 +59,8 @@ def check_mismatch(table: list[Mismatch], settings: TrainOptions, *, engine_dtyp
             raise MismatchError(
                 f"Trainer and engine disagree at staleness 0: mean k3 KL {line['mismatch_kl']:.3g}, allowed "
                 f"{limit:.3g} ({why}). The engine served other weights, another tokenizer or other sampling "
-                "settings than the rows say: check the rollout. If you know why they differ, pass "
-                "--max-mismatch.")
+                "settings than the rows say: check the rollout. If you know why, as with "
+                "--truncated-sampling uncorrected, pass --max-mismatch.")
     if not exact and any(line["staleness"] == 0 for line in table):
         say(f"{settings.dtype}, rows sampled in {engine_dtype}: rounding hides small updates, so the table "
             "cannot tell whether the engine served this policy or the one before")

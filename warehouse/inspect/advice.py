@@ -67,7 +67,7 @@ def judged_lines(connection: Connection, since: int) -> list[str]:
         lines.append(f"Checked: {name} {stretch}, {counts} signals each.")
         if left := [signal for signal in known_signals() if signal not in row["lately"]
                     and (training or signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS))]:
-            lines.append(f"Not checked at {name} {row['last']}, which lacks earlier iterations, a training, "
+            lines.append(f"Not checked at {name} {row['last']}, for lack of earlier iterations, a training, "
                          f"rows of its own policy, or outputs to compare: {', '.join(left)}.")
     return lines
 

@@ -141,7 +141,7 @@ SAMPLES = (
     NUM_COMPLETION_TOKENS,
     REWARD,
     Column("reward_parts", TEXT, "Parts of the reward by name, as JSON."),
-    Column("correct", FLAG, "Every train and test grid is right, or every test."),
+    Column("correct", FLAG, "Every train and test grid is right, or every test; null if not measured."),
     Column("valid_code", FLAG, "A closed code block was found."),
     Column("valid_outputs", FLAG, "The program ran and every output was legal."),
     Column("train_pixel_score", DOUBLE, "Mean share of equal cells over train grids; 0 if invalid."),
@@ -155,7 +155,7 @@ SAMPLES = (
     Column("outputs", TEXT, "Outputs as JSON {train, test}: grids with augmentation undone; of a test "
            "[passed, exception, message, where]; of a case or call its output."),
     Column("code", TEXT, "Program that was run; null if none was found."),
-    Column("error_class", TEXT, "Kind of failure; null if the program ran."),
+    Column("error_class", TEXT, "Kind of failure, as 'syntax'; null if the program ran."),
     Column("error_name", TEXT, "Exception of a runtime error."),
     Column("error_message", TEXT, "Line of the program, then 500 characters of the message."),
     Column("cpu_seconds", DOUBLE, "CPU time, all inputs together."),
