@@ -29,7 +29,7 @@ UNPASSED = "what cannot be passed on"
 WORD = re.compile(r"[^\W\d]\w*")
 INTERNAL = (types.FrameType, types.CodeType, types.TracebackType)
 MARK, MARKS = ("dataclasses", "_FIELD_BASE"), ("_FIELD", "_FIELD_CLASSVAR", "_FIELD_INITVAR")
-NO_LIBRARY = ("builtins", "score", "tests", "program", "__main__")
+NO_LIBRARY = ("builtins", "score", "tests", "program", "unittest", "__main__")
 METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 OPERATORS: dict[str, Callable[..., Any]] = {
     "__iter__": iter, "__next__": next, "__len__": len, "__getitem__": operator.getitem, "__bool__": bool,
@@ -177,7 +177,7 @@ class Peer:
             raise
         except BaseException as error:
             reply = "!", error
-            if self.tests and self.tests.fails(error):
+            if self.tests and (self.tests.fails(error) or self.tests.is_unclaimed(error)):
                 self.failure = error
         finally:
             self.depth -= 1

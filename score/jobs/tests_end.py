@@ -185,16 +185,20 @@ class TestsEnd:
         return frames == [True]
 
     def fails(self, error: BaseException) -> bool:
-        """True for a claim of the tests that failed, or raised, which the program may not catch."""
-        trace, in_claim = error.__traceback__, False
+        """True for a failed assertion of the tests, which the program may not catch."""
+        return isinstance(error, (AssertionError, Failed, Untestable)) and not (
+            hasattr(error, "raised_by_program") or self.is_meant(error))
+
+    def is_unclaimed(self, error: BaseException) -> bool:
+        """True for an error that a function which claims something does not raise itself."""
+        trace, claims, raises = error.__traceback__, False, False
         while trace is not None:
             code = trace.tb_frame.f_code
             if code.co_filename in self.claims:
-                in_claim = code.co_name != "<lambda>" and trace.tb_lineno in self.claims[code.co_filename]
+                functions, lines = self.claims[code.co_filename]
+                claims, raises = claims or code.co_firstlineno in functions, trace.tb_lineno in lines
             trace = trace.tb_next
-        is_claim = isinstance(error, (AssertionError, Failed, Untestable)) and not hasattr(
-            error, "raised_by_program")
-        return (is_claim or in_claim) and not self.is_meant(error)
+        return claims and not raises and not self.is_meant(error)
 
     def as_expected(self, error: BaseException, operation: str, name: Any) -> BaseException:
         """The program's error; one of no other kind if Python would take it for the end of an iteration."""

@@ -53,8 +53,8 @@ class Checker:
             return None
         names = dict(zip(CHECKED, (self.given, outcome.result, self.expected), strict=True))
         order = {"entry_point": "nothing", "catches": False, "called": [], "classes": [], "meant": [[], []],
-                 "claims": [[], []], "in_place": [True] * 2, "copies": False, "here": False, "run": None,
-                 "lacks": [], "names": names,
+                 "claims": [[[], []]] * 2, "in_place": [True] * 2, "copies": False, "here": False,
+                 "run": None, "lacks": [], "names": names,
                  "sources": [self.source, f"assert check({', '.join(CHECKED)}) == True"]}
         return Program(JobKind.SERVE, "def nothing(): pass", json.dumps({"entry_point": "nothing"}).encode(),
                        tests=tests_program(order))

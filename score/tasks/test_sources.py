@@ -182,17 +182,18 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
     `catches` says whether they catch errors by a name of the program, `classes` are names of the program from
     which they make objects, `in_classes` names that bodies of classes read and the tests do not set, `called`
     names that they call, `lacks` what they want of pytest in vain, `sets` what they set attributes of.
-    Of each source, `meant` are the lines that raise on purpose, `claims` those of its claims, and `in_place`
-    says whether it looks at an argument that the program may have altered. Any other unit never sees such a
-    change: `assert f(a) == sorted(a)` is then no easier for a program that empties `a`.
+    Of each source, `meant` are the lines that raise on purpose, `claims` the lines at which functions that
+    claim something begin and those that raise, and `in_place` says whether it looks at an argument that the
+    program may have altered. Any other unit never sees such a change: `assert f(a) == sorted(a)` is then no
+    easier for a program that empties `a`.
     """
     try:
         trees = [parsed(source) for source in (setup, *units)]
     except NO_PYTHON:
         return {"catches": True, "classes": [], "in_classes": [], "called": [], "lacks": [], "sets": [],
-                "meant": [[]] * (1 + len(units)), "claims": [[]] * (1 + len(units)),
+                "meant": [[]] * (1 + len(units)), "claims": [[[], []]] * (1 + len(units)),
                 "in_place": [True] * (1 + len(units))}
-    claims = [claim_lines(tree) for tree in trees]
+    claims = [[claiming(tree), raising(tree)] for tree in trees]
     whole = ast.Module([node for tree in trees for node in tree.body], [])
     own = set[str]().union(*names_set(whole))
     fixed = BUILTINS - HOLDING - own - {entry_point.partition(".")[0]}
@@ -335,11 +336,18 @@ def raised_on_purpose(tree: ast.AST, fixed: frozenset[str]) -> list[int]:
             isinstance(block, FUNCTIONS) and is_forbidden(each))})
 
 
-def claim_lines(tree: ast.AST) -> list[int]:
-    """Lines of asserts, and of calls of unittest's methods that assert."""
-    return sorted({line for node in ast.walk(tree) if isinstance(node, ast.Assert) or (
-        isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and compares(node.value))
-        for line in range(node.lineno, (node.end_lineno or 0) + 1)})
+def claiming(tree: ast.AST) -> list[int]:
+    """First lines of functions that claim something, by an assert, an AssertionError or a call."""
+    return sorted({min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                   for node in ast.walk(tree) if isinstance(node, FUNCTIONS) for each in ast.walk(node)
+                   if isinstance(each, ast.Assert)
+                   or (isinstance(each, ast.Raise) and "AssertionError" in ast.unparse(each))
+                   or (isinstance(each, ast.Call) and name_of(each.func).startswith(("assert", "fail")))})
+
+
+def raising(tree: ast.AST) -> list[int]:
+    """Lines that raise."""
+    return sorted({node.lineno for node in ast.walk(tree) if isinstance(node, ast.Raise)})
 
 
 def is_forbidden(statement: ast.stmt) -> bool:
@@ -356,9 +364,9 @@ def separate_scopes(tree: ast.Module) -> None:
         own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
         own -= {name for node in nodes if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
         for node in nodes:
-            if isinstance(node, ast.Name) and node.id in own - {"self"}:
+            if isinstance(node, ast.Name) and node.id in own - {"self", "cls"}:
                 node.id += f"@{number}"
-            elif isinstance(node, ast.arg) and node.arg in own - {"self"}:
+            elif isinstance(node, ast.arg) and node.arg in own - {"self", "cls"}:
                 node.arg += f"@{number}"
 
 
@@ -373,6 +381,9 @@ class Answers:
         self.own |= self.fixed
         self.bound = [pair for node in nodes for pair in bindings(node)]
         self.bound += [pair for node in nodes if isinstance(node, ast.Call) for pair in self.passed_on(node)]
+        self.bound += [(ast.Name(each.arg, ast.Store()), ast.Name(name, ast.Load()))      # of fixtures
+                       for node in self.functions.values() for each in node.args.args
+                       if (name := each.arg.partition("@")[0]) in self.functions]
         self.given: set[str] = set()         # places of answers, functions that use them
         before = -1
         while len(self.given) > before:
@@ -385,7 +396,7 @@ class Answers:
     def passed_on(self, call: ast.Call) -> Iterator[tuple[ast.AST, ast.AST]]:
         """Parameters of a function of the tests, and what this call has for them."""
         if function := self.functions.get(name_of(call.func)):
-            names = [each.arg for each in function.args.args if each.arg != "self"]
+            names = [each.arg for each in function.args.args if each.arg not in ("self", "cls")]
             by_keyword = {each.partition("@")[0]: each for each in (
                 *names, *(only.arg for only in function.args.kwonlyargs))}
             pairs = [*zip(names, call.args, strict=False), *(
@@ -408,7 +419,7 @@ class Answers:
             return True
         names = {ast.unparse(place)}
         if isinstance(place, ast.Attribute):          # set by a method of its object, or a method itself
-            names |= {f"self.{place.attr}", *({place.attr} & self.functions.keys())}
+            names |= {f"self.{place.attr}", f"cls.{place.attr}", *({place.attr} & self.functions.keys())}
         return not self.given.isdisjoint(names)
 
     def is_programs(self, call: ast.Call) -> bool:
@@ -439,7 +450,7 @@ def in_place_in(tree: ast.Module) -> Iterator[ast.AST]:
         return
     calls: dict[ast.expr, set[str]] = {
         node: {ast.unparse(place) for argument in [*node.args, *(each.value for each in node.keywords)]
-               for place in places_in(argument)}
+               for place in places_in(argument) if is_place(place)}
         for node in nodes if isinstance(node, ast.Call) and answers.is_programs(node)}
     raising = {each for node in nodes if isinstance(node, ast.With) and "aises" in ast.unparse(node.items[0])
                for each in node.body}
@@ -481,6 +492,7 @@ def in_place_in(tree: ast.Module) -> Iterator[ast.AST]:
 
     alone = {node for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
              and calls.get(node.value) and node not in raising
+             and getattr(node.value.func, "attr", "") not in DATA_ATTRIBUTES
              and name_of(node.value.func) not in answers.functions}
     yield from (node for node in nodes if node in alone or any(map(looks, claims_of(node))))
 
@@ -567,12 +579,19 @@ def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
         case ast.AugAssign() | ast.NamedExpr() | ast.AnnAssign() if node.value is not None:
             return [(node.target, node.value)]
         case ast.For() | ast.AsyncFor() | ast.comprehension():
-            return [(node.target, node.iter)]
+            return [(node.target, node.iter), *counted(node, node.iter)]
+        case ast.While():
+            return counted(node, node.test)
         case ast.withitem() if node.optional_vars is not None:
             return [(node.optional_vars, node.context_expr)]
         case ast.Call(func=ast.Attribute(value=gathering, attr=name)) if name in GATHERS:
             return [(gathering, each) for each in node.args]
     return []
+
+
+def counted(loop: ast.AST, rounds: ast.expr) -> list[tuple[ast.AST, ast.AST]]:
+    """What a loop counts, and what says how often it runs."""
+    return [(each.target, rounds) for each in ast.walk(loop) if isinstance(each, ast.AugAssign)]
 
 
 def name_of(function: ast.expr) -> str:
