@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from math_verify import parse, verify
+from sympy import Expr, Float
 
 # What a locked process could not import any more: sympy loads parts of itself when they are first asked for.
 REHEARSALS = ((r"\frac{1}{2}", "0.5"), (r"\left(3,\frac{\pi}{2}\right)", r"(3, \pi/2)"), ("x=5", "5"),
@@ -15,15 +16,32 @@ REHEARSALS = ((r"\frac{1}{2}", "0.5"), (r"\left(3,\frac{\pi}{2}\right)", r"(3, \
               (r"5!", r"\binom{6}{2}"),
               (r"\infty", r"\cup"), (r"f(x)=x^{1/3}", "y=|x|"), (r"\sum_{k=1}^{3} k", r"\int_0^1 x dx"),
               (r"\prod_{k=1}^{3} k", "6"))
-# What is left to compute in an answer: sums and functions (which count twice), then products, fractions and
-# powers but those of ten. No signs, units, degrees or factors of letters.
+WRITTEN = ((r"(?<=\d)(?:\\,|\{,\})(?=\d{3}(?!\d))", ""), (r"(?<==)( *\d{1,3}),(?=\d{3}\})", r"\1"),
+           (r"(?<=\d) (\d+)/(\d+)", r"\\frac{\1}{\2}"), (r"\u00b0|\\degree(?![A-Za-z])", r"^\\circ"))
+NEAR = 1.0001e-6        # relative, as 0.333333 is near a third
+LETTERS = (r"(?:var)?(?:alpha|beta|gamma|delta|epsilon|zeta|eta|theta|kappa|lambda|mu|nu|xi|pi|rho|sigma|tau|phi"
+           r"|chi|psi|omega|Delta|Omega)")
+# What is left to compute in an answer: sums and functions (which count twice), then products, fractions,
+# powers but those of ten, and numbers side by side. No signs, units, degrees or factors of letters.
 OPERATORS = re.compile(
-    r"((?:(?<=[^({\[,=^&<>])|(?<=[\d)]\{))[-+\u2212]|\{[-+\u2212]\}|!|\}\{d[a-z]\}"
-    r"|[\\{](?:pm|sum|prod|i*int|lim|log|ln|lg|exp|(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?"
-    r"|[dt]?binom|gcd|lcm|min|max|det|lceil|lfloor)(?![A-Za-z]))"
-    r"|\\(?:frac|over|sqrt|div)(?![a-z])|[/|\u00f7]|(?<!(?<!\d)10)\^(?!\{?\\circ)"
-    r"|(?<=[\d)}])(?:\\cdot|\\times|[*\u00d7\u00b7])(?!10\^)(?=[\d({\\])")
-PLACES = re.compile(r",(?!\d{3}(?!\d))|&|\\\\")       # between the parts of an answer
+    r"((?:(?<=[^({\[,=^&<> ])|(?<=[\d)]\{))[-+\u2212]|\{[-+\u2212]\}|!|\}\{d[a-z]\}"
+    rf"|\\(?!(?:{LETTERS}|[dtc]?frac|over|sqrt|div|cdot|times|circ|infty|mathbb|[cl]?dots)(?![A-Za-z]))[A-Za-z]+"
+    r"|(?<![\\A-Za-z])[A-Za-z]{2,}(?=\())"
+    r"|\\(?:[dtc]?frac|over|sqrt|div)(?![a-z])|\*\*|[/|:\u00f7]|(?<!(?<!\d)10)\^(?!\{?\\circ)"
+    r"|(?<=[\d)}\]])(?:\\cdot|\\times|[*\u00d7\u00b7]) ?(?!10\^)(?=[\d({\[\\])|(?<=\d) (?=\d)|(?<=\})(?=\\frac)"
+    r"|(?<=[\d)}\]])(?=[(\[](?:[^A-Za-z()]|\\[a-z]+)*(?:[)\]]|$))"
+    r"|(?![\u00b7\u00d7\u00f7\u2212\u221e\u00b0])[^\x00-\x7f]")
+PLACES = re.compile(r",(?!\d{3}(?!\d))|[;&<>]=?|\\\\|\\(?:cup|in|[lg](?:eq?|t)|[lg]eqslant)(?![A-Za-z])")
+# What is around the parts of an answer, and what is in front of them.
+SPACES = re.compile(r"\\(?:[,;:!> ]|q?quad(?![a-z]))|[~\s]+")
+AROUND = re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?![a-z])|\\(?=[{}])|(?:\\text|\\mathrm)\{(?:([\d.,]+)|[^{}]*)\}"
+                    r"(?:\^\{?\d\}?)?(?! ?[({])|\\?[$%]|\^\{?\\circ\}?")
+MATRIX = re.compile(r"\\(?:(begin)|end)\{(?:[pbB]?matrix|array)\}(?:\{[lcr|]*\})?")
+BESIDE = re.compile(r"\\end\{\w+\}(?![ .,)\]}]*$|[ )]*\\right|\\text)")
+NAMED = re.compile(r"^(?:[A-Za-z(\\][\w\\{}']*(?:\([^()=]*\))?\)?|(?:[^A-Za-z=]|\\[A-Za-z]+)+)=(?:.*=)?(?=.)|=[A-Za-z]$")
+UNNAMED = re.compile(r"[A-Za-z]?|[-+]?\\infty")
+WHOLE = re.compile(r"[-+\u2212]?\d[\d,]*")
+LITERAL = re.compile(r"(?:\\pm|[-+\u2212])?(?=\.?\d)(?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d*)?(?:(?<=\d) ?(?:\\times|\\cdot|[*\u00d7\u00b7]) ?10\^(?:\{-?\d+\}|-?\d))?|10\^(?:\{-?\d+\}|\d)")
 
 
 def grade(text: str, payload: dict[str, Any]) -> dict[str, Any]:
@@ -36,27 +54,47 @@ def grade(text: str, payload: dict[str, Any]) -> dict[str, Any]:
 
 def read(text: str) -> list:
     """Parse a text into [expression, source]. The lane enforces the time limit."""
-    return parse(re.sub(r"(?<=\d)\\,(?=\d{3}(?!\d))", "", text), parsing_timeout=None)
+    for written, plain in WRITTEN:
+        text = re.sub(written, plain, text)
+    return parse(text, parsing_timeout=None)
 
 
 def is_as_short(wanted: list, given: list) -> bool:
     """True unless an answer leaves more to compute than the reference, as the question's own formula does.
 
-    One operator more is another form, such as a fraction for a decimal number; a whole number has none.
+    Where that is a whole number, the answer is a number written out. Elsewhere one operator more is another form.
     """
-    ours, theirs = (re.sub(r"\\[,;:! ]|\s", "", each[-1]) if each else "" for each in (given, wanted))
-    if "=" not in theirs:
-        ours = re.sub("[^,;=]*=", "", ours)
-    more = 0 if re.fullmatch(r"-?[\d,]+", theirs) else 1 + len(PLACES.findall(theirs))
-    # A double sign stands for two formulas.
-    left, meant = ((1 + ("\\pm" in text)) * sum(1 + bool(each[1]) for each in OPERATORS.finditer(text))
-                   for text in (ours, theirs))
-    return left <= meant + more
+    if not (wanted and given) or (BESIDE.search(given[-1]) and not BESIDE.search(wanted[-1])):
+        return False
+    ours, theirs = parts_of(given[-1]), parts_of(wanted[-1])
+    others = [part for part in theirs if not WHOLE.fullmatch(part)]
+    left = [part for part in ours if not LITERAL.fullmatch(part)]
+    if len(others) < len(theirs) and (len(left) > len(others) or len(left) == len(ours)):
+        return False
+    return sum(map(work_in, left)) <= sum(map(work_in, others)) + max(1, len(others))
+
+
+def parts_of(text: str) -> list[str]:
+    """What stands between commas and relations, without names, brackets and units; a part with a double sign counts twice."""
+    text = re.sub(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])", "", SPACES.sub(" ", AROUND.sub(r"\1", text)))
+    text = MATRIX.sub(lambda mark: "(" if mark[1] else ")", text)
+    bare = (NAMED.sub("", part.strip(" ")).strip("()[]{} ") for part in PLACES.split(text))
+    return [part for part in bare if not UNNAMED.fullmatch(part) for _ in range(1 + ("\\pm" in part))]
+
+
+def work_in(text: str) -> int:
+    """How much is left to compute."""
+    return sum(1 + bool(each[1]) for each in OPERATORS.finditer(text))
 
 
 def same(wanted: list, given: list) -> bool:
     """True for equal expressions; a text that is no expression is compared as it is written."""
-    return bool(wanted and given) and bool(verify(wanted, given, timeout_seconds=None))
+    if not (wanted and given) or not verify(wanted, given, timeout_seconds=None):
+        return False
+    first, second = wanted[0], given[0]             # the library rounds to six places
+    if not all(isinstance(each, Expr) and each.is_real for each in (first, second)):
+        return True
+    return not (first - second).has(Float) or bool(abs(first - second) <= NEAR * max(abs(first), abs(second)))
 
 
 logging.disable(logging.CRITICAL)
