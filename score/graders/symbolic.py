@@ -21,27 +21,31 @@ WRITTEN = ((r"(?<=\d)(?:\\,|\{,\})(?=\d{3}(?!\d))", ""), (r"(?<==)( *\d{1,3}),(?
 NEAR = 1.0001e-6        # relative, as 0.333333 is near a third
 LETTERS = (r"(?:var)?(?:alpha|beta|gamma|delta|epsilon|zeta|eta|theta|kappa|lambda|mu|nu|xi|pi|rho|sigma|tau|phi"
            r"|chi|psi|omega|Delta|Omega)")
-# What is left to compute in an answer: sums and functions (which count twice), then products, fractions,
-# powers but those of ten, and numbers side by side. No signs, units, degrees or factors of letters.
+# What is left to compute in an answer: sums and functions (which count twice), then products, numbers side by
+# side, fractions and powers but those of ten. No signs, units, degrees or factors of letters.
 OPERATORS = re.compile(
-    r"((?:(?<=[^({\[,=^&<> ])|(?<=[\d)]\{))[-+\u2212]|\{[-+\u2212]\}|!|\}\{d[a-z]\}"
+    r"(?<=\d) (?=\d)|(?<=\})(?=\\frac)|(?<=[\d)}\]])(?=[(\[](?:[^A-Za-z()]|\\[a-z]+)*(?:[)\]]|$))"
+    r"|((?:(?<=[^({\[,=^&<> ])|(?<=[\d)]\{))[-+\u2212]|\{[-+\u2212]\}|!|\}\{d[a-z]\}"
     rf"|\\(?!(?:{LETTERS}|[dtc]?frac|over|sqrt|div|cdot|times|circ|infty|mathbb|[cl]?dots)(?![A-Za-z]))[A-Za-z]+"
     r"|(?<![\\A-Za-z])[A-Za-z]{2,}(?=\())"
     r"|\\(?:[dtc]?frac|over|sqrt|div)(?![a-z])|\*\*|[/|:\u00f7]|(?<!(?<!\d)10)\^(?!\{?\\circ)"
-    r"|(?<=[\d)}\]])(?:\\cdot|\\times|[*\u00d7\u00b7]) ?(?!10\^)(?=[\d({\[\\])|(?<=\d) (?=\d)|(?<=\})(?=\\frac)"
-    r"|(?<=[\d)}\]])(?=[(\[](?:[^A-Za-z()]|\\[a-z]+)*(?:[)\]]|$))"
-    r"|(?![\u00b7\u00d7\u00f7\u2212\u221e\u00b0])[^\x00-\x7f]")
-PLACES = re.compile(r",(?!\d{3}(?!\d))|[;&<>]=?|\\\\|\\(?:cup|in|[lg](?:eq?|t)|[lg]eqslant)(?![A-Za-z])")
-# What is around the parts of an answer, and what is in front of them.
-SPACES = re.compile(r"\\(?:[,;:!> ]|q?quad(?![a-z]))|[~\s]+")
+    r"|(?<=[\d)}\]])(?:\\cdot|\\times|[*\u00d7\u00b7]) ?(?!10\^)(?=[\d({\[\\])"
+    r"|(?![\u00b7\u00d7\u00f7\u2212\u221e])[^\x00-\x7f]")
+PLACES = re.compile(r",(?!\d{3}(?!\d))|[;&<>\u2264\u2265\u2248\u2208\u222a]=?|\\\\"
+                    r"|\\(?:cup|in|approx|[lg](?:eq?|t|eqslant))(?![A-Za-z])")
+SPACES = re.compile(r"(?<!\\)\\(?:[,;:!> ]|q?quad(?![a-z]))|[~\s]+")
+# What is around a part of an answer: signs of size, units, and a name or finished sums in front.
 AROUND = re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?![a-z])|\\(?=[{}])|(?:\\text|\\mathrm)\{(?:([\d.,]+)|[^{}]*)\}"
                     r"(?:\^\{?\d\}?)?(?! ?[({])|\\?[$%]|\^\{?\\circ\}?")
+NAMED = re.compile(r"^(?:(?![a-z]{2}=|\\[dt]?frac\{(?!d)|\\sqrt)[A-Za-z(\[|\\][\w\\{}'|\] ]*(?:\([^()=]*\))?\)?"
+                   r"|(?:[^A-Za-z=]|\\[A-Za-z]+)*)=(?:.*=)?(?!\W*[A-Za-z]?\W*$)|=[A-Za-z]$")
+UNNAMED = re.compile(r"[A-Za-z]?|[-+]?\\infty")
 MATRIX = re.compile(r"\\(?:(begin)|end)\{(?:[pbB]?matrix|array)\}(?:\{[lcr|]*\})?")
 BESIDE = re.compile(r"\\end\{\w+\}(?![ .,)\]}]*$|[ )]*\\right|\\text)")
-NAMED = re.compile(r"^(?:[A-Za-z(\\][\w\\{}']*(?:\([^()=]*\))?\)?|(?:[^A-Za-z=]|\\[A-Za-z]+)+)=(?:.*=)?(?=.)|=[A-Za-z]$")
-UNNAMED = re.compile(r"[A-Za-z]?|[-+]?\\infty")
 WHOLE = re.compile(r"[-+\u2212]?\d[\d,]*")
-LITERAL = re.compile(r"(?:\\pm|[-+\u2212])?(?=\.?\d)(?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d*)?(?:(?<=\d) ?(?:\\times|\\cdot|[*\u00d7\u00b7]) ?10\^(?:\{-?\d+\}|-?\d))?|10\^(?:\{-?\d+\}|\d)")
+TEN = r"10\^\{?-?\d+"            # brackets at the end are taken off
+LITERAL = re.compile(rf"(?:\\pm|[-+\u2212])?(?:{TEN}|(?:\d{{1,3}}(?:,\d{{3}})+|\d+)(?:\.\d*)?(?:_\{{?\d+"
+                     rf"| ?(?:\\times|\\cdot|[*\u00d7\u00b7]) ?{TEN})?|\.\d+)")
 
 
 def grade(text: str, payload: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +82,7 @@ def parts_of(text: str) -> list[str]:
     """What stands between commas and relations, without names, brackets and units; a part with a double sign counts twice."""
     text = re.sub(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])", "", SPACES.sub(" ", AROUND.sub(r"\1", text)))
     text = MATRIX.sub(lambda mark: "(" if mark[1] else ")", text)
-    bare = (NAMED.sub("", part.strip(" ")).strip("()[]{} ") for part in PLACES.split(text))
+    bare = (NAMED.sub("", part.strip(" ")).strip("()[]{} *") for part in PLACES.split(text))
     return [part for part in bare if not UNNAMED.fullmatch(part) for _ in range(1 + ("\\pm" in part))]
 
 
