@@ -12,7 +12,7 @@ from score.tasks.measures import Answer, Measures, digest, texts_of, unit_measur
 from warehouse.tasks.answers import behind_thoughts, boxed
 
 MAX_DIGITS = 1000
-TOLERANCE = 1e-6            # relative, of numbers that are not whole
+TOLERANCE = Fraction(1, 10**6)       # relative, of numbers that are not whole
 BLANK = " \t*_`"             # around a label and its answer, which may be in bold, or code
 BEFORE = r"(?:[ \t*_`#>|-]|\d++[.)])*+(?:(?:the|my|final)\b[ \t]*+)*?"        # a label with a colon
 QUOTES = "*\"'`$\u201c\u201d\u2018\u2019\u00ab\u00bb "
@@ -28,26 +28,32 @@ NUMBER = re.compile(r"(?<![A-Za-z0-9^])(?<![A-Za-z0-9]_)"
                     r"|\^\{?([-+]?\d++)\}?)?")
 LATEX_FRACTION = re.compile(r"\\[cdt]?frac\s*+(?:\{\s*+(-?\d++\.?\d*+)\s*+\}|(\d))"
                             r"\s*+(?:\{\s*+(-?\d++\.?\d*+)\s*+\}|(\d))")
-EQUALS = re.compile(r"(?<![!<>])=|\\approx|\u2248")
-# What makes another value of a number: functions, words, and signs next to it (`#`), brackets left aside.
-FUNCTION = re.compile(
-    r"\\(?:sqrt|pi|log|ln|lg|exp|(?:arc)?(?:sin|cos|tan|cot|sec|csc)|d?binom|[lr]?(?:floor|ceil)|sum|prod|int"
-    r"|pm|mp|infty|[lcd]?dots|[bp]?mod|equiv|n?mid|(?:not)?in|l?n(?:eg|ot)|neq?|geq?|leq?|[gl]t"
-    r"|operatorname)(?![A-Za-z])|\u03c0|[A-Za-z]\(|(?i:\b(?:not|or|minus|negative|(?:more|less|greater) than"
-    r"|at (?:least|most)|half|twice|squared|cubed|hundred|thousand|\w*illion|lakhs?|crores?|dozen|factorial"
-    r"|root|under|below|over|above|fewer|ln|log|exp|sin|cos|tan|sqrt)\b)")
-AROUND = re.compile(r"(?:[-+*/^|<>=]|\\[cdt]?frac\w*)#"
-                    r"|#(?:[_!*+|]|-?[a-ceijkMnp-ru-z](?![A-Za-z]|\.m)|\^(?!st|nd|rd|th|\\circ|\\degree|\u00b0))")
-BRACKETS = re.compile(r"[{}()$\s]")
+EQUALS = re.compile(r"(?<![!<>/])(?<!\\not)=|\\approx(?![a-z])|\u2248")
+SPACES = re.compile(r"\\(?:[,;:!> ]|(?:q?quad|thinspace)(?![a-z]))|[~\s]+")
+# What a box may hold beside its number: text, whose letters are units, formats and degrees.
+WORDS = re.compile(r"\\(?:text(?:rm|bf|it|sf|tt)?|mathrm|mbox|hbox)\{((?:[^{}]|\{[^{}]*+\})*+)\}")
+LETTER = re.compile(r"\b(?!k\b|M\b(?!&))[A-Za-z]\b")
+FORMAT = re.compile(r"\\(?:left|right|displaystyle|boldsymbol|underline|min)(?![A-Za-z])"
+                    r"|(?:\^\{?\\circ|\\degree|\\circ|\u00b0)\}? ?(?:[CFK]\b)?")
+UNIT_FRACTION = re.compile(r"\\[dt]?frac\{([^{}\d\\]*)\}\{([^{}\d\\]*)\}")
+# What makes another value of a number (`#`): words, commands, signs next to it, letters that are no units.
+OTHER = re.compile(r"(?i:\b(?:half|twice|squared|cubed|hundred|thousand|\w*illion|mil|bn|lakhs?|crores?|dozen|factorial"
+                   r"|root|below zero|ln|log|exp|sin|cos|tan|sqrt|gcd|lcm|(?:not|or|minus|negative|at (?:least|most)"
+                   r"|(?:more|less|greater|fewer) than|under|below|over|above|fewer)(?= *#)|or (?:more|less|fewer))\b)"
+                   r"|\\[A-Za-z]|[-+*/^|<>=] *#|[A-Za-z]\(|# *(?:[_!*+|]|\^(?! *(?:st|nd|rd|th)))"
+                   r"|#(?!(?:[cdkmn]m|[km]g|m[lL]|[fp]t|in|lb|oz|hr|st|[nr]d|th|[ap]m|mi|Hz)\b)[A-Za-z]{2}\b"
+                   r"|(?<![A-Za-z])(?<![A-Za-z]\.)(?!a [A-Za-z]{2}|[A-Za-z]\.[A-Za-z]|[dfghlmstL]\b[^#]*$)"
+                   r"[A-Za-z\u0391-\u03c9](?![A-Za-z])")
+BRACKETS = re.compile(r"[\\]?[{}]|[()$]")
 SUPERSCRIPT = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]++")
 DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 VULGAR = {sign: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", chr(sign)).split("\u2044"))
           for sign in (*range(0xbc, 0xbf), *range(0x2150, 0x215f))}
-DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212\ufe58\ufe63\uff0d"
-SIGNS = {**dict.fromkeys(DASHES, "-"), "\u202f": "", "\u2044": "/", "\\over ": "/", "\u00d7": "*",
+DASHES = "\u02d7\u2010\u2011\u2012\u2013\u2014\u2015\u2212\u2796\ufe58\ufe63\uff0d"
+SIGNS = {"--": "-", **dict.fromkeys((*DASHES, "\\textminus"), "-"), "\u202f": "", "\u2044": "/", "\\over ": "/", "\u00d7": "*",
          "\u00b7": "*", "\\times": "*", "\\cdot": "*", "{,}": ",", "\\,": "", "\\!": "", "\\left": "",
          "\\right": "", "USD": "$", "EUR": "$", "\\$": "$", "-$": "-"}
-UNIT_POWER = re.compile(r"(?<=[A-Za-z}])\^\{?[-+]?\d++\}?")
+UNIT_POWER = re.compile(r"(?<=[A-Za-z])\}? ?\^\{?[-+]?\d++\}?")
 
 
 @dataclass(frozen=True)
@@ -93,9 +99,9 @@ def given_answer(task: AnswerTask, text: str) -> str | None:
             return None
         text = said
     inside = boxed(text)
-    text = TEXT.sub(r"\1", inside or text)
     if task.match == "numeric":
-        return last_number(text, in_box=bool(inside))
+        return last_number(inside or text, in_box=bool(inside))
+    text = TEXT.sub(r"\1", inside or text)
     return " ".join(text.split()) or None
 
 
@@ -105,22 +111,32 @@ def last_number(text: str, *, in_box: bool = False) -> str | None:
     A box has to hold one number behind its last equals sign, and nothing that makes another of it.
     """
     text = text.translate(VULGAR)
+    if not text.isascii():
+        text = "".join(each for each in text if category(each) != "Cf")
     if in_box:
-        text = re.sub(r"^([-+])\s++", r"\1", EQUALS.split(text)[-1].strip(f"{BLANK}\n"))
+        text = EQUALS.split(re.sub(r"\s++=", "=", text))[-1]
+        text = WORDS.sub(lambda words: f" {LETTER.sub('unit', words[1])} ", text)
+        text = FORMAT.sub(" ", UNIT_FRACTION.sub(r" \1 \2", SPACES.sub(" ", text.replace("\\!", ""))))
+    text = TEXT.sub(r"\1", text)
     for sign, plain in SIGNS.items():
         text = text.replace(sign, plain)
+    if in_box:
+        text = re.sub(r"(?<=\d) (?=\d{3}(?!\d))", "", re.sub(r"^([-+])\s++", r"\1", text.strip(f"{BLANK}\n")))
     text = SUPERSCRIPT.sub(lambda power: "^" + power[0].translate(DIGITS), text)
     text = LATEX_FRACTION.sub(lambda latex: " " * latex.string[latex.start() - 1].isdigit() + (
-        f"{latex[1] or latex[2]}/{latex[3] or latex[4]}"), text)
+        f"{latex[1] or latex[2]}/{latex[3] or latex[4]} "), text)
     text = UNIT_POWER.sub("", text)
     numbers = list(NUMBER.finditer(text))
     if not (in_box and numbers):
         return numbers[-1][0].strip() if numbers else None
-    around = BRACKETS.sub("", f"{text[:numbers[0].start()]}#{text[numbers[0].end():]}")
+    before, number, after = text[:numbers[0].start()], numbers[0][0].strip(), text[numbers[0].end():]
+    around = BRACKETS.sub("", f"{before}#{after}").strip()
     sign = "-" * around.startswith("-#")
-    is_other = len(numbers) > 1 or FUNCTION.search(text) or AROUND.search(around.removeprefix(sign)) or any(
-        each.isnumeric() or (category(each) == "Sm" and not each.isascii()) for each in around)
-    return None if is_other else sign + numbers[0][0].strip()
+    around = around.removeprefix(sign)
+    is_other = len(numbers) > 1 or OTHER.search(around) or (
+        "," in number and re.search(r"[(\[]$", before)) or any(each.isnumeric() or (
+            not each.isascii() and category(each)[0] in "SPM" and category(each) not in ("Sc", "Pf")) for each in around)
+    return None if is_other else (sign + number).replace("--", "")
 
 
 def is_same(given: str, accepted: str, task: AnswerTask) -> bool:
@@ -128,7 +144,7 @@ def is_same(given: str, accepted: str, task: AnswerTask) -> bool:
     if task.match == "numeric":
         ours, theirs = number_of(given), number_of(last_number(accepted) or "")
         return ours is not None and theirs is not None and is_close(ours, theirs, task.tolerance)
-    return bare_text(given) == bare_text(accepted)
+    return len(given) <= 4 * len(accepted) + 100 and bare_text(given) == bare_text(accepted)
 
 
 def bare_text(text: str) -> str:
@@ -141,10 +157,11 @@ def bare_text(text: str) -> str:
 
 def is_close(ours: Fraction, theirs: Fraction, tolerance: float | None) -> bool:
     """True if the two are near each other; whole numbers only if the task says how near is near enough."""
-    nearest = Fraction(TOLERANCE if tolerance is None else tolerance) * max(abs(ours), abs(theirs))
-    if tolerance is None:
-        nearest = min(nearest, Fraction(ours.denominator * theirs.denominator > 1, 2))
-    return abs(ours - theirs) <= nearest
+    off, largest = abs(ours - theirs), max(abs(ours), abs(theirs))
+    if tolerance is not None:
+        return off <= Fraction(tolerance) * largest
+    whole = ours.denominator * theirs.denominator == 1
+    return off == 0 or not whole and off <= TOLERANCE * largest and off < Fraction(1, 2)
 
 
 def number_of(text: str) -> Fraction | None:
