@@ -11,7 +11,7 @@ from score.sandbox.program import Outcome, Program
 from score.tasks.measures import Answer, Measures, digest, texts_of, unit_measures
 from warehouse.tasks.answers import behind_thoughts, boxed
 
-MAX_DIGITS = 1000
+MAX_DIGITS, LONGEST_BOX = 1000, 2000
 TOLERANCE = Fraction(1, 10**6)       # relative, of numbers that are not whole
 BLANK = " \t*_`"             # around a label and its answer, which may be in bold, or code
 BEFORE = r"(?:[ \t*_`#>|-]|\d++[.)])*+(?:(?:the|my|final)\b[ \t]*+)*?"        # a label with a colon
@@ -33,13 +33,12 @@ SPACES = re.compile(r"\\(?:[,;:!> ]|(?:q?quad|thinspace)(?![a-z]))|[~\s]+")
 # What a box may hold beside its number: text, whose letters are units, formats and degrees.
 WORDS = re.compile(r"\\(?:text(?:rm|bf|it|sf|tt)?|mathrm|mbox|hbox)\{((?:[^{}]|\{[^{}]*+\})*+)\}")
 LETTER = re.compile(r"\b(?!k\b|M\b(?!&))[A-Za-z]\b")
-FORMAT = re.compile(r"\\(?:left|right|displaystyle|boldsymbol|underline|min)(?![A-Za-z])"
-                    r"|(?:\^\{?\\circ|\\degree|\\circ|\u00b0)\}? ?(?:[CFK]\b)?")
-UNIT_FRACTION = re.compile(r"\\[dt]?frac\{([^{}\d\\]*)\}\{([^{}\d\\]*)\}")
+FORMAT = re.compile(r"\\(?:displaystyle|boldsymbol|underline|min|cents?|pounds|euro)(?![A-Za-z])"
+                    r"|\\[dt]?frac(?=(?:\{[^{}\d\\]*\}){2})|(?:\^?\{?\\circ|\\degree|\u00b0)\}? ?(?:[CFK]\b)?")
 # What makes another value of a number (`#`): words, commands, signs next to it, letters that are no units.
-OTHER = re.compile(r"(?i:\b(?:half|twice|squared|cubed|hundred|thousand|\w*illion|mil|bn|lakhs?|crores?|dozen|factorial"
-                   r"|root|below zero|ln|log|exp|sin|cos|tan|sqrt|gcd|lcm|(?:not|or|minus|negative|at (?:least|most)"
-                   r"|(?:more|less|greater|fewer) than|under|below|over|above|fewer)(?= *#)|or (?:more|less|fewer))\b)"
+OTHER = re.compile(r"(?i:\b(?:half|twice|squared|cubed|hundred|thousand|\w*illion|mil|bn|lakhs?|crores?|dozen|log"
+                   r"|factorial|root|below zero|ln|exp|sin|cos|tan|sqrt|(?:not|or|minus|negative|at (?:least|most)"
+                   r"|(?:more|less|greater) than|under|below|over|above|fewer)(?= *#)|or (?:more|less))\b)"
                    r"|\\[A-Za-z]|[-+*/^|<>=] *#|[A-Za-z]\(|# *(?:[_!*+|]|\^(?! *(?:st|nd|rd|th)))"
                    r"|#(?!(?:[cdkmn]m|[km]g|m[lL]|[fp]t|in|lb|oz|hr|st|[nr]d|th|[ap]m|mi|Hz)\b)[A-Za-z]{2}\b"
                    r"|(?<![A-Za-z])(?<![A-Za-z]\.)(?!a [A-Za-z]{2}|[A-Za-z]\.[A-Za-z]|[dfghlmstL]\b[^#]*$)"
@@ -50,9 +49,9 @@ DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 VULGAR = {sign: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", chr(sign)).split("\u2044"))
           for sign in (*range(0xbc, 0xbf), *range(0x2150, 0x215f))}
 DASHES = "\u02d7\u2010\u2011\u2012\u2013\u2014\u2015\u2212\u2796\ufe58\ufe63\uff0d"
-SIGNS = {"--": "-", **dict.fromkeys((*DASHES, "\\textminus"), "-"), "\u202f": "", "\u2044": "/", "\\over ": "/", "\u00d7": "*",
-         "\u00b7": "*", "\\times": "*", "\\cdot": "*", "{,}": ",", "\\,": "", "\\!": "", "\\left": "",
-         "\\right": "", "USD": "$", "EUR": "$", "\\$": "$", "-$": "-"}
+SIGNS = {**dict.fromkeys((*DASHES, "\\textminus"), "-"), "--": "-", "\u202f": "", "\u2044": "/",
+         "\\over ": "/", "\u00d7": "*", "\u00b7": "*", "\\times": "*", "\\cdot": "*", "{,}": ",", "\\,": "",
+         "\\!": "", "\\left": "", "\\right": "", "USD": "$", "EUR": "$", "\\$": "$", "-$": "-"}
 UNIT_POWER = re.compile(r"(?<=[A-Za-z])\}? ?\^\{?[-+]?\d++\}?")
 
 
@@ -89,11 +88,10 @@ def given_answer(task: AnswerTask, text: str) -> str | None:
     """The answer inside a completion: on the last line with the label, or the last that fits, or None."""
     text = behind_thoughts(text)
     if task.label is not None:
-        label = rf"{re.escape(task.label)}[{BLANK}]*+"
+        label = rf"{re.escape(task.label)}{'(?![a-z])' * task.label[-1:].isalpha()}[{BLANK}]*+"
         line = rf"^(?:[{BLANK}]*+{label}[:=\uff1a]?+|{BEFORE}{label}(?:[:=\uff1a]|(?=\r?$)))(.*)$(?=\s*+(.*))"
         for end in reversed([*re.finditer(line, text, re.MULTILINE | re.IGNORECASE)]):
-            on_next = end[0].startswith("#") or text[end.start(1) - 1] in ":=\uff1a"
-            if said := end[1].strip(f"{BLANK}\r") or on_next * end[2].strip(f"{BLANK}\r"):
+            if said := end[1].strip(f"{BLANK}\r") or end[2].strip(f"{BLANK}\r"):
                 break
         else:
             return None
@@ -113,15 +111,14 @@ def last_number(text: str, *, in_box: bool = False) -> str | None:
     text = text.translate(VULGAR)
     if not text.isascii():
         text = "".join(each for each in text if category(each) != "Cf")
-    if in_box:
-        text = EQUALS.split(re.sub(r"\s++=", "=", text))[-1]
-        text = WORDS.sub(lambda words: f" {LETTER.sub('unit', words[1])} ", text)
-        text = FORMAT.sub(" ", UNIT_FRACTION.sub(r" \1 \2", SPACES.sub(" ", text.replace("\\!", ""))))
-    text = TEXT.sub(r"\1", text)
     for sign, plain in SIGNS.items():
         text = text.replace(sign, plain)
     if in_box:
-        text = re.sub(r"(?<=\d) (?=\d{3}(?!\d))", "", re.sub(r"^([-+])\s++", r"\1", text.strip(f"{BLANK}\n")))
+        text = EQUALS.split(re.sub(r"\s++=", "=", text[:LONGEST_BOX]))[-1]
+        text = WORDS.sub(lambda words: f" {LETTER.sub('unit', words[1])} ", text)
+        text = re.sub(r"^([-+])\s++", r"\1", FORMAT.sub(" ", SPACES.sub(" ", text)).strip(f"{BLANK}\n"))
+        text = re.sub(r"(?<=\d) (?=\d{3}(?!\d))", "", text)
+    text = TEXT.sub(r"\1", text)
     text = SUPERSCRIPT.sub(lambda power: "^" + power[0].translate(DIGITS), text)
     text = LATEX_FRACTION.sub(lambda latex: " " * latex.string[latex.start() - 1].isdigit() + (
         f"{latex[1] or latex[2]}/{latex[3] or latex[4]} "), text)
@@ -132,11 +129,10 @@ def last_number(text: str, *, in_box: bool = False) -> str | None:
     before, number, after = text[:numbers[0].start()], numbers[0][0].strip(), text[numbers[0].end():]
     around = BRACKETS.sub("", f"{before}#{after}").strip()
     sign = "-" * around.startswith("-#")
-    around = around.removeprefix(sign)
-    is_other = len(numbers) > 1 or OTHER.search(around) or (
-        "," in number and re.search(r"[(\[]$", before)) or any(each.isnumeric() or (
-            not each.isascii() and category(each)[0] in "SPM" and category(each) not in ("Sc", "Pf")) for each in around)
-    return None if is_other else (sign + number).replace("--", "")
+    is_other = len(numbers) > 1 or OTHER.search(around.removeprefix(sign)) or any(
+        each.isnumeric() or (not each.isascii() and category(each) in ("Sm", "So", "Po")) for each in around)
+    is_pair = "," in number and before.endswith(("(", "["))
+    return None if is_other or is_pair else (sign + number).replace("--", "")
 
 
 def is_same(given: str, accepted: str, task: AnswerTask) -> bool:
@@ -157,11 +153,10 @@ def bare_text(text: str) -> str:
 
 def is_close(ours: Fraction, theirs: Fraction, tolerance: float | None) -> bool:
     """True if the two are near each other; whole numbers only if the task says how near is near enough."""
-    off, largest = abs(ours - theirs), max(abs(ours), abs(theirs))
-    if tolerance is not None:
-        return off <= Fraction(tolerance) * largest
-    whole = ours.denominator * theirs.denominator == 1
-    return off == 0 or not whole and off <= TOLERANCE * largest and off < Fraction(1, 2)
+    nearest = Fraction(TOLERANCE if tolerance is None else tolerance) * max(abs(ours), abs(theirs))
+    if tolerance is None:
+        nearest = min(nearest, Fraction(499 * (ours.denominator * theirs.denominator > 1), 1000))
+    return abs(ours - theirs) <= nearest
 
 
 def number_of(text: str) -> Fraction | None:
