@@ -1,8 +1,8 @@
 """Generators of reasoning-gym that may be asked: a grader that evaluates text can be forged."""
 
 # Of the 106 generators of 0.1.25 those that draw the same twice, whose own answer is worth everything after
-# being stored as JSON and asked of a fresh grader, that pay nothing for garbage, constants or the clues, and whose
-# modules evaluate no text: measured on 12 questions of each.
+# being stored as JSON and asked of a fresh grader, that pay nothing for garbage, constants or clues, and
+# whose modules evaluate no text: measured on 12 questions of each.
 GENERATORS = (
     "ab", "acre", "advanced_geometry", "aiw", "arc_1d", "base_conversion", "bf", "binary_alternation",
     "caesar_cipher", "calendar_arithmetic", "chain_sum", "circuit_logic",

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from math_verify import parse, verify
-from sympy import Expr, Float
+from sympy import Float
 
 # What a locked process could not import any more: sympy loads parts of itself when they are first asked for.
 REHEARSALS = ((r"\frac{1}{2}", "0.5"), (r"\left(3,\frac{\pi}{2}\right)", r"(3, \pi/2)"), ("x=5", "5"),
@@ -14,30 +14,28 @@ REHEARSALS = ((r"\frac{1}{2}", "0.5"), (r"\left(3,\frac{\pi}{2}\right)", r"(3, \
               (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"3+4i"), (r"x \in [-2,7]", r"-2 \le x \le 7"),
               (r"\sin(30^\circ)", r"\log_2 8"), (r"\infty", r"\cup"), (r"f(x)=x^{1/3}", "y=|x|"),
               (r"\sum_{k=1}^{3} k", r"\int_0^1 x dx"), (r"\prod_{k=1}^{3} k", "6"))
-WRITTEN = ((r"(?<=\d)(?:\\,|\{,\})(?=\d{3}(?!\d))", ""), (r"(?<==)( *\d{1,3}),(?=\d{3}\})", r"\1"),
-           (r"(?<=\d) (\d+)/(\d+)", r"\\frac{\1}{\2}"), (r"\u00b0|\\degree(?![A-Za-z])", r"^\\circ"))
-NEAR = 1.0001e-6        # relative, as 0.333333 is near a third
+WRITTEN = {r"(?<=\d)(?:\\,|\{,\})(?=\d{3}(?!\d))": "", r"(?<==)( *\d{1,3}),(?=\d{3}\})": r"\1",
+           r"(?<=\d) (\d+)/(\d+)": r"\\frac{\1}{\2}", r"\u00b0|\\degree(?![A-Za-z])": r"^\\circ"}
 # What is left to compute in an answer: sums and functions (which count twice), then products, numbers side by
-# side, fractions and powers but those of ten. No signs, degrees or factors of letters.
+# side, fractions and powers. No signs or factors of letters.
 OPERATORS = re.compile(
     r"(?<=\d) (?=\d)|(?<=\})(?=\\frac)|(?<=[\d)}\]])(?=[(\[](?:[^A-Za-z()]|\\[a-z]+)*(?:[)\]]|$))"
-    r"|((?:(?<=[^({\[,=^&<> ])|(?<=[\d)]\{))[-+\u2212]|\{[-+\u2212]\}|!|\}\{d[a-z]\}|(?<![\\A-Za-z])[A-Za-z]{2,}(?=\()"
-    r"|\\(?!(?:pi|[dtc]?frac|over|sqrt|div|cdot|times|circ|mathbb|[cl]?dots)(?![A-Za-z]))[A-Za-z]+)"
-    r"|\\(?:[dtc]?frac|over|sqrt|div)(?![a-z])|\*\*|[/|:\u00f7]|(?<!(?<!\d)10)\^(?!\{?\\circ)"
-    r"|(?<=[\d)}\]])(?:\\cdot|\\times|[*\u00d7\u00b7]) ?(?!10\^)(?=[\d({\[\\])|(?![\u00b7\u00d7\u00f7\u2212])[^\x00-\x7f]")
-# Between the parts of an answer, around them, and in front: a name, or what has been computed.
+    r"|((?:(?<=[^({\[,=^&<> ])|(?<=[\d)]\{))[-+\u2212]|\{[-+\u2212]\}|!|\}\{d[a-z]\}|(?<![\\A-Za-z])[A-Za-z]{2,}"
+    r"(?=\()|\\(?!(?:pi|[dtc]?frac|over|sqrt|div|cdot|times|mathbb|[cl]?dots)(?![A-Za-z]))[A-Za-z]+)"
+    r"|\\(?:[dtc]?frac|over|sqrt|div)(?![a-z])|\*\*|[/|:^]|(?![\u00b7\u00d7\u2212])[^\x00-\x7f]"
+    r"|(?<=[\d)}\]])(?:\\cdot|\\times|[*\u00b7\u00d7]) ?(?=[\d({\[\\])")
+# Between the parts of an answer, around them (e: a power of ten), and in front: a name, or what is computed.
 PLACES = re.compile(r",(?!\d{3}(?!\d))|[;&<>\u2264\u2265\u2248\u2208\u222a]=?|\\\\"
                     r"|\\(?:cup|in|approx|[lg](?:eq?|t|eqslant))(?![A-Za-z])")
-AROUND = ((r"\\(?:left|right|[bB]igg?[lr]?)(?![a-z])|\\(?=[{}])|\\?[$%]|\^\{?\\circ\}?", ""),
-          (r"\\(?:text|mathrm)\{(?:([\d.,]+)|[^{}]*)\}(?:\^\{?\d\}?)?(?! ?[({])", r"\1"),
-          (r"\\begin\{(?:[pbB]?matrix|array)\}(?:\{[lcr|]*\})?", "("), (r"\\end\{(?:[pbB]?matrix|array)\}", ")"),
-          (r"(?<!\\)\\(?:[,;:!> ]|q?quad(?![a-z]))|[~\s]+", " "), (r"(?<![A-Za-z0-9]) +| +(?![A-Za-z0-9])", ""))
+AROUND = {r"\\(?:left|right|[bB]igg?[lr]?)(?![a-z])|\\(?=[{}])|\\?[$%]|\^\{?\\circ\}?": "",
+          r"\\(?:text|mathrm)\{(?:([\d.,]+)|[^{}]*)\}(?:\^\{?\d\}?)?(?! ?[({])": r"\1",
+          r"\\(?:begin|end)\{(?:[pbB]?matrix|array)\}(?:\{[lcr|]*\})?": "()",
+          r"(?<!\\)\\(?:[,;:!> ]|q?quad(?![a-z]))|[~\s]+": " ", r"(?<![A-Za-z0-9]) +| +(?![A-Za-z0-9])": "",
+          r"(?:(?<=\d)(?:\\times|\\cdot|[*\u00b7\u00d7]) ?|(?<![\w.}]))10\^(?:\{-?(\d+)\}|(\d))": r"e\1\2"}
 NAMED = re.compile(r"^(?:(?![a-z]{2}=|\\[dt]?frac\{(?!d)|\\sqrt)[A-Za-z(\[|\\][\w\\{}'|\] ]*"
                    r"(?:\([^()=]*\))?\)?|(?:[^A-Za-z=]|\\[A-Za-z]+)*)=(?:.*=)?(?!\W*[A-Za-z]?\W*$)|=[A-Za-z]$")
 BESIDE = re.compile(r"\\end\{\w+\}(?![ .,)\]}]*$|[ )]*\\right|\\text)")
-WHOLE = re.compile(r"[-+\u2212]?\d[\d,]*")
-LITERAL = re.compile(r"(?:\\pm|[-+\u2212])?(?:(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)? ?(?:\\times|\\cdot|[*\u00d7\u00b7]) ?)?"
-                     r"10\^\{?-?\d+|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:_\{?\d+)?|\.\d+)")
+LITERAL = re.compile(r"(?:\\pm|[-+\u2212])?(?:\d[\d,]*\.?\d*|\.\d+|(?=e))(?:e\d+|_\{?\d+)?")
 
 
 def grade(text: str, payload: dict[str, Any]) -> dict[str, Any]:
@@ -50,12 +48,9 @@ def grade(text: str, payload: dict[str, Any]) -> dict[str, Any]:
 
 def read(text: str) -> list:
     """Parse a text into [expression, source]. The lane enforces the time limit."""
-    return parse(rewritten(text, WRITTEN), parsing_timeout=None)
-
-
-def rewritten(text: str, rules: tuple[tuple[str, str], ...]) -> str:
-    """A text after each of the replacements."""
-    return rewritten(re.sub(*rules[0], text), rules[1:]) if rules else text
+    for written, plain in WRITTEN.items():
+        text = re.sub(written, plain, text)
+    return parse(text, parsing_timeout=None)
 
 
 def is_as_short(wanted: list, given: list) -> bool:
@@ -64,30 +59,31 @@ def is_as_short(wanted: list, given: list) -> bool:
     Where that is a whole number, the answer is a number written out; elsewhere it may have one operator more.
     """
     ours, theirs = parts_of(given[-1]), parts_of(wanted[-1])
-    more = [part for part in ours if not LITERAL.fullmatch(part)]
-    meant = [part for part in theirs if not WHOLE.fullmatch(part)]
-    if len(meant) < len(theirs) and (len(more) > len(meant) or len(more) == len(ours)):
+    left = [part for part in ours if not LITERAL.fullmatch(part)]
+    meant = [part for part in theirs if not re.fullmatch(r"[-+\u2212]?\d[\d,]*", part)]
+    if len(meant) < len(theirs) and (len(left) > len(meant) or len(left) == len(ours)):
         return False
-    left, allowed = (sum(1 + bool(each[1]) for part in parts for each in OPERATORS.finditer(part))
-                     for parts in (more, meant))
-    return left <= allowed + max(1, len(meant)) and bool(
-        not BESIDE.search(given[-1]) or BESIDE.search(wanted[-1]))
+    more, most = (sum(1 + bool(each[1]) for part in parts for each in OPERATORS.finditer(part))
+                  for parts in (left, meant))
+    beside = [len(BESIDE.findall(each[-1])) for each in (given, wanted)]
+    return more <= most + max(1, len(meant)) and beside[0] <= beside[1]
 
 
 def parts_of(text: str) -> list[str]:
-    """What stands between commas and relations, without names, brackets and units; a double sign makes two."""
-    bare = (NAMED.sub("", part.strip(" ")).strip("()[]{} *") for part in PLACES.split(rewritten(text, AROUND)))
+    r"""What stands between commas and relations, without names, brackets and units; \pm makes two."""
+    for around, plain in AROUND.items():
+        text = re.sub(around, plain, text)
+    bare = (NAMED.sub("", part.strip(" ")).strip("()[]{} *") for part in PLACES.split(text))
     return [part for part in bare if not re.fullmatch(r"[A-Za-z]?|[-+]?\\infty", part)
             for _ in range(1 + ("\\pm" in part))]
 
 
 def same(wanted: list, given: list) -> bool:
     """True for equal expressions; a text that is no expression is compared as it is written."""
-    if not verify(wanted, given, timeout_seconds=None):
-        return False
     first, second = wanted[0], given[0]             # the library rounds to six places
-    return not (isinstance(first, Expr) and isinstance(second, Expr) and first.is_real and second.is_real) or (
-        not (first - second).has(Float) or bool(abs(first - second) <= NEAR * max(abs(first), abs(second))))
+    return bool(verify(wanted, given, timeout_seconds=None)) and not (
+        all(getattr(each, "is_real", False) for each in (first, second)) and (first - second).has(Float)
+        and abs(first - second) > 1.0001e-6 * max(abs(first), abs(second)))
 
 
 logging.disable(logging.CRITICAL)

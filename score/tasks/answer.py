@@ -18,7 +18,7 @@ BEFORE = r"(?:[ \t*_`#>|-]|\d++[.)])*+(?:(?:the|my|final)\b[ \t]*+)*?"        # 
 QUOTES = "*\"'`$\u201c\u201d\u2018\u2019\u00ab\u00bb "
 # What is around text and mathematics in LaTeX.
 TEXT = re.compile(r"\\(?:text|math)(?:rm|bf|it|sf|tt)?\{([^{}]*+)\}|\\[()\[\]]")
-OPTION = re.compile(r"\(?(\w+)\)")        # (C), C)
+OPTION = re.compile(r"^\(?(\w+)\)$")        # (C), C)
 
 # A number, with the fraction, the power of ten or the power after it; 0x42 holds none.
 PLAIN = r"(?:\d{1,3}(?:,\d{2,3}){0,99},\d{3}(?!\d)|\d++)\.?\d*+|\.\d++"
@@ -29,25 +29,27 @@ NUMBER = re.compile(r"(?<![A-Za-z0-9^])(?<![A-Za-z0-9]_)"
 LATEX_FRACTION = re.compile(r"\\[cdt]?frac\s*+(?:\{\s*+(-?\d++\.?\d*+)\s*+\}|(\d))"
                             r"\s*+(?:\{\s*+(-?\d++\.?\d*+)\s*+\}|(\d))")
 EQUALS = re.compile(r"(?<![!<>/])(?<!\\not)=|\\approx(?![a-z])|\u2248")
-SPACES = re.compile(r"\\(?:[,;:!> ]|(?:q?quad|thinspace)(?![a-z]))|[~\s]+")
-# What a box may hold beside its number: text, whose letters are units, formats and degrees.
+# What a box may hold beside its number: text, whose letters are units, blanks, formats and degrees.
 WORDS = re.compile(r"\\(?:text(?:rm|bf|it|sf|tt)?|mathrm|mbox|hbox)\{((?:[^{}]|\{[^{}]*+\})*+)\}")
 LETTER = re.compile(r"\b(?!k\b|M\b(?!&))[A-Za-z]\b")
-FORMAT = re.compile(r"\\(?:displaystyle|boldsymbol|underline|min|cents?|pounds|euro)(?![A-Za-z])"
-                    r"|\\[dt]?frac(?=(?:\{[^{}\d\\]*\}){2})|(?:\^?\{?\\circ|\\degree|\u00b0)\}? ?(?:[CFK]\b)?")
+FORMAT = re.compile(r"\\(?:[;:!> ]|(?:q?quad|thinspace|displaystyle|boldsymbol|underline|min|cents?|pounds"
+                    r"|euro|[dt]?frac(?=(?:\{[^{}\d\\]*\}){2}))(?![a-z]))|[~\s]+"
+                    r"|(?:\^?\{?\\circ|\\degree|\u00b0)\}? ?(?:[CFK]\b)?")
 # What makes another value of a number (`#`): words, commands, signs next to it, letters that are no units.
-OTHER = re.compile(r"(?i:\b(?:half|twice|squared|cubed|hundred|thousand|\w*illion|mil|bn|lakhs?|crores?|dozen|log"
-                   r"|factorial|root|below zero|ln|exp|sin|cos|tan|sqrt|(?:not|or|minus|negative|at (?:least|most)"
-                   r"|(?:more|less|greater) than|under|below|over|above|fewer)(?= *#)|or (?:more|less))\b)"
-                   r"|\\[A-Za-z]|[-+*/^|<>=] *#|[A-Za-z]\(|# *(?:[_!*+|]|\^(?! *(?:st|nd|rd|th)))"
+OTHER = re.compile(r"(?i:\b(?:half|twice|squared|cubed|hundred|thousand|\w*illion|mil|bn|lakhs?|crores?|dozen"
+                   r"|factorial|root|below zero|log|ln|exp|sin|cos|tan|sqrt|or (?:more|less)|(?:not|or|minus"
+                   r"|negative|(?:more|less|greater) than|at (?:least|most)|under|below|over|above|fewer)(?= *#)"
+                   r")\b)|\\[A-Za-z]|[-+*/^|<>=] *#|[A-Za-z]#|# *(?:[_!*+|]|\^(?! *(?:st|[nr]d|th)))"
                    r"|#(?!(?:[cdkmn]m|[km]g|m[lL]|[fp]t|in|lb|oz|hr|st|[nr]d|th|[ap]m|mi|Hz)\b)[A-Za-z]{2}\b"
                    r"|(?<![A-Za-z])(?<![A-Za-z]\.)(?!a [A-Za-z]{2}|[A-Za-z]\.[A-Za-z]|[dfghlmstL]\b[^#]*$)"
                    r"[A-Za-z\u0391-\u03c9](?![A-Za-z])")
+UNITS = "\u2019\u20ac\xa2\xa3\xa5\u20b9"
 BRACKETS = re.compile(r"[\\]?[{}]|[()$]")
 SUPERSCRIPT = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]++")
 DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
-VULGAR = {sign: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", chr(sign)).split("\u2044"))
-          for sign in (*range(0xbc, 0xbf), *range(0x2150, 0x215f))}
+VULGAR = {each: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", chr(each)).split("\u2044"))
+          for each in (*range(0xbc, 0xbf), *range(0x2150, 0x215f))}
+HIDDEN = {each: "" for each in (0xad, 0xfeff, *range(0x2000, 0x2070)) if category(chr(each)) == "Cf"}
 DASHES = "\u02d7\u2010\u2011\u2012\u2013\u2014\u2015\u2212\u2796\ufe58\ufe63\uff0d"
 SIGNS = {**dict.fromkeys((*DASHES, "\\textminus"), "-"), "--": "-", "\u202f": "", "\u2044": "/",
          "\\over ": "/", "\u00d7": "*", "\u00b7": "*", "\\times": "*", "\\cdot": "*", "{,}": ",", "\\,": "",
@@ -90,12 +92,9 @@ def given_answer(task: AnswerTask, text: str) -> str | None:
     if task.label is not None:
         label = rf"{re.escape(task.label)}{'(?![a-z])' * task.label[-1:].isalpha()}[{BLANK}]*+"
         line = rf"^(?:[{BLANK}]*+{label}[:=\uff1a]?+|{BEFORE}{label}(?:[:=\uff1a]|(?=\r?$)))(.*)$(?=\s*+(.*))"
-        for end in reversed([*re.finditer(line, text, re.MULTILINE | re.IGNORECASE)]):
-            if said := end[1].strip(f"{BLANK}\r") or end[2].strip(f"{BLANK}\r"):
-                break
-        else:
-            return None
-        text = said
+        said = [end[1].strip(f"{BLANK}\r") or end[2].strip(f"{BLANK}\r")
+                for end in re.finditer(line, text, re.MULTILINE | re.IGNORECASE)]
+        text = next(filter(None, reversed(said)), "")
     inside = boxed(text)
     if task.match == "numeric":
         return last_number(inside or text, in_box=bool(inside))
@@ -108,15 +107,13 @@ def last_number(text: str, *, in_box: bool = False) -> str | None:
 
     A box has to hold one number behind its last equals sign, and nothing that makes another of it.
     """
-    text = text.translate(VULGAR)
-    if not text.isascii():
-        text = "".join(each for each in text if category(each) != "Cf")
+    text = text.translate(VULGAR | HIDDEN)
     for sign, plain in SIGNS.items():
         text = text.replace(sign, plain)
     if in_box:
-        text = EQUALS.split(re.sub(r"\s++=", "=", text[:LONGEST_BOX]))[-1]
+        text = EQUALS.split(re.sub(r"\s++=", "=", text[-LONGEST_BOX:]))[-1]
         text = WORDS.sub(lambda words: f" {LETTER.sub('unit', words[1])} ", text)
-        text = re.sub(r"^([-+])\s++", r"\1", FORMAT.sub(" ", SPACES.sub(" ", text)).strip(f"{BLANK}\n"))
+        text = re.sub(r"^([-+])\s++", r"\1", FORMAT.sub(" ", text).strip(f"{BLANK}\n"))
         text = re.sub(r"(?<=\d) (?=\d{3}(?!\d))", "", text)
     text = TEXT.sub(r"\1", text)
     text = SUPERSCRIPT.sub(lambda power: "^" + power[0].translate(DIGITS), text)
@@ -129,8 +126,8 @@ def last_number(text: str, *, in_box: bool = False) -> str | None:
     before, number, after = text[:numbers[0].start()], numbers[0][0].strip(), text[numbers[0].end():]
     around = BRACKETS.sub("", f"{before}#{after}").strip()
     sign = "-" * around.startswith("-#")
-    is_other = len(numbers) > 1 or OTHER.search(around.removeprefix(sign)) or any(
-        each.isnumeric() or (not each.isascii() and category(each) in ("Sm", "So", "Po")) for each in around)
+    is_other = len(numbers) > 1 or OTHER.search(around.removeprefix(sign)) or any(each.isnumeric() or (
+        category(each)[0] in "MPS" and not each.isascii() and each not in UNITS) for each in around)
     is_pair = "," in number and before.endswith(("(", "["))
     return None if is_other or is_pair else (sign + number).replace("--", "")
 
@@ -147,8 +144,7 @@ def bare_text(text: str) -> str:
     """A text without quotes or brackets around it and a full stop at its end, in lower case."""
     words = " ".join(normalize("NFC", TEXT.sub(r"\1", text)).split()).replace("\u2019", "'")
     bare = words.strip(QUOTES).rstrip(".").strip(QUOTES) or words
-    option = OPTION.fullmatch(bare)
-    return (option[1] if option else bare).casefold()
+    return OPTION.sub(r"\1", bare).casefold()
 
 
 def is_close(ours: Fraction, theirs: Fraction, tolerance: float | None) -> bool:
