@@ -20,20 +20,22 @@ WRITTEN = {r"(?<=\d)(?:\\,|\{,\})(?=\d{3}(?!\d))": "", r"(?<==)( *\d{1,3}),(?=\d
 # side, fractions and powers. No signs or factors of letters.
 OPERATORS = re.compile(
     r"(?<=\d) (?=\d)|(?<=\})(?=\\frac)|(?<=[\d)}\]])(?=[(\[](?:[^A-Za-z()]|\\[a-z]+)*(?:[)\]]|$))"
-    r"|((?:(?<=[^({\[,=^&<> ])|(?<=[\d)]\{))[-+\u2212]|\{[-+\u2212]\}|!|\}\{d[a-z]\}|(?<![\\A-Za-z])[A-Za-z]{2,}"
-    r"(?=\()|\\(?!(?:pi|[dtc]?frac|over|sqrt|div|cdot|times|mathbb|[cl]?dots)(?![A-Za-z]))[A-Za-z]+)"
+    r"|((?:(?<=[^({\[,=^&<> ])|(?<=[\d)]\{))[-+\u2212]|\{[-+\u2212]\}|!|\}\{d[a-z]\}|(?<![\\A-Za-z])[A-Za-z]+"
+    r"(?<=[A-Za-z]{2})(?=\()|\\(?!(?:pi|[dtc]?frac|over|sqrt|div|cdot|times|mathbb|[cl]?dots)(?![A-Za-z]))[A-Za-z]+)"
     r"|\\(?:[dtc]?frac|over|sqrt|div)(?![a-z])|\*\*|[/|:^]|(?![\u00b7\u00d7\u2212])[^\x00-\x7f]"
     r"|(?<=[\d)}\]])(?:\\cdot|\\times|[*\u00b7\u00d7]) ?(?=[\d({\[\\])")
 # Between the parts of an answer, around them (e: a power of ten), and in front: a name, or what is computed.
 PLACES = re.compile(r",(?!\d{3}(?!\d))|[;&<>\u2264\u2265\u2248\u2208\u222a]=?|\\\\"
                     r"|\\(?:cup|in|approx|[lg](?:eq?|t|eqslant))(?![A-Za-z])")
-AROUND = {r"\\(?:left|right|[bB]igg?[lr]?)(?![a-z])|\\(?=[{}])|\\?[$%]|\^\{?\\circ\}?": "",
+AROUND = {r"\\(?:left|right|[bB]igg?[lr]?)(?![a-z])|\\(?=[{}])|\\?[$%]|\^\{?\\circ\}?"
+          r"|^[^=,()+-]*\([^()=]*,[^()=]*\) ?=": "",
           r"\\(?:text|mathrm)\{(?:([\d.,]+)|[^{}]*)\}(?:\^\{?\d\}?)?(?! ?[({])": r"\1",
           r"\\(?:begin|end)\{(?:[pbB]?matrix|array)\}(?:\{[lcr|]*\})?": "()",
           r"(?<!\\)\\(?:[,;:!> ]|q?quad(?![a-z]))|[~\s]+": " ", r"(?<![A-Za-z0-9]) +| +(?![A-Za-z0-9])": "",
           r"(?:(?<=\d)(?:\\times|\\cdot|[*\u00b7\u00d7]) ?|(?<![\w.}]))10\^(?:\{-?(\d+)\}|(\d))": r"e\1\2"}
-NAMED = re.compile(r"^(?:(?![a-z]{2}=|\\[dt]?frac\{(?!d)|\\sqrt)[A-Za-z(\[|\\][\w\\{}'|\] ]*"
-                   r"(?:\([^()=]*\))?\)?|(?:[^A-Za-z=]|\\[A-Za-z]+)*)=(?:.*=)?(?!\W*[A-Za-z]?\W*$)|=[A-Za-z]$")
+NAMED = re.compile(r"^(?:(?![a-z]{2}=|\\[dt]?frac\{(?!d)|\\sqrt)(?:m?\\[a-z]+ )?[A-Za-z(\[|\\][\w\\{}'|\]]*"
+                   r"(?:\([^()=]*\))?\)?|(?:[^A-Za-z=]|\\(?:[dtc]?frac|sqrt|cdot|times|div|pi|log|ln|[dt]?binom|sin"
+                   r"|cos|tan)(?![a-z]))*)=(?:.*=)?(?!\W*[A-Za-z]?\W*$)|=[A-Za-z]$")
 BESIDE = re.compile(r"\\end\{\w+\}(?![ .,)\]}]*$|[ )]*\\right|\\text)")
 LITERAL = re.compile(r"(?:\\pm|[-+\u2212])?(?:\d[\d,]*\.?\d*|\.\d+|(?=e))(?:e\d+|_\{?\d+)?")
 

@@ -37,9 +37,9 @@ FORMAT = re.compile(r"\\(?:[;:!> ]|(?:q?quad|thinspace|displaystyle|boldsymbol|u
                     r"|(?:\^?\{?\\circ|\\degree|\u00b0)\}? ?(?:[CFK]\b)?")
 # What makes another value of a number (`#`): words, commands, signs next to it, letters that are no units.
 OTHER = re.compile(r"(?i:\b(?:half|twice|squared|cubed|hundred|thousand|\w*illion|mil|bn|lakhs?|crores?|dozen"
-                   r"|factorial|root|below zero|log|ln|exp|sin|cos|tan|sqrt|or (?:more|less)|(?:not|or|minus"
-                   r"|negative|(?:more|less|greater) than|at (?:least|most)|under|below|over|above|fewer)(?= *#)"
-                   r")\b)|\\[A-Za-z]|[-+*/^|<>=] *#|[A-Za-z]#|# *(?:[_!*+|]|\^(?! *(?:st|[nr]d|th)))"
+                   r"|factorial|root|below zero|log|ln|exp|sin|cos|tan|sqrt|or (?:more|less)|(?:not|or"
+                   r"|minus|negative|(?:more|less|greater) than|at (?:least|most)|under|below|over|above|fewer"
+                   r")(?= *#))\b)|\\[A-Za-z]|[-+*/^|<>=] *#|[A-Za-z]#|# *(?:[_!*+|]|\^(?! *(?:st|[nr]d|th)))"
                    r"|#(?!(?:[cdkmn]m|[km]g|m[lL]|[fp]t|in|lb|oz|hr|st|[nr]d|th|[ap]m|mi|Hz)\b)[A-Za-z]{2}\b"
                    r"|(?<![A-Za-z])(?<![A-Za-z]\.)(?!a [A-Za-z]{2}|[A-Za-z]\.[A-Za-z]|[dfghlmstL]\b[^#]*$)"
                    r"[A-Za-z\u0391-\u03c9](?![A-Za-z])")

@@ -168,7 +168,8 @@ FORMULAS = (("9901", r"99^2+99+1"), ("9901", "x=99^2+99+1"), ("9901", r"\{99^2+9
              r"\begin{pmatrix}5\\6\end{pmatrix}"), (r"\frac14", r"(\frac12)(\frac12)"), ("0", "a+b+c+d=0"),
             (r"\begin{pmatrix}\frac12\\\frac14\end{pmatrix}",
              r"\begin{pmatrix}\frac14\\0\end{pmatrix}+\begin{pmatrix}\frac14\\\frac14\end{pmatrix}"),
-            (r"x \ge 9901", "99^2+99+1 <= x"), ("12", r"\frac{x}{2}=12"), ("100000", r"10^{3}\times10^2"),
+            (r"x \ge 9901", "99^2+99+1 <= x"), ("1", r"\omega^3 = 1"), ("0", "a b c d = 0"),
+            ("12", r"\frac{x}{2}=12"), ("100000", r"10^{3}\times10^2"),
             (r"1.6\times10^{-19}", r"3\times10^{-20}"), ("0.0000123", "0.000012"), ("0.0000004", "0.0"))
 FORMS = (("0.15", r"\frac{3}{20}"), ("20", r"5 \cdot 4 = 20"), ("1000000", "10^6"),
          ("5050", r"5.05\times10^3"), ("10000", r"10\,000"), ("42", r"42\text{ cm}^2"),
@@ -183,7 +184,8 @@ FORMS = (("0.15", r"\frac{3}{20}"), ("20", r"5 \cdot 4 = 20"), ("1000000", "10^6
          ("5,-5", r"\pm5"),
          ("22", r"A = \frac{1}{2}bh = 22"), ("60", r"\angle ABC = 60^\circ"), ("2000000", r"2\cdot10^{6}"),
          (r"\begin{pmatrix} 4 \\ 6 \end{pmatrix}", r"\mathbf{v}=\begin{bmatrix} 4 \\ 6 \end{bmatrix}"),
-         (r"-2\le x\le7", r"x\in[-2,7]"), ("2x+3", r"\frac{dy}{dx}=2x+3"), ("22", r"\mathbf{22}"))
+         (r"-2\le x\le7", r"x\in[-2,7]"), ("2x+3", r"\frac{dy}{dx}=2x+3"), ("22", r"\mathbf{22}"),
+         ("3", r"\gcd(6,9)=3"))
 
 
 def test_an_answer_may_have_another_form_but_leaves_nothing_to_compute(
