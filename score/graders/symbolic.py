@@ -16,8 +16,7 @@ REHEARSALS = ((r"\frac{1}{2}", "0.5"), (r"\left(3,\frac{\pi}{2}\right)", r"(3, \
               (r"\sum_{k=1}^{3} k", r"\int_0^1 x dx"), (r"\prod_{k=1}^{3} k", "6"))
 WRITTEN = {r"(?<=\d)(?:\\,|\{,\})(?=\d{3}(?!\d))": "", r"(?<==)( *\d{1,3}),(?=\d{3}\})": r"\1",
            r"(?<=\d) (\d+)/(\d+)": r"\\frac{\1}{\2}", r"\u00b0|\\degree(?![A-Za-z])": r"^\\circ"}
-# What is left to compute in an answer: sums and functions (which count twice), then products, numbers side by
-# side, fractions and powers. No signs or factors of letters.
+# What an answer leaves to compute: sums and functions (which count twice), products, fractions, powers.
 OPERATORS = re.compile(
     r"(?<=\d) (?=\d)|(?<=\})(?=\\frac)|(?<=[\d)}\]])(?=[(\[](?:[^A-Za-z()]|\\[a-z]+)*(?:[)\]]|$))"
     r"|((?:(?<=[^({\[,=^&<> ])|(?<=[\d)]\{))[-+\u2212]|\{[-+\u2212]\}|!|\}\{d[a-z]\}|(?<![\\A-Za-z])[A-Za-z]+"
@@ -25,8 +24,7 @@ OPERATORS = re.compile(
     r"|\\(?:[dtc]?frac|over|sqrt|div)(?![a-z])|\*\*|[/|:^]|(?![\u00b7\u00d7\u2212])[^\x00-\x7f]"
     r"|(?<=[\d)}\]])(?:\\cdot|\\times|[*\u00b7\u00d7]) ?(?=[\d({\[\\])")
 # Between the parts of an answer, around them (e: a power of ten), and in front: a name, or what is computed.
-PLACES = re.compile(r",(?!\d{3}(?!\d))|[;&<>\u2264\u2265\u2248\u2208\u222a]=?|\\\\"
-                    r"|\\(?:cup|in|approx|[lg](?:eq?|t|eqslant))(?![A-Za-z])")
+PLACES = re.compile(r",(?!\d{3}(?!\d))|[;&<>≤≥]=?|\\\\|\\(?:cup|in|approx|[lg](?:eq?|t|eqslant))(?![a-z])")
 AROUND = {r"\\(?:left|right|[bB]igg?[lr]?)(?![a-z])|\\(?=[{}])|\\?[$%]|\^\{?\\circ\}?"
           r"|^[^=,()+-]*\([^()=]*,[^()=]*\) ?=": "",
           r"\\(?:text|mathrm)\{(?:([\d.,]+)|[^{}]*)\}(?:\^\{?\d\}?)?(?! ?[({])": r"\1",
@@ -56,17 +54,13 @@ def read(text: str) -> list:
 
 
 def is_as_short(wanted: list, given: list) -> bool:
-    """True unless an answer leaves more to compute than the reference, as the question's own formula does.
-
-    Where that is a whole number, the answer is a number written out; elsewhere it may have one operator more.
-    """
+    """True if an answer writes out whole numbers, and elsewhere has at most one operator more."""
     ours, theirs = parts_of(given[-1]), parts_of(wanted[-1])
     left = [part for part in ours if not LITERAL.fullmatch(part)]
     meant = [part for part in theirs if not re.fullmatch(r"[-+\u2212]?\d[\d,]*", part)]
     if len(meant) < len(theirs) and (len(left) > len(meant) or len(left) == len(ours)):
         return False
-    more, most = (sum(1 + bool(each[1]) for part in parts for each in OPERATORS.finditer(part))
-                  for parts in (left, meant))
+    more, most = (sum(1 + bool(sign[1]) for sign in OPERATORS.finditer(",".join(of))) for of in (left, meant))
     beside = [len(BESIDE.findall(each[-1])) for each in (given, wanted)]
     return more <= most + max(1, len(meant)) and beside[0] <= beside[1]
 

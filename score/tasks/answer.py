@@ -37,14 +37,12 @@ FORMAT = re.compile(r"\\(?:[;:!> ]|(?:q?quad|thinspace|displaystyle|boldsymbol|u
                     r"|(?:\^?\{?\\circ|\\degree|\u00b0)\}? ?(?:[CFK]\b)?")
 # What makes another value of a number (`#`): words, commands, signs next to it, letters that are no units.
 OTHER = re.compile(r"(?i:\b(?:half|twice|squared|cubed|hundred|thousand|\w*illion|mil|bn|lakhs?|crores?|dozen"
-                   r"|factorial|root|below zero|log|ln|exp|sin|cos|tan|sqrt|or (?:more|less)|(?:not|or"
-                   r"|minus|negative|(?:more|less|greater) than|at (?:least|most)|under|below|over|above|fewer"
-                   r")(?= *#))\b)|\\[A-Za-z]|[-+*/^|<>=] *#|[A-Za-z]#|# *(?:[_!*+|]|\^(?! *(?:st|[nr]d|th)))"
+                   r"|factorial|root|below zero|log|ln|exp|sin|cos|tan|sqrt|or (?:more|less)|(?:or"
+                   r"|not|minus|negative|at (?:least|most)|than|under|below|over|above|fewer)(?= *#))\b)"
+                   r"|\\[A-Za-z]|[-+*/^|<>=] *#|[A-Za-z]#|# *(?:[_!*+|]|\^(?! *(?:st|[nr]d|th)))"
                    r"|#(?!(?:[cdkmn]m|[km]g|m[lL]|[fp]t|in|lb|oz|hr|st|[nr]d|th|[ap]m|mi|Hz)\b)[A-Za-z]{2}\b"
                    r"|(?<![A-Za-z])(?<![A-Za-z]\.)(?!a [A-Za-z]{2}|[A-Za-z]\.[A-Za-z]|[dfghlmstL]\b[^#]*$)"
                    r"[A-Za-z\u0391-\u03c9](?![A-Za-z])")
-UNITS = "\u2019\u20ac\xa2\xa3\xa5\u20b9"
-BRACKETS = re.compile(r"[\\]?[{}]|[()$]")
 SUPERSCRIPT = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]++")
 DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 VULGAR = {each: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", chr(each)).split("\u2044"))
@@ -98,15 +96,11 @@ def given_answer(task: AnswerTask, text: str) -> str | None:
     inside = boxed(text)
     if task.match == "numeric":
         return last_number(inside or text, in_box=bool(inside))
-    text = TEXT.sub(r"\1", inside or text)
-    return " ".join(text.split()) or None
+    return " ".join(TEXT.sub(r"\1", inside or text).split()) or None
 
 
 def last_number(text: str, *, in_box: bool = False) -> str | None:
-    """The last number of a text, LaTeX and Unicode written plainly; powers of units are none.
-
-    A box has to hold one number behind its last equals sign, and nothing that makes another of it.
-    """
+    """The last number of a text; a box holds one, behind its last equals sign, and nothing that alters it."""
     text = text.translate(VULGAR | HIDDEN)
     for sign, plain in SIGNS.items():
         text = text.replace(sign, plain)
@@ -114,7 +108,7 @@ def last_number(text: str, *, in_box: bool = False) -> str | None:
         text = EQUALS.split(re.sub(r"\s++=", "=", text[-LONGEST_BOX:]))[-1]
         text = WORDS.sub(lambda words: f" {LETTER.sub('unit', words[1])} ", text)
         text = re.sub(r"^([-+])\s++", r"\1", FORMAT.sub(" ", text).strip(f"{BLANK}\n"))
-        text = re.sub(r"(?<=\d) (?=\d{3}(?!\d))", "", text)
+        text = re.sub(r"(?<=\d) (?=\d{3}(?!\d))", "", re.sub(r"[(\[](?=\d+,)", "=", text))      # no pairs
     text = TEXT.sub(r"\1", text)
     text = SUPERSCRIPT.sub(lambda power: "^" + power[0].translate(DIGITS), text)
     text = LATEX_FRACTION.sub(lambda latex: " " * latex.string[latex.start() - 1].isdigit() + (
@@ -123,13 +117,11 @@ def last_number(text: str, *, in_box: bool = False) -> str | None:
     numbers = list(NUMBER.finditer(text))
     if not (in_box and numbers):
         return numbers[-1][0].strip() if numbers else None
-    before, number, after = text[:numbers[0].start()], numbers[0][0].strip(), text[numbers[0].end():]
-    around = BRACKETS.sub("", f"{before}#{after}").strip()
+    around = re.sub(r"\\?[{}]|[()$]", "", f"{text[:numbers[0].start()]}#{text[numbers[0].end():]}").strip()
     sign = "-" * around.startswith("-#")
     is_other = len(numbers) > 1 or OTHER.search(around.removeprefix(sign)) or any(each.isnumeric() or (
-        category(each)[0] in "MPS" and not each.isascii() and each not in UNITS) for each in around)
-    is_pair = "," in number and before.endswith(("(", "["))
-    return None if is_other or is_pair else (sign + number).replace("--", "")
+        not each.isascii() and category(each) in ("Sm", "So", "Po", "Pd", "Mn")) for each in around)
+    return None if is_other else (sign + numbers[0][0].strip()).replace("--", "")
 
 
 def is_same(given: str, accepted: str, task: AnswerTask) -> bool:

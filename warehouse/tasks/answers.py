@@ -31,9 +31,8 @@ def behind_thoughts(text: str) -> str:
 def first_code_block(text: str) -> str | None:
     """The program in the first ```python block behind the thoughts; None where truncation left it unclosed.
 
-    Where no block is of Python it is in the first, if that names no language.
-    It ends as in Markdown, at a line that begins with ```, less indented than a docstring in the program. One
-    glued to the last line does too, and any where there is no such line.
+    Where no block is of Python it is in the first, if that names no language. It ends at a line that begins
+    with ```, less indented than a docstring in the program; at one glued to the last line; else at any.
     """
     text = behind_thoughts(text)
     begin = BLOCK.search(text) or FENCE.search(text)
