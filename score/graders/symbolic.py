@@ -26,8 +26,8 @@ OPERATORS = re.compile(
 # Between the parts of an answer, around them (e: a power of ten), and in front: a name, or what is computed.
 PLACES = re.compile(r",(?!\d{3}(?!\d))|[;&<>≤≥]=?|\\\\|\\(?:cup|in|approx|[lg](?:eq?|t|eqslant))(?![a-z])")
 AROUND = {r"\\(?:left|right|[bB]igg?[lr]?)(?![a-z])|\\(?=[{}])|\\?[$%]|\^\{?\\circ\}?"
-          r"|^[^=,()+-]*\([^()=]*,[^()=]*\) ?=": "",
-          r"\\(?:text|mathrm)\{(?:([\d.,]+)|[^{}]*)\}(?:\^\{?\d\}?)?(?! ?[({])": r"\1",
+          r"|^[^=,()+-]*\([^()=]*,[^()=]*\) ?=": " ",
+          r"\\(?:text|mathrm)\{(?:([\d.,]+)|[^{}]*)\}(?:\^\{?\d\}?)?(?! ?[({])": r" \1 ",
           r"\\(?:begin|end)\{(?:[pbB]?matrix|array)\}(?:\{[lcr|]*\})?": "()",
           r"(?<!\\)\\(?:[,;:!> ]|q?quad(?![a-z]))|[~\s]+": " ", r"(?<![A-Za-z0-9]) +| +(?![A-Za-z0-9])": "",
           r"(?:(?<=\d)(?:\\times|\\cdot|[*\u00b7\u00d7]) ?|(?<![\w.}]))10\^(?:\{-?(\d+)\}|(\d))": r"e\1\2"}
