@@ -132,7 +132,7 @@ def decode_json(body: bytes) -> Any:
     """Plain JSON; BadFrame for anything else, deep nesting included."""
     import json  # imported here, because every fork pays for what a lane imports
     try:
-        value = json.loads(body)
+        value = json.loads(body, parse_constant=int)        # NaN and Infinity are none
     except (ValueError, RecursionError) as error:
         raise BadFrame(f"not JSON: {type(error).__name__}") from None
     level = [value]

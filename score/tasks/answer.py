@@ -11,14 +11,14 @@ from score.sandbox.program import Outcome, Program
 from score.tasks.measures import Answer, Measures, digest, texts_of, unit_measures
 from warehouse.tasks.answers import behind_thoughts, boxed
 
-MAX_DIGITS = 1000
-TOLERANCE = 1e-6            # relative, of numbers that are not whole
+MAX_DIGITS, LONGEST_BOX = 1000, 2000
+TOLERANCE = Fraction(1, 10**6)       # relative, of numbers that are not whole
 BLANK = " \t*_`"             # around a label and its answer, which may be in bold, or code
 BEFORE = r"(?:[ \t*_`#>|-]|\d++[.)])*+(?:(?:the|my|final)\b[ \t]*+)*?"        # a label with a colon
 QUOTES = "*\"'`$\u201c\u201d\u2018\u2019\u00ab\u00bb "
 # What is around text and mathematics in LaTeX.
 TEXT = re.compile(r"\\(?:text|math)(?:rm|bf|it|sf|tt)?\{([^{}]*+)\}|\\[()\[\]]")
-OPTION = re.compile(r"\(?(\w+)\)")        # (C), C)
+OPTION = re.compile(r"^\(?(\w+)\)$")        # (C), C)
 
 # A number, with the fraction, the power of ten or the power after it; 0x42 holds none.
 PLAIN = r"(?:\d{1,3}(?:,\d{2,3}){0,99},\d{3}(?!\d)|\d++)\.?\d*+|\.\d++"
@@ -28,26 +28,31 @@ NUMBER = re.compile(r"(?<![A-Za-z0-9^])(?<![A-Za-z0-9]_)"
                     r"|\^\{?([-+]?\d++)\}?)?")
 LATEX_FRACTION = re.compile(r"\\[cdt]?frac\s*+(?:\{\s*+(-?\d++\.?\d*+)\s*+\}|(\d))"
                             r"\s*+(?:\{\s*+(-?\d++\.?\d*+)\s*+\}|(\d))")
-EQUALS = re.compile(r"(?<![!<>])=|\\approx|\u2248")
-# What makes another value of a number: functions, words, and signs next to it (`#`), brackets left aside.
-FUNCTION = re.compile(
-    r"\\(?:sqrt|pi|log|ln|lg|exp|(?:arc)?(?:sin|cos|tan|cot|sec|csc)|d?binom|[lr]?(?:floor|ceil)|sum|prod|int"
-    r"|pm|mp|infty|[lcd]?dots|[bp]?mod|equiv|n?mid|(?:not)?in|l?n(?:eg|ot)|neq?|geq?|leq?|[gl]t"
-    r"|operatorname)(?![A-Za-z])|\u03c0|[A-Za-z]\(|(?i:\b(?:not|or|minus|negative|(?:more|less|greater) than"
-    r"|at (?:least|most)|half|twice|squared|cubed|hundred|thousand|\w*illion|lakhs?|crores?|dozen|factorial"
-    r"|root|under|below|over|above|fewer|ln|log|exp|sin|cos|tan|sqrt)\b)")
-AROUND = re.compile(r"(?:[-+*/^|<>=]|\\[cdt]?frac\w*)#"
-                    r"|#(?:[_!*+|]|-?[a-ceijkMnp-ru-z](?![A-Za-z]|\.m)|\^(?!st|nd|rd|th|\\circ|\\degree|\u00b0))")
-BRACKETS = re.compile(r"[{}()$\s]")
+EQUALS = re.compile(r"(?<![!<>/])(?<!\\not)=|\\approx(?![a-z])|\u2248")
+# What a box may hold beside its number: text, whose letters are units, blanks, formats and degrees.
+WORDS = re.compile(r"\\(?:text(?:rm|bf|it|sf|tt)?|mathrm|mbox|hbox)\{((?:[^{}]|\{[^{}]*+\})*+)\}")
+LETTER = re.compile(r"\b(?!k\b|M\b(?!&))[A-Za-z]\b")
+FORMAT = re.compile(r"\\(?:[;:!> ]|(?:q?quad|thinspace|displaystyle|boldsymbol|underline|min|cents?|pounds"
+                    r"|euro|[dt]?frac(?=(?:\{[^{}\d\\]*\}){2}))(?![a-z]))|[~\s]+"
+                    r"|(?:\^?\{?\\circ|\\degree|\u00b0)\}? ?(?:[CFK]\b)?")
+# What makes another value of a number (`#`): words, commands, signs next to it, letters that are no units.
+OTHER = re.compile(r"(?i:\b(?:half|twice|squared|cubed|hundred|thousand|\w*illion|mil|bn|lakhs?|crores?|dozen"
+                   r"|factorial|root|below zero|log|ln|exp|sin|cos|tan|sqrt|or (?:more|less)|(?:or"
+                   r"|not|minus|negative|at (?:least|most)|than|under|below|over|above|fewer)(?= *#))\b)"
+                   r"|\\[A-Za-z]|[-+*/^|<>=] *#|[A-Za-z]#|# *(?:[_!*+|]|\^(?! *(?:st|[nr]d|th)))"
+                   r"|#(?!(?:[cdkmn]m|[km]g|m[lL]|[fp]t|in|lb|oz|hr|st|[nr]d|th|[ap]m|mi|Hz)\b)[A-Za-z]{2}\b"
+                   r"|(?<![A-Za-z])(?<![A-Za-z]\.)(?!a [A-Za-z]{2}|[A-Za-z]\.[A-Za-z]|[dfghlmstL]\b[^#]*$)"
+                   r"[A-Za-z\u0391-\u03c9](?![A-Za-z])")
 SUPERSCRIPT = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]++")
 DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
-VULGAR = {sign: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", chr(sign)).split("\u2044"))
-          for sign in (*range(0xbc, 0xbf), *range(0x2150, 0x215f))}
-DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212\ufe58\ufe63\uff0d"
-SIGNS = {**dict.fromkeys(DASHES, "-"), "\u202f": "", "\u2044": "/", "\\over ": "/", "\u00d7": "*",
-         "\u00b7": "*", "\\times": "*", "\\cdot": "*", "{,}": ",", "\\,": "", "\\!": "", "\\left": "",
-         "\\right": "", "USD": "$", "EUR": "$", "\\$": "$", "-$": "-"}
-UNIT_POWER = re.compile(r"(?<=[A-Za-z}])\^\{?[-+]?\d++\}?")
+VULGAR = {each: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", chr(each)).split("\u2044"))
+          for each in (*range(0xbc, 0xbf), *range(0x2150, 0x215f))}
+HIDDEN = {each: "" for each in (0xad, 0xfeff, *range(0x2000, 0x2070)) if category(chr(each)) == "Cf"}
+DASHES = "\u02d7\u2010\u2011\u2012\u2013\u2014\u2015\u2212\u2796\ufe58\ufe63\uff0d"
+SIGNS = {**dict.fromkeys((*DASHES, "\\textminus"), "-"), "--": "-", "\u202f": "", "\u2044": "/",
+         "\\over ": "/", "\u00d7": "*", "\u00b7": "*", "\\times": "*", "\\cdot": "*", "{,}": ",", "\\,": "",
+         "\\!": "", "\\left": "", "\\right": "", "USD": "$", "EUR": "$", "\\$": "$", "-$": "-"}
+UNIT_POWER = re.compile(r"(?<=[A-Za-z])\}? ?\^\{?[-+]?\d++\}?")
 
 
 @dataclass(frozen=True)
@@ -83,44 +88,40 @@ def given_answer(task: AnswerTask, text: str) -> str | None:
     """The answer inside a completion: on the last line with the label, or the last that fits, or None."""
     text = behind_thoughts(text)
     if task.label is not None:
-        label = rf"{re.escape(task.label)}[{BLANK}]*+"
+        label = rf"{re.escape(task.label)}{'(?![a-z])' * task.label[-1:].isalpha()}[{BLANK}]*+"
         line = rf"^(?:[{BLANK}]*+{label}[:=\uff1a]?+|{BEFORE}{label}(?:[:=\uff1a]|(?=\r?$)))(.*)$(?=\s*+(.*))"
-        for end in reversed([*re.finditer(line, text, re.MULTILINE | re.IGNORECASE)]):
-            on_next = end[0].startswith("#") or text[end.start(1) - 1] in ":=\uff1a"
-            if said := end[1].strip(f"{BLANK}\r") or on_next * end[2].strip(f"{BLANK}\r"):
-                break
-        else:
-            return None
-        text = said
+        said = [end[1].strip(f"{BLANK}\r") or end[2].strip(f"{BLANK}\r")
+                for end in re.finditer(line, text, re.MULTILINE | re.IGNORECASE)]
+        text = next(filter(None, reversed(said)), "")
     inside = boxed(text)
-    text = TEXT.sub(r"\1", inside or text)
     if task.match == "numeric":
-        return last_number(text, in_box=bool(inside))
-    return " ".join(text.split()) or None
+        return last_number(inside or text, in_box=bool(inside))
+    return " ".join(TEXT.sub(r"\1", inside or text).split()) or None
 
 
 def last_number(text: str, *, in_box: bool = False) -> str | None:
-    """The last number of a text, LaTeX and Unicode written plainly; powers of units are none.
-
-    A box has to hold one number behind its last equals sign, and nothing that makes another of it.
-    """
-    text = text.translate(VULGAR)
-    if in_box:
-        text = re.sub(r"^([-+])\s++", r"\1", EQUALS.split(text)[-1].strip(f"{BLANK}\n"))
+    """The last number of a text; a box holds one, behind its last equals sign, and nothing that alters it."""
+    text = text.translate(VULGAR | HIDDEN)
     for sign, plain in SIGNS.items():
         text = text.replace(sign, plain)
+    if in_box:
+        text = EQUALS.split(re.sub(r"\s++=", "=", text[-LONGEST_BOX:]))[-1]
+        text = WORDS.sub(lambda words: f" {LETTER.sub('unit', words[1])} ", text)
+        text = re.sub(r"^([-+])\s++", r"\1", FORMAT.sub(" ", text).strip(f"{BLANK}\n"))
+        text = re.sub(r"(?<=\d) (?=\d{3}(?!\d))", "", re.sub(r"[(\[](?=\d+,)", "=", text))      # no pairs
+    text = TEXT.sub(r"\1", text)
     text = SUPERSCRIPT.sub(lambda power: "^" + power[0].translate(DIGITS), text)
     text = LATEX_FRACTION.sub(lambda latex: " " * latex.string[latex.start() - 1].isdigit() + (
-        f"{latex[1] or latex[2]}/{latex[3] or latex[4]}"), text)
+        f"{latex[1] or latex[2]}/{latex[3] or latex[4]} "), text)
     text = UNIT_POWER.sub("", text)
     numbers = list(NUMBER.finditer(text))
     if not (in_box and numbers):
         return numbers[-1][0].strip() if numbers else None
-    around = BRACKETS.sub("", f"{text[:numbers[0].start()]}#{text[numbers[0].end():]}")
+    around = re.sub(r"\\?[{}]|[()$]", "", f"{text[:numbers[0].start()]}#{text[numbers[0].end():]}").strip()
     sign = "-" * around.startswith("-#")
-    is_other = len(numbers) > 1 or FUNCTION.search(text) or AROUND.search(around.removeprefix(sign)) or any(
-        each.isnumeric() or (category(each) == "Sm" and not each.isascii()) for each in around)
-    return None if is_other else sign + numbers[0][0].strip()
+    is_other = len(numbers) > 1 or OTHER.search(around.removeprefix(sign)) or any(each.isnumeric() or (
+        not each.isascii() and category(each) in ("Sm", "So", "Po", "Pd", "Mn")) for each in around)
+    return None if is_other else (sign + numbers[0][0].strip()).replace("--", "")
 
 
 def is_same(given: str, accepted: str, task: AnswerTask) -> bool:
@@ -128,22 +129,21 @@ def is_same(given: str, accepted: str, task: AnswerTask) -> bool:
     if task.match == "numeric":
         ours, theirs = number_of(given), number_of(last_number(accepted) or "")
         return ours is not None and theirs is not None and is_close(ours, theirs, task.tolerance)
-    return bare_text(given) == bare_text(accepted)
+    return len(given) <= 4 * len(accepted) + 100 and bare_text(given) == bare_text(accepted)
 
 
 def bare_text(text: str) -> str:
     """A text without quotes or brackets around it and a full stop at its end, in lower case."""
     words = " ".join(normalize("NFC", TEXT.sub(r"\1", text)).split()).replace("\u2019", "'")
     bare = words.strip(QUOTES).rstrip(".").strip(QUOTES) or words
-    option = OPTION.fullmatch(bare)
-    return (option[1] if option else bare).casefold()
+    return OPTION.sub(r"\1", bare).casefold()
 
 
 def is_close(ours: Fraction, theirs: Fraction, tolerance: float | None) -> bool:
     """True if the two are near each other; whole numbers only if the task says how near is near enough."""
     nearest = Fraction(TOLERANCE if tolerance is None else tolerance) * max(abs(ours), abs(theirs))
     if tolerance is None:
-        nearest = min(nearest, Fraction(ours.denominator * theirs.denominator > 1, 2))
+        nearest = min(nearest, Fraction(499 * (ours.denominator * theirs.denominator > 1), 1000))
     return abs(ours - theirs) <= nearest
 
 

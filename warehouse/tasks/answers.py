@@ -5,8 +5,8 @@ import re
 # Possessive: no backtracking over blanks, because each would start another search through the rest.
 # Before a fence: blanks, or marks of a list or a quotation.
 MARGIN = r"^((?:[ \t>]|(?:[-*+]|\d++[.)])(?=[ \t]))*+)"
-BLOCK = re.compile(rf"(?:{MARGIN})?(?<![`~])(```|~~~)[`~]*+ ?(?:[Pp]ython|PYTHON|py)[\d.]*+(?![A-Za-z0-9_])"
-                   r"(?:[ \t:][\w./-]*\.py(?=[ \t]*+\r?+$))?+[ \t]*+(\r?+\n)?+", re.MULTILINE)
+BLOCK = re.compile(rf"(?:{MARGIN})?(?<![`~])(```|(?(1)~~~|(?!)))[`~]*+ ?(?:[Pp]ython|PYTHON|py)[\d.]*+"
+                   r"(?![\w`~])(?:[ \t:][\w./-]*\.py(?=[ \t]*+\r?+$))?+[ \t]*+(\r?+\n)?+", re.MULTILINE)
 FENCE = re.compile(rf"{MARGIN}(```)`*+[ \t]*+(\r?+\n)?+", re.MULTILINE)
 BOX = re.compile(r"\\(?:boxed|fbox)\s*+(?:\{|(-?\d++(?:[.,/]\d++)*+))")
 # What models write where thoughts begin and end, for `re` and DuckDB. The last two of each are of Gemma 4 and
@@ -31,20 +31,22 @@ def behind_thoughts(text: str) -> str:
 def first_code_block(text: str) -> str | None:
     """The program in the first ```python block behind the thoughts; None where truncation left it unclosed.
 
-    Where no block is of Python it is in the first, if that names no language.
-    It ends as in Markdown, at a line that begins with ```, less indented than a docstring in the program. One
-    glued to the last line does too, and any where there is no such line.
+    Where no block is of Python it is in the first, if that names no language. It ends at a line that begins
+    with ```, less indented than a docstring in the program; at one glued to the last line; else at any.
     """
     text = behind_thoughts(text)
     begin = BLOCK.search(text) or FENCE.search(text)
     if begin is None or (begin.re is FENCE and begin[3] is None):
         return None
-    margin, fence = begin[1] or "", begin[2]
-    indent, blank = len(margin), r"[ \t>]" if ">" in margin else r"[ \t]"
-    closing = rf"^{blank}{{0,{indent + 3}}}{fence}|(?<=[^\s`~#]){fence}[`~]*+[ \t]*+\r?$"
+    margin, fence = (begin[1] or "").expandtabs(4), begin[2]
+    indent, blanks = len(margin), " \t>" if ">" in margin else " \t"
+    closing = rf"^[{blanks}]{{0,{indent + 3}}}{fence}|(?<=[^\s`~#]){fence}[`~]*+[ \t]*+\r?$"
     end = (re.compile(closing if begin[3] else fence, re.MULTILINE).search(text, begin.end())
            or re.compile(fence).search(text, begin.end()))
-    return end and re.sub(rf"^{blank}{{0,{indent}}}", "", text[begin.end():end.start()], flags=re.MULTILINE)
+    body = text[begin.end():end.start()] if end else ""
+    first = next((line for line in body.splitlines() if line.strip(blanks)), "")     # not indented in itself
+    indent = min(indent, len(first) - len(first.lstrip(blanks)))
+    return end and re.sub(rf"^[{blanks}]{{0,{indent}}}", "", body, flags=re.MULTILINE)
 
 
 def boxed(text: str) -> str:

@@ -56,6 +56,22 @@ def test_nested_results_are_no_answer(depth):
         decode_json(b'[["value",' + b"[" * depth + b"]" * depth + b",[]]]")
 
 
+@pytest.mark.parametrize("constant", [b"NaN", b"Infinity", b"-Infinity"])
+def test_constants_that_json_lacks_are_no_answer(constant):
+    with pytest.raises(BadFrame):
+        decode_json(b'[["value",' + constant + b"]]")
+
+
+@pytest.mark.parametrize("match", ["exact", "numeric"])
+def test_marks_upon_one_letter_are_judged_in_time(match):
+    kind = AnswerKind()
+    task = kind.load({"answer": "7", "match": match})
+    start = time.process_time()
+    for text in ("a" + "\u0301\u0323" * LONG, "\\boxed{7" + " m" * LONG + "}"):
+        kind.measure(task, Answer(text, None), [Outcome(result=given_answer(task, text))])
+    assert time.process_time() - start < IN_TIME / 10
+
+
 def test_the_deepest_plain_data_is_an_answer():
     from score.protocol.plain_data import MAX_DEPTH, tag
     value: object = 1

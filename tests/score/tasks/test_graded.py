@@ -158,12 +158,34 @@ FORMULAS = (("9901", r"99^2+99+1"), ("9901", "x=99^2+99+1"), ("9901", r"\{99^2+9
             ("3", r"\operatorname{gcd}(6,9)"),
             ("6+9i", "(1+2i)6-3i"), ("2k+2", "(-k + 4) + (-2 + 3k)"),
             (r"-\frac{\pi}{6}", r"\arcsin(-\frac12)"), (".0000672", r"\frac{21}{2^2 \cdot 5^7}"),
-            ("x=9901", "99^2+99+1=x"), ("25", r"\lceil{\sqrt{20}}\rceil^2"))
+            ("x=9901", "99^2+99+1=x"), ("25", r"\lceil{\sqrt{20}}\rceil^2"),
+            ("22", "17 5"), ("22", "17(5)"), ("-22", "-17 5"), ("306", "17\u22c518"),
+            ("306", r"[17]\times18"),
+            ("17", "306:18"), ("2", r"17 \mod 5"), ("120", r"\Gamma(6)"), ("3", r"\operatorname{floor}(3.7)"),
+            ("-2", r"\begin{vmatrix}1&2\\3&4\end{vmatrix}"), ("90^\\circ", "180/2"), (r"36\%", r"4\cdot9\%"),
+            ("x=36", r"x=4\cdot9"), ("5,-1", r"\frac{10}{2},-1"), ("(3,6)", r"(3\cdot1,3\cdot2)"),
+            (r"\begin{pmatrix} 17 \\ 39 \end{pmatrix}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"
+             r"\begin{pmatrix}5\\6\end{pmatrix}"), (r"\frac14", r"(\frac12)(\frac12)"), ("0", "a+b+c+d=0"),
+            (r"\begin{pmatrix}\frac12\\\frac14\end{pmatrix}",
+             r"\begin{pmatrix}\frac14\\0\end{pmatrix}+\begin{pmatrix}\frac14\\\frac14\end{pmatrix}"),
+            (r"x \ge 9901", "99^2+99+1 <= x"), ("1", r"\omega^3 = 1"), ("0", "a b c d = 0"),
+            ("12", r"\frac{x}{2}=12"), ("100000", r"10^{3}\times10^2"),
+            (r"1.6\times10^{-19}", r"3\times10^{-20}"), ("0.0000123", "0.000012"), ("0.0000004", "0.0"))
 FORMS = (("0.15", r"\frac{3}{20}"), ("20", r"5 \cdot 4 = 20"), ("1000000", "10^6"),
          ("5050", r"5.05\times10^3"), ("10000", r"10\,000"), ("42", r"42\text{ cm}^2"),
          (r"\frac{1+\sqrt5}{2}", r"\frac12+\frac{\sqrt5}{2}"), (r"3\pm\sqrt5", r"3+\sqrt5, 3-\sqrt5"),
          ("(0.5,0.25)", r"(\frac12,\frac14)"), ("5xy", "5*x*y"), ("x^2-1", "(x-1)(x+1)"),
-         ("60", r"60^\circ"), ("x^{-1}", r"\frac1x"), (r"\frac{n(n+1)}{2}", r"\frac{n^2+n}{2}"))
+         ("60", r"60^\circ"), ("x^{-1}", r"\frac1x"), (r"\frac{n(n+1)}{2}", r"\frac{n^2+n}{2}"),
+         (r"\cot x", r"\cot(x)"), (r"x \ln x - x", r"x\ln(x)-x"), ("58,500", "x = 58,500"),
+         ("90", "90\u00b0"),
+         (r"10,\!080", "x=10{,}080"), (r"137 \frac{1}{2}", "137 1/2"), ("90", r"90\degree"),
+         (r"\frac13", "0.333333"),
+         ("-3,5", r"x=-3\text{ or }x=5"), ("(3,5)", "(x,y)=(3,5)"), (r"x\ge5", r"[5,\infty)"),
+         ("5,-5", r"\pm5"),
+         ("22", r"A = \frac{1}{2}bh = 22"), ("60", r"\angle ABC = 60^\circ"), ("2000000", r"2\cdot10^{6}"),
+         (r"\begin{pmatrix} 4 \\ 6 \end{pmatrix}", r"\mathbf{v}=\begin{bmatrix} 4 \\ 6 \end{bmatrix}"),
+         (r"-2\le x\le7", r"x\in[-2,7]"), ("2x+3", r"\frac{dy}{dx}=2x+3"), ("22", r"\mathbf{22}"),
+         ("3", r"\gcd(6,9)=3"))
 
 
 def test_an_answer_may_have_another_form_but_leaves_nothing_to_compute(
@@ -171,6 +193,9 @@ def test_an_answer_may_have_another_form_but_leaves_nothing_to_compute(
     pairs = [*FORMULAS, *FORMS]
     rows = mathematics(*(({"answer": answer}, rf"\boxed{{{text}}}") for answer, text in pairs))
     assert [pair for pair, row in zip(pairs, rows, strict=True) if row.correct] == list(FORMS)
+    unboxed = mathematics(*(({"answer": "1024"}, text) for text in ("2**10", "The answer is 2**10.",
+    "It is **1024**")))
+    assert [row.correct for row in unboxed] == [False, False, True]
 
 
 def test_products_are_compared_in_a_locked_process(mathematics: Callable[..., list[Measures]]) -> None:
@@ -186,8 +211,8 @@ def test_math_payloads_are_checked() -> None:
 # reasoning-gym itself ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["countdown", "spiral_matrix", "propositional_logic", "composite"])
-def test_generators_whose_graders_could_be_forged_are_refused(name: str) -> None:
+@pytest.mark.parametrize("name", ["countdown", "spiral_matrix", "composite", "sudoku", "mini_sudoku"])
+def test_generators_that_pay_for_forgery_or_for_the_clues_are_refused(name: str) -> None:
     with pytest.raises(StageError, match=f"'{name}' is not among the generators"):
         read_source(parse_source(f"{QUESTIONS}?name={name}&count=5", heldout=False))
 
@@ -231,7 +256,7 @@ def test_questions_are_drawn_once_and_graded_by_the_library() -> None:
         version("reasoning-gym")
     except PackageNotFoundError:
         pytest.skip("reasoning-gym is not installed")
-    names = ("zebra_puzzles&count=3&seed=7&num_people=3", "lcm&count=3&seed=1", "mini_sudoku&count=2",
+    names = ("zebra_puzzles&count=3&seed=7&num_people=3", "lcm&count=3&seed=1", "count_bits&count=2",
              "word_sorting&count=3&seed=5")
     sources = [parse_source(f"{QUESTIONS}?name={name}", heldout=False) for name in names]
     tasks = [task for source in sources for task in read_source(source)]
