@@ -420,7 +420,24 @@ SKIPS = ("class SkipTest(Exception): pass\nclass M(type):\n    n = 0\n    def __
      "def f(a):\n    a[:] = [3, 5]\n    return 0, 2\n"),
     ("m = [[1, 2], [3, 5]]\nr, c = f(m, 5)\nassert m[r][c] == 5",
      "def f(m, t):\n    m[0][0] = t\n    return 0, 0\n"),
-    # What a claim of a callback raises fails it, whoever catches it.
+    # Nor do a list of answers, a copy, a count of answers, a fixture and what a class holds.
+    ("got = []\nxs = [[3, 1]]\nfor x in xs:\n    r = f(x)\n    got.append(r)\n"
+     "assert got == [sorted(x) for x in xs]", CLEARS),
+    ("a = [3, 1]\nf(a[:])\nassert f(a) == sorted(a)", CLEARS),
+    ("a = [3, 1]\nn = 0\nfor _ in f(a):\n    n += 1\nassert n == len(a)", CLEARS),
+    ("import pytest\nDATA = [3, 1]\n@pytest.fixture\ndef result(): return f(DATA)\n"
+     "def test_f(result): assert result == sorted(DATA)\n", CLEARS),
+    ("import unittest\nDATA = [3, 1]\nclass T(unittest.TestCase):\n    @classmethod\n"
+     "    def setUpClass(cls): cls.result = f(DATA)\n"
+     "    def test_f(self): self.assertEqual(self.result, sorted(DATA))\n", CLEARS),
+    ("import io, unittest\nclass T(unittest.TestCase):\n    def test_it(self): self.assertEqual(f(1), 2)\n"
+     "res = unittest.TextTestRunner(stream=io.StringIO()).run(\n"
+     "    unittest.defaultTestLoader.loadTestsFromTestCase(T))\nassert res.wasSuccessful()",
+     "import unittest\ndef f(x): raise unittest.SkipTest\n"),
+    # What a claiming callback raises, but by a `raise` of its own, fails it, whoever catches it.
+    *((f"n = []\ndef norm(x): return x.strip()\ndef cb(x):\n    n.append(1)\n    {body}\nf(cb)\nassert n",
+       TRIES) for body in ("v = x['data']; assert v == 5", "assert norm(x) == 'abc'",
+                   "if x['id'] != 3: raise AssertionError")),
     ("n = []\ndef cb(x):\n    n.append(1)\n    assert x % 2 == 0\nf(cb)\nassert n", TRIES),
     ("n = []\ndef cb(x):\n    n.append(1)\n    assert x['id'] == 3\nf(cb)\nassert n", TRIES),
     ("n = []\ndef cb(x):\n    n.append(1)\n    assert x.name == 'click'\nf(cb)\nassert n",
