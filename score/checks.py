@@ -8,6 +8,7 @@ from score.protocol.error_classes import ErrorClass
 from score.sandbox.program import Outcome
 from score.tasks.graded import IN_GRADER
 from warehouse.stages.stop import StageStopped, StopRequest
+from warehouse.store.commit import by_address
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.names import is_of
 from warehouse.store.run_folder import Warehouse
@@ -23,7 +24,8 @@ def check_any_scored(warehouse: Warehouse, scorer: str, purpose: str | None) -> 
                 for name in warehouse.state.purposes(iteration) if is_of(name, purpose)]
     if any(scorer in warehouse.state.scorers(*rollout) for rollout in rollouts):
         return
-    missing = f"{warehouse.root} has no completions{f' of purpose {purpose}' if purpose else ''} to score"
+    missing = (f"{by_address(str(warehouse.root))} has no completions"
+               f"{f' of purpose {purpose}' if purpose else ''} to score")
     if rollouts:
         raise StageStopped(f"{missing} yet: the rollout is under way. Run `score` again once it is done.")
     raise StageError(f"{missing}. Run `rollout {shell_quote(warehouse.root)}` first.")

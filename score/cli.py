@@ -11,6 +11,7 @@ from score.inspect.commands import diff, explain, limits_of_score, try_program
 from score.options import LaneOptions, LimitOptions, RewardOptions, ScoreOptions, TierOptions
 from warehouse.fields import options_from, options_of
 from warehouse.options import TitledCommand, open_run, run_argument, shows_errors, with_version
+from warehouse.store.commit import by_address
 
 LOADS = ("score.run",)               # what `warehouse warm` imports beforehand
 
@@ -79,7 +80,7 @@ def score(run: Path, **values: Any) -> None:
     scorer = Scorer(reward.reward or default_reward(kinds), options.limits.limits,
                     tuple(sorted(options.lanes.allow_import)), own, graders.versions,
                     warehouse.state.replaced_payloads)
-    run_score(options, scorer, click.echo, graders.modules)
+    run_score(options, scorer, lambda line: click.echo(by_address(line)), graders.modules)
 
 
 def settled_reward(options: RewardOptions) -> RewardOptions:

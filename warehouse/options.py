@@ -313,7 +313,7 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
             shown.exit_code = error.exit_code  # type: ignore[misc]
             raise shown from error
         except StageStopped as stopped:
-            click.echo(str(stopped), err=True)
+            click.echo(by_address(str(stopped)), err=True)
             sys.exit(STOPPED_EXIT_CODE)
         except BaseException as error:
             warm.sound = False

@@ -2,7 +2,7 @@
 # What every job engine starts. SIGTERM goes on to the command that runs; exit code 75 means "start this again".
 # Each may be killed at any instant and started again on any machine that sees RUN.
 #   work.sh rollout RUN ITERATION K/N     sample share K of N of the parts
-#   work.sh score   RUN ITERATION K/N     score share K of N; what no rollout has sampled yet is left to `learn`
+#   work.sh score   RUN ITERATION K/N     score share K of N of a rollout that has begun; the rest is left to `learn`
 #   work.sh learn   RUN ITERATION         sample and score what all shares left, train, say how it went
 #   work.sh worker  RUN ITERATIONS K/N    sample and score this share of every iteration as it comes due
 #   work.sh eval    RUN POLICY K/N        sample and score share K of N of the held-out tasks with a policy

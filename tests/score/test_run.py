@@ -20,11 +20,12 @@ from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
 from score.tasks.kinds import KINDS
-from tests.building.runs import TURN, back_before, finish, new_run
+from tests.building.runs import TURN, back_before, begin, finish, new_run
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
 from warehouse import open as open_connection
 from warehouse.cli import cli
-from warehouse.maintain.prune import prune_run
+from warehouse.maintain.discard import discard
+from warehouse.maintain.prune import prune_ended, prune_run
 from warehouse.store.errors import StageError
 
 RAISES = "def transform(grid):\n    return grid // 0\n\ndef other():\n    raise ValueError\n"
@@ -144,6 +145,23 @@ def test_every_complete_rollout_that_is_due_is_scored(warehouse):
     assert under_way.exit_code == 75
     assert "The rollout of iteration 2 (train) is still under way" in under_way.output
     assert warehouse.state.scorers(0, "train") and not warehouse.state.scorers(2, "train")
+
+
+def test_a_rollout_that_has_begun_without_a_part_is_under_way_until_it_is_discarded(warehouse):
+    begin(warehouse, "rollout", iteration=0, purpose="train")
+    for arguments in ([], ["--iteration", "0"]):
+        early = invoke(warehouse.root, *arguments)
+        assert early.exit_code == 75 and "the rollout is under way. Run `score` again" in early.output
+    discard(warehouse, 0, "train")
+    assert invoke(warehouse.root, "--iteration", "0").exit_code == 1
+
+
+def test_files_of_what_was_just_discarded_stay_and_are_counted(warehouse):
+    add_rollout(warehouse, [("turn", fenced(FLIP))])
+    discard(warehouse, 0, "train")
+    assert prune_ended(warehouse, dry_run=False) == (
+        "0 generations that no longer count, 0.0 MB: removed; 2 younger than an hour stay")
+    assert list(warehouse.root.glob("completions/**/*.parquet"))
 
 
 def test_the_parts_of_a_rollout_under_way_are_scored_and_the_rest_later(warehouse):

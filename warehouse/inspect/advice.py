@@ -136,6 +136,10 @@ def advise(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) ->
     if sound >= newest:
         lines.append(f"Stop here: policy {newest} is the newest, so there is nothing to go back from.")
         return Advice(lines, first, mend)
+    if warehouse.state.policies[sound].dropped:
+        lines.append(f"Stop here. The weights of policy {sound} and of those before it are removed "
+                     "(--keep-policies): restore them from a copy, or roll back to policy 0, the base.")
+        return Advice(lines, first, mend)
     lines.append(f"Stop here, or go back: warehouse rollback {shell_quote(warehouse.root)} --to {sound}")
     return Advice(lines, first, mend, sound)
 

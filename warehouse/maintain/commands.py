@@ -106,7 +106,8 @@ def rollback(run: Path, to: int, why: str) -> None:
 @click.command()
 @run_argument
 @click.option("--before", type=click.IntRange(min=1), default=None, help="Iterations before this one.")
-@click.option("--ended", is_flag=True, help="Remove files of discarded, rolled back or rewritten stages.")
+@click.option("--ended", is_flag=True,
+              help="Remove files of stages discarded, rolled back or rewritten, once an hour old.")
 @click.option("--yes", is_flag=True, help="Remove; otherwise only print what would be removed.")
 @shows_errors
 def prune(run: Path, before: int | None, ended: bool, yes: bool) -> None:

@@ -93,8 +93,8 @@ def prune_ended(warehouse: Warehouse, *, dry_run: bool) -> str:
     """Remove folders, at least an hour old, of generations that no longer count; return the line to print."""
     from warehouse.maintain.check import folders_that_count
     counts = folders_that_count(warehouse)
-    folders = [folder for folder in warehouse.root.rglob("generation=*") if folder not in counts
-               and time.time() - folder.stat().st_mtime > UNDER_WAY_SECONDS]
+    ended = [folder for folder in warehouse.root.rglob("generation=*") if folder not in counts]
+    folders = [folder for folder in ended if time.time() - folder.stat().st_mtime > UNDER_WAY_SECONDS]
     files = [path for folder in counts if folder.name.startswith("generation=") and "=" in folder.parent.name
              for path in folder.parent.glob("*") if path.is_file()]         # an old run without generations
     size = sum(path.stat().st_size for place in folders for path in place.rglob("*") if path.is_file())
@@ -104,7 +104,10 @@ def prune_ended(warehouse: Warehouse, *, dry_run: bool) -> str:
     for path in files if not dry_run else []:
         remove_file(path)
     what = f"{counted(len(folders), 'generation')} that no longer count, {size / 1e6:.1f} MB"
-    return f"{what}: removed" if not dry_run else f"{what}, would be removed. Run it with --yes to do it."
+    young = len(ended) - len(folders)
+    stay = f"; {young} younger than an hour {'stays' if young == 1 else 'stay'}" if young else ""
+    return f"{what}: removed{stay}" if not dry_run else (
+        f"{what}, would be removed{stay}. Run it with --yes to do it.")
 
 
 def prune_policies(warehouse: Warehouse, keep: int | None) -> None:

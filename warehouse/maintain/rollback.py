@@ -21,7 +21,7 @@ def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
         said[:] = [f"policy {newest} has the weights of policy {to} already; nothing is changed"]
         if state.is_rolled_back(to):
             return None
-        version, how = newest, f"the former policy {newest} stays in {state.policies[newest].folder}"
+        version, how = newest, f"the former policy {newest} stays in policies/{state.policies[newest].folder}"
         if state.is_sampled(newest):
             version, how = newest + 1, f"iteration {newest} stays as it is and is not trained on"
             if state.sampled_ahead():

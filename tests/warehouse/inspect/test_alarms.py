@@ -33,6 +33,7 @@ from warehouse.inspect.alarms import Alarm, _examples, raised_alarms
 from warehouse.ledger.entries import Alarmed
 from warehouse.loop.devices import Crew, chosen_devices
 from warehouse.loop.driver import Loop, LoopOptions
+from warehouse.maintain.prune import prune_policies
 from warehouse.sql.database import compute_once, connect, empty_connection, rows_of
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -176,6 +177,15 @@ def test_commands_that_are_named_can_be_typed_where_the_folder_has_a_space(tmp_p
     assert len(named) > 2 and all(words[2] == str(run.root) for words in named)
 
 
+def test_no_policy_without_weights_is_advised(tmp_path: Path):
+    run = build_run(tmp_path / "run", shape="blow-up", iterations=6, evals=())
+    back, = re.findall("warehouse rollback .* --to ([0-9]+)", watch(run).stdout)
+    prune_policies(run, run.state.newest - int(back))
+    told = watch(run)
+    assert told.exit_code == 3 and "warehouse rollback" not in told.stdout
+    assert f"The weights of policy {back} and of those before it are removed (--keep-policies)" in told.stdout
+
+
 def rollback(run: Warehouse, to: int) -> Result:
     return CliRunner().invoke(cli, ["rollback", str(run.root), "--to", str(to)])
 
@@ -186,7 +196,7 @@ def test_going_back_before_the_next_rollout_replaces_the_newest_policy(tmp_path:
     result = rollback(run, 1)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[0] == (
-        "policy 3 now has the weights of policy 1; the former policy 3 stays in 3/generation=17")
+        "policy 3 now has the weights of policy 1; the former policy 3 stays in policies/3/generation=17")
     assert run.policy(3)["sha256"] == run.policy(1)["sha256"] and run.policy(3)["rolled_back_to"] == 1
     former = json.loads((run.root / "policies/3/generation=17/policy.json").read_text())
     assert former["sha256"] == f"{3:064d}"

@@ -65,6 +65,15 @@ def test_two_workers_with_caches_of_their_own_share_a_rollout(machine, tmp_path:
     assert not [key for key in keys(f"{STORE}/{third.root.name}") if ".tmp-" in key or "spill" in key]
 
 
+def test_score_names_the_address_of_a_run_without_completions(machine, address: str) -> None:
+    machine("a")
+    early = CliRunner().invoke(score, [address])
+    assert early.exit_code == 1 and early.output.startswith(f"Error: {address} has no completions to score.")
+    sample(machine("b"), Shard(999, 1000))
+    early = CliRunner().invoke(score, [address])
+    assert early.exit_code == 75 and early.output.startswith(f"{address} has no completions to score yet")
+
+
 @pytest.mark.slow("two scores, each with lanes of its own")
 def test_what_a_rollout_left_is_scored_and_the_rest_later_on_another_machine(
         machine, address: str) -> None:
@@ -75,6 +84,8 @@ def test_what_a_rollout_left_is_scored_and_the_rest_later_on_another_machine(
     other = machine("b")
     sample(other, Shard(1, 2))
     assert CliRunner().invoke(score, [address]).exit_code == 0
+    again = CliRunner().invoke(score, [address])
+    assert again.output.endswith(f" has scored every complete rollout of {address}.\n")
     third = machine("c")
     scorer, = third.state.scorers(0, "train")
     rows = third.read("samples", ["task_id", "sample_index"], **KEYS, scorer=scorer).to_pylist()
