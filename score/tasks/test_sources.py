@@ -382,9 +382,11 @@ class Answers:
         self.own |= self.fixed
         self.bound = [pair for node in nodes for pair in bindings(node)]
         self.bound += [pair for node in nodes if isinstance(node, ast.Call) for pair in self.passed_on(node)]
-        self.bound += [(ast.Name(each.arg, ast.Store()), ast.Name(name, ast.Load()))      # of fixtures
+        fixtures = {name for name, node in self.functions.items()
+                    if any("fixture" in ast.unparse(each) for each in node.decorator_list)}
+        self.bound += [(ast.Name(each.arg, ast.Store()), ast.Name(name, ast.Load()))
                        for node in self.functions.values() for each in node.args.args
-                       if (name := each.arg.partition("@")[0]) in self.functions]
+                       if (name := each.arg.partition("@")[0]) in fixtures]
         self.given: set[str] = set()         # places of answers, functions that use them
         before = -1
         while len(self.given) > before:
