@@ -83,7 +83,8 @@ class TestsEnd:
     """The state of a run of tests, and what the program may ask of them."""
 
     def __init__(self, order: dict[str, Any]) -> None:
-        # The lines of a source that raise on purpose, and those of its claims, by what it is compiled as.
+        # By what a source is compiled as: lines that raise on purpose; where functions that claim something
+        # begin, and the lines that raise.
         self.meant, self.claims = ({f"test {place}" if place else "setup": each for place, each in enumerate(
             order[key])} for key in ("meant", "claims"))
         # Whether tests certainly want to see what the program changes, and whether others do not see it.
