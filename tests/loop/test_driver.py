@@ -110,7 +110,7 @@ class World:
             plain.train(warehouse)
         return 0
 
-    def loop(self, iterations: int = 3, devices: int | None = None, split: bool = False,
+    def loop(self, iterations: int = 3, devices: int | None = None, split: int | None = None,
              **options: Any) -> int:
         world = self
         crew = Crew(chosen_devices("all", devices), split=split)
@@ -271,10 +271,10 @@ def test_gpus_are_numbered_among_those_that_are_visible(monkeypatch: pytest.Monk
 
 def test_engines_keep_their_gpus_where_trainings_have_room_beside_them() -> None:
     for awake in (True, False):
-        for split in (True, False):
+        for split in (0, None):
             crew = Crew(chosen_devices("all", 2), awake=awake, split=split)
             workers = [*crew.engines(), *crew.trainers()]
-            assert {AWAKE in worker.place for worker in workers} == {awake and not split}
+            assert {AWAKE in worker.place for worker in workers} == {awake and split is None}
 
 
 def test_what_fails_ends_the_loop_with_its_words(world: World) -> None:
@@ -426,9 +426,23 @@ def test_a_training_that_all_of_its_processes_refuse_ends_the_loop(world: World)
 
 
 def test_ahead_some_devices_sample_while_the_others_train(world: World) -> None:
-    assert world.loop(devices=3, ahead=True, split=True) == 0
+    assert world.loop(devices=3, ahead=True, split=0) == 0
     assert {*places(world, "rollout")} == {"0"} and {*places(world, "train")} == {"1,2"}
     assert not any("--gpu-memory-utilization" in call for call in world.calls("rollout"))
+
+
+def test_a_split_by_number_stays_whatever_was_measured(world: World) -> None:
+    assert world.loop(devices=3, ahead=True, split=2) == 0
+    assert {*places(world, "rollout")} == {"0", "1"} and {*places(world, "train")} == {"2"}
+    given, adapting = (Crew(chosen_devices("all", 8), split=split) for split in (6, 0))
+    assert not given.adapt(90.0, 1.0) and len(given.engines()) == 6
+    assert adapting.adapt(90.0, 1.0) and len(adapting.engines()) == 5
+
+
+@pytest.mark.parametrize(("split", "span"), [(3, 1), (4, 1), (1, 2)])
+def test_a_split_that_leaves_nothing_to_train_is_refused(split: int, span: int) -> None:
+    with pytest.raises(StageError, match=f"--split {split} leaves no GPU to train or no whole engine: 3 are"):
+        Crew(chosen_devices("all", 3), split=split, span=span)
 
 
 def test_ahead_without_a_split_every_device_samples_and_trains(world: World) -> None:

@@ -29,6 +29,15 @@ from warehouse.store.errors import StageError, printable
 LOG = "loop.log"
 
 
+def _number_or_adapt(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
+    """The number in `--split`; 0 for adapt."""
+    if text is None or text == "adapt":
+        return None if text is None else 0
+    if not text.isdecimal() or not int(text):
+        raise click.BadParameter(f"{text} is neither a number of GPUs, from 1 on, nor adapt.")
+    return int(text)
+
+
 @click.command(cls=TitledCommand)
 @run_argument
 @click.argument("iterations", type=click.IntRange(min=1))
@@ -47,8 +56,8 @@ LOG = "loop.log"
               help="Send metrics of all stages to this tracker.")
 @click.option("--gpus", default="all", show_default=True, metavar="all|N,N..",
               help="GPUs, numbered as in torch: an engine on each, a training by all.")
-@click.option("--split", is_flag=True,
-              help="With --ahead and several GPUs: some sample while the others train; the split adapts. "
+@click.option("--split", default=None, metavar="N|adapt", callback=_number_or_adapt,
+              help="With --ahead: N GPUs sample while the others train; adapt follows the measured times. "
                    "Without it every GPU does both.")
 @click.option("--accelerate-config", default=None, metavar="FILE",
               type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -57,7 +66,7 @@ LOG = "loop.log"
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per event.")
 @shows_errors
 @stopping()
-def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devices: int | None,
+def loop(run: Path, gpus: str, split: int | None, accelerate_config: Path | None, devices: int | None,
          as_json: bool, **options: Any) -> None:
     """Run rollout, score and train until ITERATIONS are trained.
 
@@ -73,7 +82,7 @@ def loop(run: Path, gpus: str, split: bool, accelerate_config: Path | None, devi
     from warehouse.loop.driver import Loop, LoopOptions, check_options
     from warehouse.loop.jobs import Job
     settings = LoopOptions(**options)
-    if split and not settings.depth:
+    if split is not None and not settings.depth:
         raise StageError("--split has some GPUs sample while the others train, which needs --ahead. Add it.")
     check_signals(settings.ignore)
     warehouse = open_run(run)

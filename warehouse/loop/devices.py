@@ -67,19 +67,25 @@ def chosen_devices(gpus: str, cpus: int | None = None) -> list[Device]:
 class Crew:
     """Which devices sample and which train: all do both; with `split` the first sample and the others train.
 
+    `split` is the number of devices that sample; 0 starts with half and follows the measured times.
     `span` devices make an engine (`--tensor-parallel-size`); `sharing` holds variables to shard the weights.
     If all are `awake`, engines and trainers have room next to each other and keep their memory.
     """
 
-    def __init__(self, devices: Sequence[Device], *, span: int = 1, split: bool = False,
+    def __init__(self, devices: Sequence[Device], *, span: int = 1, split: int | None = None,
                  awake: bool = False, sharing: Mapping[str, str] | None = None) -> None:
         if len(devices) < span:
             raise StageError(f"An engine spans {span} GPUs (tensor-parallel-size), and {len(devices)} are "
                              "there. Lower it, or name more by --gpus.")
         self.devices, self.span, self.sharing = [*devices], span, sharing or {}
-        self.is_split = split and len(devices) > span       # then a device may change sides
+        if split and (split % span or not 0 < split < len(devices)):
+            raise StageError(f"--split {split} leaves no GPU to train or no whole engine: {len(devices)} are "
+                             f"there, and an engine spans {span}. Say another number, or adapt.")
+        self.is_split = split is not None and len(devices) > span
+        self.adapts = self.is_split and not split           # then a device may change sides
         self.awake = {warm.AWAKE: "1"} if awake and not self.is_split else {}
-        self.num_engines = max(1, len(devices) // (2 * span) if self.is_split else len(devices) // span)
+        sampling = (split or len(devices) // 2) if self.is_split else len(devices)
+        self.num_engines = max(1, sampling // span)
         self.failures = Counter[tuple[str, Device]]()       # by stage, since its last success there
         self.together: list[Device] = []        # the devices that train together over `port`
         self.port = 0
@@ -120,7 +126,7 @@ class Crew:
 
     def adapt(self, sampling: float, training: float) -> bool:
         """Move the split according to the seconds of the last iteration; return whether it moved."""
-        if not self.is_split:
+        if not self.adapts:
             return False
         before = self.num_engines
         self.num_engines = better_split(len(self.devices), before, sampling, training, self.span)

@@ -222,7 +222,7 @@ class Loop:
 
     def _move_split(self, iteration: int) -> None:
         """Give the slower stage another GPU, according to the seconds of the last run of each."""
-        if not (self.crew.is_split and iteration):
+        if not (self.crew.adapts and iteration):
             return
         sampled = self.warehouse.stage("rollout", iteration=iteration, purpose="train").facts()
         trained = self.warehouse.stage("train", iteration=iteration - 1).facts()
