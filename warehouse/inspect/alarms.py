@@ -44,18 +44,21 @@ SHOWN_BY = {
                    "AND max(c) FILTER (iteration = $1) = 0)",
                    "reward DESC"),                  # tasks that were solved before and no longer are
 }
-# Signals in a row are over if pass@1 (the reward, if nothing is solved) was as good later as before them: ten
-# iterations or two evaluations in a row after them against the best three before, at equal task difficulty.
+# Signals in a row are over if pass@1 (the reward, if nothing is solved) was as good later as before them, at
+# equal task difficulty: means of ten iterations or two evaluations in a row; of three if fewer came before.
 RECOVERIES = """
     WITH results AS (
         SELECT purpose, iteration, CASE WHEN max(solving_plain) OVER (PARTITION BY purpose) > 0 THEN solving
                                         ELSE reward END AS value, if(purpose = 'train', 10, 2) AS needed
         FROM adjusted),
     smooth AS (
-        SELECT *, avg(value) OVER (PARTITION BY purpose ORDER BY iteration ROWS 2 PRECEDING) AS up_to,
+        SELECT *, CASE WHEN count(value) OVER former = needed THEN avg(value) OVER former
+                       ELSE avg(value) OVER last_3 END AS up_to,
                CASE WHEN count(value) OVER following = needed THEN avg(value) OVER following END AS from_on
         FROM results WINDOW following AS (PARTITION BY purpose ORDER BY iteration
-                                          ROWS BETWEEN CURRENT ROW AND needed - 1 FOLLOWING))
+                                          ROWS BETWEEN CURRENT ROW AND needed - 1 FOLLOWING),
+                            former AS (PARTITION BY purpose ORDER BY iteration ROWS needed - 1 PRECEDING),
+                            last_3 AS (PARTITION BY purpose ORDER BY iteration ROWS 2 PRECEDING))
     SELECT purpose, begun, ended, max(from_on) FILTER (iteration > ended) AS later,
            later > 0 AND later >= coalesce(max(up_to) FILTER (iteration < begun),
                                            max(value) FILTER (iteration <= ended)) AS recovered

@@ -1,6 +1,8 @@
 """A verdict on a run in words: learned, sharpened, collapsed since when, or nothing judged yet."""
 
 from itertools import groupby
+from math import hypot
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from warehouse.inspect.alarms import MISMATCH_SIGNALS, STEP_SIGNALS, Alarm
@@ -38,6 +40,7 @@ SELECT stage, sum(seconds) AS seconds FROM stages WHERE seconds IS NOT NULL
 GROUP BY stage ORDER BY list_position(['rollout', 'score', 'train'], stage)"""
 
 NAMES = {"solving": "pass@1", "reward": "reward"}
+MOST_AVERAGED = 10  # iterations that are averaged at each end of a training whose tasks differ
 SAME = 0.005        # largest difference between a paired gain and one of plain means that is not shown
 
 
@@ -48,6 +51,7 @@ class Change(NamedTuple):
     last: float
     gain: float
     margin: float | None        # None: unknown
+    span: int = 1               # visits that each end is the mean of
 
     @property
     def direction(self) -> int:
@@ -140,13 +144,14 @@ def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[A
                 "nothing to compare it with.")
     said = {1: "Learned the training tasks", 0: "No change beyond chance on the training tasks",
             -1: "Lost on the training tasks"}[change.direction]
-    return f"{said}: {name} {change} over iterations {first} to {last}."
+    means = f", means of {change.span}" if change.span > 1 else ""
+    return f"{said}: {name} {change} over iterations {first} to {last}{means}."
 
 
 def _fall(rows: list[dict[str, Any]], falls: dict[str, int]) -> str:
     """How far pass@1, or the reward, fell from its best, and whether it recovered."""
     since, measure = min(falls.values()), _measure(rows)
-    values = {row["iteration"]: row[f"{measure}_plain"] for row in rows}
+    values = {row["iteration"]: row[measure] for row in rows}       # at equal difficulty of tasks
     best, last = max(values.values()), max(values)
     lowest = min((iteration for iteration in values if iteration >= since), key=values.__getitem__)
     said = "The reward fell"
@@ -182,12 +187,21 @@ def _evaluation(connection: Connection, purpose: str, rows: list[dict[str, Any]]
 
 
 def _change(connection: Connection, rows: list[dict[str, Any]], measure: str) -> Change:
-    """The change from the first visit to the last."""
-    first, last = rows[0], rows[-1]
-    k = {"solving": 1, "reach": first["k"], "reward": 0}
-    visits = [first["purpose"], first["iteration"], last["iteration"], k[measure]]
+    """The change from the first visit to the last, or between means of several where tasks differ."""
+    k = {"solving": 1, "reach": rows[0]["k"], "reward": 0}
+    visits = [rows[0]["purpose"], rows[0]["iteration"], rows[-1]["iteration"], k[measure]]
     errors = [row["error"] for row in rows_of(connection, PAIRS, visits)]
+    span = 1 if errors or rows[0]["purpose"] != "train" else max(1, min(MOST_AVERAGED, len(rows) // 4))
+    first, last = _mean_of(rows[:span], measure), _mean_of(rows[-span:], measure)
     if not errors and None not in (first[f"{measure}_error"], last[f"{measure}_error"]):
         errors = [(first[f"{measure}_error"] ** 2 + last[f"{measure}_error"] ** 2) ** 0.5]
     margin = 1.96 * errors[0] if errors and errors[0] is not None else None
-    return Change(first[f"{measure}_plain"], last[f"{measure}_plain"], last[measure] - first[measure], margin)
+    plain = f"{measure}_plain"
+    return Change(first[plain], last[plain], last[measure] - first[measure], margin, span)
+
+
+def _mean_of(rows: list[dict[str, Any]], measure: str) -> dict[str, Any]:
+    """The mean of visits to different tasks, and its standard error; None where one is unknown."""
+    names = (measure, f"{measure}_plain", f"{measure}_error")
+    return {name: None if None in values else hypot(*values) / len(values) if name == names[2]
+            else fmean(values) for name in names for values in [[row[name] for row in rows]]}

@@ -244,6 +244,14 @@ def test_an_alarm_is_over_once_the_results_are_as_good_as_before(tmp_path: Path)
     assert advice(watch(run).stdout).endswith(f"warehouse rollback {run.root} --to 16")
 
 
+def test_three_lucky_iterations_are_no_level_that_the_results_must_reach_again() -> None:
+    connection = run_of([*15 * [0.6], 0.68, 0.7, 0.69, 0.6, 0.6, 0.42, 0.42, *12 * [0.63]])
+    assert {alarm.signal: alarm.over for alarm in raised_alarms(connection, examples=False)} == {
+        "solving_falls": True}
+    lower = run_of([*15 * [0.6], 0.68, 0.7, 0.69, 0.6, 0.6, 0.42, 0.42, *12 * [0.6]])
+    assert [alarm.over for alarm in raised_alarms(lower, examples=False)] == [False]
+
+
 def test_a_loop_that_is_started_again_after_an_alarm_judges_what_comes_after_it(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", shape="blow-up", iterations=7, evals=())
 
@@ -442,7 +450,8 @@ def run_of(curve: list[float | None], back: int | dict[int, int] | None = None, 
     connection.execute("CREATE TABLE curve AS SELECT ((place - 1) * $2)::INTEGER AS iteration, value AS "
                        "solving FROM (SELECT unnest($1) AS value, generate_subscripts($1, 1) AS place)",
                        [curve, every])
-    known = {"iteration": "iteration", "purpose": "'train'", "solving": "solving", "solving_error": "0.03",
+    known = {"iteration": "iteration", "purpose": "'train'", "solving": "solving", "solving_plain": "solving",
+             "solving_error": "0.03",
              "policy_version": "iteration" if isinstance(back, dict) else back or -1,
              "rolled_back_to": f"MAP {back}[iteration]" if isinstance(back, dict) else 3,
              "policy_kl": f"CASE WHEN iteration = {large_step} THEN 0.2 END", "num_groups": str(groups),

@@ -26,7 +26,7 @@ SCORER = "exact-0123456789"
 Counts = dict[str, tuple[int, int]]     # completions of a task and how many are right
 
 
-def evaluated(folder: Path, *visits: Counts, solves: bool = True) -> Warehouse:
+def evaluated(folder: Path, *visits: Counts, solves: bool = True, purpose: str = "eval") -> Warehouse:
     """A run whose evaluation at each iteration gave this; no reward could be measured where a task has -1.
 
     Without `solves` what is paid is not right.
@@ -34,7 +34,7 @@ def evaluated(folder: Path, *visits: Counts, solves: bool = True) -> Warehouse:
     with without_waiting():
         run = new_run(folder / "run")
         for iteration, visit in enumerate(visits):
-            keys = {"iteration": iteration, "purpose": "eval"}
+            keys = {"iteration": iteration, "purpose": purpose}
             prompts = [prompt_row(task, n, **keys) for task, (n, _) in visit.items()]
             rows = [completion_row(prompt, index, [1, 2], [-1.0, -1.0])
                     for prompt in prompts for index in range(prompt["group_size"])]
@@ -100,6 +100,24 @@ def test_where_the_tasks_differ_the_fit_gives_the_error(tmp_path: Path) -> None:
     gain = f"{last['solving'] - first['solving']:+.2f} ± {margin:.2f}, at equal difficulty of tasks"
     plain = f"{short_share(first['solving_plain'])} → {short_share(last['solving_plain'])}"
     assert f"{gain} (plain means of different tasks: {plain})" in said(run)
+
+
+def test_a_training_on_other_tasks_each_time_is_judged_by_means_of_iterations(tmp_path: Path) -> None:
+    random = np.random.default_rng(7)
+    ease = random.normal(0, 0.15, 16)
+    visits = []
+    for iteration in range(40):
+        chosen, level = random.choice(16, 4, replace=False), 0.3 + 0.008 * iteration
+        visits.append({f"t{task}": (8, int(random.binomial(8, np.clip(level + ease[task], 0, 1))))
+                       for task in chosen})
+    run = evaluated(tmp_path, *visits, purpose="train")
+    rows = rows_of(connect(run), "FROM adjusted ORDER BY iteration")
+    ends = rows[:10], rows[-10:]
+    before, after = (np.mean([row["solving"] for row in end]) for end in ends)
+    gain = after - before
+    margin = 1.96 * np.hypot.reduce([row["solving_error"] for end in ends for row in end]) / 10
+    assert said(run).startswith(f"Learned the training tasks: pass@1 {gain:+.2f} ± {margin:.2f}")
+    assert said(run).endswith("over iterations 0 to 39, means of 10.") and 0.15 < gain < 0.35
 
 
 def test_one_task_once_is_no_ground_for_a_judgement(tmp_path: Path) -> None:

@@ -59,10 +59,17 @@ paid_spread AS (  -- and per scorer
            CASE WHEN count(*) > count(DISTINCT occasion)
                 THEN sum(pow(reward - reward_here - reward_of_task, 2))
                      / greatest(count(*) - count(DISTINCT occasion) - sum(1 / (paid_visits + 0.1)), 1) END AS reward_noise
-    FROM deviations GROUP BY purpose, scorer)
+    FROM deviations GROUP BY purpose, scorer),
+-- What is learned moves tasks apart, so noise grows: that of the last thirty occasions counts if it is larger.
+lately AS (
+    SELECT occasion, greatest(any_value(solving_noise), CASE WHEN count(*) OVER recent >= 10 THEN
+               sum(sum(pow(solving - solving_here - solving_of_task, 2))) OVER recent / sum(count(*)) OVER recent
+               * any_value(total_freedom / freedom) END) AS solving_noise
+    FROM deviations JOIN spread USING (purpose) GROUP BY purpose, occasion
+    WINDOW recent AS (PARTITION BY purpose ORDER BY occasion ROWS 29 PRECEDING))
 -- Rounded, because 0 would otherwise appear as 1e-17.
 SELECT iteration, cells.purpose, round(avg(fitted.solving - solving_of_task), 12) + 0 AS solving,
-       sqrt(sum(variance_of(solving_total, solving_noise, cells.visits))) / count(*) AS solving_error,
+       sqrt(sum(variance_of(solving_total, lately.solving_noise, cells.visits))) / count(*) AS solving_error,
        round(avg(fitted.reach - reach_of_task), 12) + 0 AS reach,
        sqrt(sum(variance_of(reach_total, reach_noise, cells.reach_visits)) FILTER (cells.reach IS NOT NULL))
            / count(cells.reach) AS reach_error,
@@ -70,6 +77,6 @@ SELECT iteration, cells.purpose, round(avg(fitted.solving - solving_of_task), 12
        sqrt(sum(variance_of(reward_total, reward_noise, cells.paid_visits))) / count(*) AS reward_error,
        avg(cells.solving) AS solving_plain, avg(cells.reach) AS reach_plain,
        any_value(k)::INTEGER AS k, count(*)::INTEGER AS num_tasks
-FROM fitted JOIN cells USING (occasion, task) JOIN spread USING (purpose)
+FROM fitted JOIN cells USING (occasion, task) JOIN spread USING (purpose) JOIN lately USING (occasion)
     JOIN paid_spread ON paid_spread.purpose = cells.purpose AND paid_spread.scorer IS NOT DISTINCT FROM cells.scorer
 GROUP BY iteration, cells.purpose;
