@@ -24,6 +24,7 @@ RAISED = "Raised signals: [keys](#alarms)."
 OF_STAGE = "Seconds of the stage; null for an evaluation."
 ABLE = "Object with the keys below."
 ABOUT, INTERVAL, ROWS = "What the entry is about, or null.", "Its 95% interval.", "Parts and rows checked."
+CHANCE = "Of `gain` (`gain_reward` if no policy solves anything) and `gain_k`; Holm-corrected for the arms."
 LASTED = "`split`: seconds in the last iteration."
 COUNTED = "First, last and number of iterations that raised it."
 JSON_KEYS: dict[str, dict[str, str]] = {
@@ -78,8 +79,7 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "gain_k_low": INTERVAL, "gain_k_high": INTERVAL, "reward": "Mean reward.",
         "gain_reward": "Difference to the parent's mean reward.",
         "gain_reward_low": INTERVAL, "gain_reward_high": INTERVAL,
-        "p_value": "Of the gain in pass@1, or in reward if no policy solves anything; Holm-corrected for the "
-                   "number of arms.",
+        "p_value": CHANCE, "p_k": CHANCE,
         "num_tasks": "Held-out tasks compared.",
         "kl": "KL per token from the arm's policy to the common start, on its evaluation.",
         "staleness": "Policies since the last one shared with the sampler, of the oldest rows.",
