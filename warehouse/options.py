@@ -81,7 +81,14 @@ class TitledCommand(click.Command):
         return super().main(words, prog_name, **options)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Click takes the last of a repeated option; of two reward functions that would drop one unseen."""
+        """Click takes the last of a repeated option; of two reward functions that would drop one unseen.
+
+        A mistyped subcommand would pass for RUN.
+        """
+        near = difflib.get_close_matches(args[0], self.commands, 1) if args else []
+        if near and not os.path.exists(args[0]):
+            raise click.UsageError(f"There is neither a command nor a folder '{args[0]}'. Did you mean "
+                                   f"`{self.name} {near[0]}`?", ctx)
         try:
             named = self.make_parser(ctx).parse_args(list(args))[2]
         except click.NoSuchOption as error:

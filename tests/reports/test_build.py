@@ -189,6 +189,11 @@ def test_the_command_writes_into_the_run_or_elsewhere(run: Warehouse, tmp_path: 
     assert re.fullmatch(r".*/deep/page\.html \(0\.\d\d MB\)\n", result.stdout)
     nowhere = CliRunner().invoke(cli, ["build", str(tmp_path)])
     assert nowhere.exit_code == 1 and "is not a run folder" in nowhere.stderr
+    for name in ("b c", "a"):
+        (tmp_path / "arms" / name).mkdir(parents=True)
+        (tmp_path / "arms" / name / "warehouse.json").write_text("{}")
+    assert (f"It holds the runs a, b c. Name one: {tmp_path}/arms/a\n"
+            in CliRunner().invoke(cli, ["build", f"{tmp_path}/arms/"]).stderr)
 
 
 def test_ctrl_c_amid_a_query_ends_without_a_traceback(run: Warehouse, monkeypatch: Any) -> None:
