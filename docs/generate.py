@@ -24,6 +24,7 @@ RAISED = "Raised signals: [keys](#alarms)."
 OF_STAGE = "Seconds of the stage; null for an evaluation."
 ABLE = "Object with the keys below."
 ABOUT, INTERVAL, ROWS = "What the entry is about, or null.", "Its 95% interval.", "Parts and rows checked."
+CHANCE = "Of `gain` (`gain_reward` if no policy solves anything) and `gain_k`; Holm-corrected for the arms."
 LASTED = "`split`: seconds in the last iteration."
 COUNTED = "First, last and number of iterations that raised it."
 JSON_KEYS: dict[str, dict[str, str]] = {
@@ -78,8 +79,7 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "gain_k_low": INTERVAL, "gain_k_high": INTERVAL, "reward": "Mean reward.",
         "gain_reward": "Difference to the parent's mean reward.",
         "gain_reward_low": INTERVAL, "gain_reward_high": INTERVAL,
-        "p_value": "Of the gain in pass@1, or in reward if no policy solves anything; Holm-corrected for the "
-                   "number of arms.",
+        "p_value": CHANCE, "p_k": CHANCE,
         "num_tasks": "Held-out tasks compared.",
         "kl": "KL per token from the arm's policy to the common start, on its evaluation.",
         "staleness": "Policies since the last one shared with the sampler, of the oldest rows.",
@@ -219,14 +219,17 @@ def alarms_page() -> str:
                      "" if at_once == "NULL" else f"`{sign} {at_once}`"))
     return page(
         "Alarms", "Signals of `warehouse watch`, causes first. What to do: [collapse.md](../collapse.md).",
-        "A signal is *raised* if its condition holds. It *fires* if it is raised in two iterations in a row, "
-        "if it is raised together with `solving_falls` or `errors`, or if the last column holds.", "",
-        "Names in the conditions are columns of `iteration_stats`, `adjusted` and `train_steps`. `usual_x`: "
-        "best mean of three iterations, or median of the first three. `best_x`: best mean of three in a row "
-        "among the last thirty. `is_rounded`: trained in bfloat16. `two_fall`: two iterations in a row far "
-        "below the best. `chance`: three standard errors of a share, at least 0.05. `x_margin`: "
-        "distance from the best in standard errors, larger the more iterations the best was chosen from. "
-        "`solving`, `reach`, `reward`: pass@1, pass@k, mean reward, adjusted to tasks of average difficulty.",
+        "A signal is *raised* if its condition holds. It *fires* if raised in two iterations in a row, or "
+        "together with `solving_falls` or `errors`, or if the last column holds.", "",
+        "Names in the conditions are columns of `iteration_stats`, `adjusted` and `train_steps` "
+        "([schema](schema.md)). `usual_x`, `first_solving`: best mean of three iterations, or median of "
+        "the first three. `best_x`: best mean of three in a row among the last thirty; `reward_at_best`: "
+        "mean reward in those of `best_solving`. `tokens_median`: median length. `num_programs`: "
+        "completions with code. `num_updated`: completions over all steps. `is_rounded`: trained in "
+        "bfloat16. `two_fall`: two iterations in a row far below the best. `chance`, `chance_of_few`: "
+        "three standard errors of a share, at least 0.05. `x_margin`: standard errors below the best that "
+        "chance explains. `solving`, `reach`, `reward`: pass@1, pass@k, mean reward, adjusted to tasks of "
+        "average difficulty.",
         "", *table("signal", "meaning", "raised if", "fires at once if", rows=rows))
 
 

@@ -36,8 +36,8 @@ SELECT task_id, purpose, arg_min(c / n, iteration) AS first_rate, arg_max(c / n,
        last_rate - first_rate AS gain
 FROM task_results WHERE purpose <> 'train' AND turn_of(purpose) = 1 AND n > 0 GROUP BY task_id, purpose
 HAVING count(*) > 1 ORDER BY gain DESC, task_id, purpose LIMIT 20"""
-# Where signals fired for the first time (again after a rollback), one event per iteration, and where the
-# run went back.
+# Where signals fired for the first time (again after a rollback), one event per iteration, where the run went
+# back, and where another scorer gave the rewards.
 EVENTS_SQL = """\
 SELECT iteration, 'fired' AS kind, 'fired at iteration ' || iteration || ': '
        || string_agg(signal || CASE purpose WHEN 'train' THEN '' ELSE ' of ' || purpose END, ', '
@@ -49,9 +49,14 @@ GROUP BY iteration
 UNION ALL
 SELECT policy_version, 'back', 'policy ' || policy_version || ' is policy ' || rolled_back_to || ' again'
 FROM policies WHERE rolled_back_to IS NOT NULL
+UNION ALL
+SELECT iteration, 'scorer', 'rewards are those of ' || scorer || ', before of ' || former
+FROM (SELECT iteration, scorer, lag(scorer) OVER (ORDER BY iteration) AS former
+      FROM iteration_stats WHERE purpose = 'train') WHERE scorer <> former
 ORDER BY ALL"""
 EVENTS_KEY = ('<p class="quiet">On every picture: <b class="fired">▼</b> a signal fired for the first time '
-              '(after going back: again), <b class="back">▼</b> the run went back to an earlier policy.</p>')
+              '(after going back: again), <b class="back">▼</b> the run went back to an earlier policy, '
+              '<b class="scorer">▼</b> another scorer gave the rewards.</p>')
 
 
 def build_report(run: Path, output: Path | None = None) -> Path:

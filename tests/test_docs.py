@@ -56,6 +56,15 @@ def test_the_reference_pages_are_what_the_code_says() -> None:
     assert stored == pages(), "run: python -m docs.generate"
 
 
+def test_every_name_in_the_condition_of_an_alarm_is_a_column_or_explained() -> None:
+    intro, _, rows = (FOLDER / "alarms.md").read_text().partition("signal|meaning")
+    names = {*re.findall(r"\b[a-z]+_\w+", " ".join(re.findall(r"(?<=\|)`[^`]*`", rows)))}
+    columns = re.findall(r"^(\w+)\|", (FOLDER / "schema.md").read_text(), flags=re.MULTILINE)
+    kinds = tuple(re.findall(r"`(\w+_)x`", intro)), tuple(re.findall(r"`x(_\w+)`", intro))
+    assert len(names) > 30 and [name for name in sorted(names - {*columns}) if f"`{name}`" not in intro
+                                and not name.startswith(kinds[0]) and not name.endswith(kinds[1])] == []
+
+
 def test_every_key_of_the_config_is_an_option_that_the_help_shows() -> None:
     shown = {*re.findall(r"--([a-z0-9-]+)", (FOLDER / "commands.md").read_text())}
     tables = re.findall(r"^\[(\w+)\]\|(`.*)", (FOLDER / "config.md").read_text(), flags=re.MULTILINE)

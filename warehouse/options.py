@@ -22,7 +22,7 @@ from warehouse.objects.place import sync_copy
 from warehouse.stages import stop, warm
 from warehouse.stages.space import lacks_memory
 from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped
-from warehouse.store.commit import by_address
+from warehouse.store.commit import TWINS, by_address
 from warehouse.store.config_file import dashed, place_in, read_config
 from warehouse.store.errors import NoRun, StageError, first_line, printable
 
@@ -81,7 +81,14 @@ class TitledCommand(click.Command):
         return super().main(words, prog_name, **options)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Click takes the last of a repeated option; of two reward functions that would drop one unseen."""
+        """Click takes the last of a repeated option; of two reward functions that would drop one unseen.
+
+        A mistyped subcommand would pass for RUN.
+        """
+        near = difflib.get_close_matches(args[0], self.commands, 1) if args else []
+        if near and not os.path.exists(args[0]):
+            raise click.UsageError(f"There is neither a command nor a folder '{args[0]}'. Did you mean "
+                                   f"`{self.name} {near[0]}`?", ctx)
         try:
             named = self.make_parser(ctx).parse_args(list(args))[2]
         except click.NoSuchOption as error:
@@ -305,10 +312,11 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
             if stop.interrupted:        # after 0, an interrupted script would continue
                 raise StageStopped("SIGINT was received; nothing is left to do.")
         except StageError as error:
-            # Commands to run next name the run so that they work anywhere; files are named as the user did.
-            commands = ".*" if isinstance(error, NoRun) else "`[^`]+`"
+            # Commands to run next, and the run, are named so that it works anywhere; files where they lie.
+            named = "|".join([".*" if isinstance(error, NoRun) else "`[^`]+`",
+                              *(rf"{re.escape(str(root))}(?![\w/-])" for root in TWINS)])
             said = re.sub(r"\b(s3|gs|az):/(?!/)", r"\1://", str(error))     # a Path has one slash
-            said = re.sub(commands, lambda words: by_address(words[0]), said)
+            said = re.sub(named, lambda words: by_address(words[0]), said)
             shown = click.ClickException(printable(said + _not_typed(said, context)))
             shown.exit_code = error.exit_code  # type: ignore[misc]
             raise shown from error

@@ -54,16 +54,20 @@ learn() {
   stage warehouse summary "$run" --iteration "$1" --line
 }
 
+num_logged() {   # ENTRY STAGE ITERATION
+  local entry="\"$1\", \"stage\": \"$2\", \"iteration\": $3, \"purpose\": (null|\"train\")"
+  warehouse log "$run" --json | { grep -cE "$entry" || true; }
+}
+
 wait_until_complete() {   # STAGE ITERATION
-  local complete="\"completed\", \"stage\": \"$1\", \"iteration\": $2, \"purpose\": (null|\"train\")"
-  until (($(warehouse log "$run" --json | grep -cE "$complete"))); do
-    stage sleep "${POLL_SECONDS:-20}"
-  done
+  until (($(num_logged completed "$@"))); do stage sleep "${POLL_SECONDS:-20}"; done
 }
 
 case $role in
   rollout) stage rollout "$run" --iteration "$number" --shard "$share" ;;
-  score) score_share "$number" ;;
+  score)
+    begun=$(num_logged begun rollout "$number")
+    if ((begun)); then score_share "$number"; else echo "no rollout of iteration $number yet: left to \`learn\`"; fi ;;
   learn) learn "$number" ;;
   eval)
     stage rollout "$run" --eval --iteration "$number" --shard "$share"

@@ -149,6 +149,15 @@ def test_an_evaluation_is_sampled_and_scored_in_shares(tmp_path: Path) -> None:
                                  "score run --iteration 5 --purpose eval --shard 1/2\n")
 
 
+def test_a_score_before_any_rollout_is_left_to_learn(tmp_path: Path) -> None:
+    warehouse, environment = new_run(tmp_path / "early"), commands(tmp_path / "bin")
+    for run, code, said in ((warehouse.root, 0, "no rollout of iteration 0 yet: left to `learn`\n"),
+                            (tmp_path, 1, f"Error: {tmp_path} is not a run folder")):
+        ended = run_until(["bash", "examples/jobs/work.sh", "score", str(run), "0", "0/2"], environment,
+                          preempt_after=None)
+        assert ended[0] == code and ended[1].startswith(said), ended
+
+
 @pytest.mark.parametrize("words", ["loop run 30", "arms run arms.toml"])
 def test_a_nodes_loop_is_a_job_whose_alarm_is_final(words: str, tmp_path: Path) -> None:
     (tmp_path / "warehouse").write_text('#!/bin/sh\necho "$*"\nexit 3\n')

@@ -86,19 +86,20 @@ def tile_of(text: str, name: str) -> str:
     return found[1]
 
 
-def test_what_fired_and_where_the_run_went_back_is_marked_on_every_curve(tmp_path: Path) -> None:
+def test_what_fired_and_where_the_run_went_back_or_scorers_changed_is_marked(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", shape="blow-up", iterations=8, evals=(), num_tasks=4, group_size=8)
     first = min(row[0] for row in connect(run).execute("SELECT iteration FROM fired_signals").fetchall())
     roll_back(run, 3)
-    for iteration, truncated in ((8, 0.02), (9, 0.95), (10, 0.95)):
+    for iteration, truncated, scorer in ((8, 0.02, SCORER), (9, 0.95, SCORER), (10, 0.95, "other-1")):
         write_iteration(run, iteration, "train", Weather(truncated=truncated),
-                        np.random.default_rng(iteration))
+                        np.random.default_rng(iteration), scorer=scorer)
     text = build_report(run.root).read_text()
     for name in ("passes", "reward", "shares", "gradients", "tasks"):
         block = re.search(f'<figure data-figure="{name}".*?</figure>', text, re.DOTALL)
         assert block and f"fired at iteration {first}: " in block[0], name
         assert re.search("fired at iteration 9: [^<']*truncation", block[0]) or name == "gradients", name
         assert "policy 8 is policy 3 again" in block[0] or name == "gradients", name    # 8 is not trained
+        assert f"rewards are those of other-1, before of {SCORER}" in block[0] or name == "gradients", name
 
 
 def test_failures_of_a_long_run_count_the_iterations_without_any() -> None:
@@ -189,6 +190,11 @@ def test_the_command_writes_into_the_run_or_elsewhere(run: Warehouse, tmp_path: 
     assert re.fullmatch(r".*/deep/page\.html \(0\.\d\d MB\)\n", result.stdout)
     nowhere = CliRunner().invoke(cli, ["build", str(tmp_path)])
     assert nowhere.exit_code == 1 and "is not a run folder" in nowhere.stderr
+    for name in ("b c", "a"):
+        (tmp_path / "arms" / name).mkdir(parents=True)
+        (tmp_path / "arms" / name / "warehouse.json").write_text("{}")
+    assert (f"It holds the runs a, b c. Name one: {tmp_path}/arms/a\n"
+            in CliRunner().invoke(cli, ["build", f"{tmp_path}/arms/"]).stderr)
 
 
 def test_ctrl_c_amid_a_query_ends_without_a_traceback(run: Warehouse, monkeypatch: Any) -> None:

@@ -130,6 +130,14 @@ def test_the_names_of_trl_lead_to_ours() -> None:
                    for stage in ("rollout", "score", "train", "warehouse loop")), ours
 
 
+@pytest.mark.parametrize(("command", "typed", "meant"), [
+    ("score", "dif", "`score diff`"), ("train", "exprt", "`train export`"),
+    ("warehouse", "summry", "'summary'"), ("reports", "buld", "'build'")])
+def test_a_mistyped_command_is_not_taken_for_a_run(command: str, typed: str, meant: str) -> None:
+    result = CliRunner().invoke(room_command(command), [typed, "runs/x", "--output", "y"])
+    assert " command " in result.output and f"Did you mean {meant}?" in result.output
+
+
 @pytest.mark.parametrize(("command", "option", "said"), [
     ("train", "--beta", "Did you mean '--kl-beta'?"),
     ("train", "--num-iterations", SAID["num-iterations"]),

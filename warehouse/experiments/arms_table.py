@@ -35,7 +35,7 @@ def table_of(plan: Plan, arms: Sequence[Arm], failed: Mapping[str, str],
     `error` says why an arm failed, `stopped` why it was stopped; their gains are not measured.
     `gain`, `gain_k` and `gain_reward` are the differences of pass@1, pass@k and reward to the parent, means
     over their common tasks with 95% bootstrap intervals over tasks; `p_value` is of the gain, of the reward's
-    if no policy solves anything, corrected by Holm over all arms of the table.
+    if no policy solves anything, `p_k` of `gain_k`, each corrected by Holm over all arms of the table.
     """
     if PARENT in failed:
         return [_row(plan, arm) | {"error": failed.get(arm.name, "the parent is not evaluated")}
@@ -64,8 +64,9 @@ def table_of(plan: Plan, arms: Sequence[Arm], failed: Mapping[str, str],
     for row in tested:
         p_reward = row.pop("p_reward")
         row["p_value"] = row["p_value"] if solved else p_reward
-    for row, corrected in zip(tested, holm([row["p_value"] for row in tested]), strict=True):
-        row["p_value"] = corrected
+    for p_of in ("p_value", "p_k"):
+        for row, corrected in zip(tested, holm([row[p_of] for row in tested]), strict=True):
+            row[p_of] = corrected
     return rows
 
 
@@ -86,7 +87,8 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
         {"arm": lambda row: row["arm"]}, {"settings": lambda row: row["title"]},
         _compared("pass@1", "pass_1", "gain", "", "gain") | {"p": _number("p_value", ".4f")}]
     if k > 1:
-        groups.append(_compared(f"pass@{k}", "pass_k", f"gain@{k}", f"@{k}", "gain_k"))
+        groups.append(_compared(f"pass@{k}", "pass_k", f"gain@{k}", f"@{k}", "gain_k")
+                      | {f"p@{k}": _number("p_k", ".4f")})
     if any(abs((row.get("reward") or 0) - (row.get("pass_1") or 0)) > SAME for row in rows):
         groups.append(_compared("reward", "reward", "reward gain", " of reward gain", "gain_reward"))
     steps: dict[str, Cell] = {"KL": _number("kl", ".1e")}
@@ -109,7 +111,7 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
         of = "" if any(row.get("pass_1") for row in rows) else " is of the reward and"
         lines.append(f"Gains over policy {plan.at} on {tasks} held-out tasks, {k} completions each, with the "
                      f"same seeds; each interval is of one arm. p{of} is corrected by Holm for "
-                     f"{counted(tests, 'arm')}.")
+                     f"{counted(tests, 'arm')}{f', p@{k} as well' * (k > 1)}.")
     return "\n".join(lines)
 
 

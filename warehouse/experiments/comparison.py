@@ -38,16 +38,13 @@ def gains_of(own: Tasks, base: Tasks, share: str) -> list[float]:
 def measured(connection: Connection, base: Tasks, own: Tasks) -> dict[str, Any]:
     """pass@1, pass@k and reward of an arm, and their paired differences to the parent."""
     found: dict[str, Any] = dict(means(own))
-    for share, gain in (("pass_1", "gain"), ("pass_k", "gain_k"), ("reward", "gain_reward")):
+    for share, gain, p_of in (("pass_1", "gain", "p_value"), ("pass_k", "gain_k", "p_k"),
+                              ("reward", "gain_reward", "p_reward")):
         gains = gains_of(own, base, share)
         bounds = paired_interval(connection, gains)
         found |= {gain: mean(gains), f"{gain}_low": bounds[0] if bounds else None,
-                  f"{gain}_high": bounds[1] if bounds else None}
-        if gain == "gain":
-            found |= {"p_value": flip_test(gains), "num_tasks": len(gains)}
-        elif gain == "gain_reward":
-            found["p_reward"] = flip_test(gains)
-    return found
+                  f"{gain}_high": bounds[1] if bounds else None, p_of: flip_test(gains)}
+    return found | {"num_tasks": len(gains_of(own, base, "pass_1"))}
 
 
 def paired_interval(connection: Connection, gains: list[float]) -> tuple[float, float] | None:

@@ -79,7 +79,7 @@ def folders_that_count(warehouse: Warehouse) -> set[Path]:
     folders = {warehouse.folder("tasks")}
     for stage in warehouse.stages():
         folders |= {stage.folder, *([stage.prompts] if stage.prompts else [])}
-        if stage.name == "train" and stage.life:
+        if stage.name == "train" and stage.life and not stage.life.is_complete:
             folders.add(warehouse.root / "policies" / str(stage.identity["iteration"] + 1)
                         / f"generation={stage.life.folder}")
     return folders | {warehouse.policy_dir(version) for version in warehouse.state.versions}

@@ -269,8 +269,11 @@ def open_warehouse(path: str | Path, at: int | None = None) -> Warehouse:
     marker = root / "warehouse.json"
     facts = read_json(marker, schema_version=int)
     if facts is None:
-        raise NoRun(path, None, "is not a run folder (it has no warehouse.json). Make one with `warehouse "
-                                f"init {shell_quote(path)} --model MODEL --tasks SOURCE`.")
+        inside = sorted(marker.parent.name for marker in root.glob("*/warehouse.json"))
+        way_out = (f"It holds the runs {', '.join(inside[:4])}{' ..' * (len(inside) > 4)}. Name one: "
+                   f"{shell_quote(Path(path) / inside[0])}" if inside else
+                   f"Make one with `warehouse init {shell_quote(path)} --model MODEL --tasks SOURCE`.")
+        raise NoRun(path, None, f"is not a run folder (it has no warehouse.json). {way_out}")
     version = facts["schema_version"]
     if version < OLDEST_VERSION:
         raise NoRun(path, version, f"has schema version {version}, which Rollhouse 0.1.0 wrote. "

@@ -175,9 +175,9 @@ def test_a_reward_that_is_not_pass_at_1_has_columns_of_its_own(run: Warehouse) -
 
 def test_a_wide_table_becomes_two_that_both_name_the_arms(run: Warehouse) -> None:
     row = dict.fromkeys(("pass_1", "pass_k", "gain", "gain_low", "gain_high", "gain_k", "gain_k_low",
-                         "gain_k_high", "reward", "p_value", "kl", "ess", "seconds"), 0.5)
-    for title, tables in (("", 1), ("seed 1, learning-rate 0.005, clip-high 0.3", 2), ("long " * 30, 2)):
-        lines = arms_text([row | {"arm": "low", "title": title}], plan_of(run, evaluate=8)).splitlines()
+                         "gain_k_high", "reward", "p_value", "p_k", "kl", "ess", "seconds"), 0.5)
+    for title, k, tables in (("", 1, 1), ("seed 1, learning-rate .005, clip .3", 8, 2), ("long " * 30, 8, 2)):
+        lines = arms_text([row | {"arm": "low", "title": title}], plan_of(run, evaluate=k)).splitlines()
         assert sum(line.startswith("low ") for line in lines) == tables
         assert len(title) > 120 or max(len(line) for line in lines if line.startswith(("arm", "low"))) <= 120
         assert len([line for line in lines if {"gain", "interval", "p"} <= {*line.split()}]) == 1
@@ -371,15 +371,17 @@ def test_what_arms_cost_follows_from_the_price_of_an_hour(run: Warehouse) -> Non
 
 
 @pytest.mark.parametrize(("solved", "p_value"), [(0.0, 3 / 2**7), (0.5, 1.0)])
-def test_p_is_of_the_reward_if_nothing_is_solved(run: Warehouse, monkeypatch: pytest.MonkeyPatch,
-                                                 solved: float, p_value: float) -> None:
+def test_p_is_of_the_reward_if_nothing_is_solved_and_pass_at_k_has_its_own(
+        run: Warehouse, monkeypatch: pytest.MonkeyPatch, solved: float, p_value: float) -> None:
     arms, rewards = arms_of(run, FILE), iter([1.0, 1.5, 1.0, 1.0])
     World().run(plan_of(run), arms)
     monkeypatch.setattr("warehouse.experiments.arms_table.evaluated", lambda *_: {
-        str(task): {"pass_1": solved, "pass_k": solved, "reward": reward} for reward in [next(rewards)]
+        str(task): {"pass_1": solved, "pass_k": reward / 2, "reward": reward} for reward in [next(rewards)]
         for task in range(8)})
     rows = table_of(plan_of(run), arms, {})
     assert rows[1]["p_value"] == pytest.approx(p_value, abs=0.01) and rows[2]["p_value"] == 1
+    assert rows[1]["p_k"] == pytest.approx(3 / 2**7, abs=0.01) and rows[2]["p_k"] == 1
+    assert f"{rows[1]['p_k']:.4f}" in arms_text(rows, plan_of(run))
     assert ("p is of the reward and is corrected" in arms_text(rows, plan_of(run))) == (not solved)
 
 

@@ -9,6 +9,7 @@ from tests.building.sound import check_run
 from tests.building.stored import weights
 from tests.building.texts import SAME, add_rollout, fenced
 from warehouse.ledger.refusals import Refusal
+from warehouse.maintain import prune
 from warehouse.maintain.discard import discard
 from warehouse.maintain.rollback import roll_back
 
@@ -35,6 +36,17 @@ def test_what_was_sampled_ahead_by_a_policy_that_is_left_is_put_aside(tmp_path: 
     with pytest.raises(Refusal) as refused:
         discard(run, 2, "train")
     assert refused.value.code == "left_out"
+
+
+def test_prune_removes_a_policy_that_was_left_before_it_sampled(tmp_path: Path,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    run = new_run(tmp_path / "run", {"turn": TURN})
+    add_policy(run, 1, weights(run, 1, "weights 1"))
+    former = run.policy_dir(1)
+    assert f"the former policy 1 stays in {former.relative_to(run.root)}" in roll_back(run, 0)[0]
+    monkeypatch.setattr(prune, "UNDER_WAY_SECONDS", 0)
+    assert prune.prune_ended(run, dry_run=False).startswith("1 generation ") and not former.exists()
+    assert check_run(run).problems == [] and run.state.newest == 1
 
 
 @pytest.mark.parametrize(("iteration", "purpose"), [(2, "train"), (0, "eval")])

@@ -69,6 +69,7 @@ def test_score_names_the_address_of_a_run_without_completions(machine, address: 
     machine("a")
     early = CliRunner().invoke(score, [address])
     assert early.exit_code == 1 and early.output.startswith(f"Error: {address} has no completions to score.")
+    assert f" in {address}. There are: none" in CliRunner().invoke(score, ["diff", address, "a", "b"]).output
     sample(machine("b"), Shard(999, 1000))
     early = CliRunner().invoke(score, [address])
     assert early.exit_code == 75 and early.output.startswith(f"{address} has no completions to score yet")
