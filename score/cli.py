@@ -13,7 +13,7 @@ from warehouse.fields import options_from, options_of
 from warehouse.options import TitledCommand, open_run, run_argument, shows_errors, with_version
 from warehouse.store.commit import by_address
 
-LOADS = ("score.run",)               # what `warehouse warm` imports beforehand
+LOADS, STAYS = ("score.run",), True  # what `warehouse warm` imports beforehand; lanes are kept
 
 
 @click.command("gold", cls=TitledCommand)

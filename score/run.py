@@ -4,6 +4,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from score.options import ScoreOptions
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
 from score.sandbox.program import Outcome
-from score.sandbox.tiers import Tier, open_lanes
+from score.sandbox.tiers import Tier, lanes_of
 from warehouse.stages import warm
 from warehouse.stages.clock import Clock
 from warehouse.stages.due import rollouts_to_score
@@ -61,14 +62,15 @@ def run_score(options: ScoreOptions, scorer: Scorer, say: Callable[[str], None],
         say(f"Nothing to score: {scorer.identity} has scored every complete rollout of {options.run}.")
     if not due:
         return
-    with clock.phase("start"):
-        pool, tier = open_lanes(options.isolation.tier, unsafe=options.isolation.unsafe_no_sandbox,
-                                limits=scorer.limits, num_lanes=lanes.lanes or lanes_beside(others),
-                                imports=scorer.imports, preload=(*lanes.preload, *preload),
-                                import_paths=lanes.import_path)
-    say(f"scorer {scorer.identity}, sandbox tier {tier.name}: {tier.words}")
     unfinished = []
-    with stop, pool:
+    with ExitStack() as lanes_and_stop:
+        with clock.phase("start"):
+            pool, tier = lanes_and_stop.enter_context(lanes_of(
+                scorer.identity, options.isolation.tier, unsafe=options.isolation.unsafe_no_sandbox,
+                limits=scorer.limits, num_lanes=lanes.lanes or lanes_beside(others), imports=scorer.imports,
+                preload=(*lanes.preload, *preload), import_paths=lanes.import_path))
+        say(f"scorer {scorer.identity}, sandbox tier {tier.name}: {tier.words}")
+        lanes_and_stop.enter_context(stop)
         session = Session(warehouse, options, scorer, Executor(pool, isolated=tier.isolated), tier, stop, say)
         for iteration, purpose in due:
             if not score_rollout(session, iteration, purpose, clock):

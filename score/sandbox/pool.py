@@ -48,6 +48,14 @@ class LanePool:
             lane.stop()
         self.lanes = []
 
+    def resize(self, num_lanes: int) -> None:
+        """Start or end lanes until there are so many, and count restarts from 0; none of them may be busy."""
+        for lane in self.lanes[num_lanes:]:
+            lane.stop()
+        kept = self.lanes[:num_lanes]
+        self.lanes, self.num_restarts = kept + start_lanes(self.config, self.limits, num_lanes - len(kept)), 0
+        self._listen()
+
     def run(self, programs: Iterable[Program | None]) -> Iterator[tuple[int, list[Ending]]]:
         """Index and endings of each program, as they come; no endings mean that lanes kept being lost.
 

@@ -4,6 +4,8 @@ import os
 import platform
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +16,7 @@ from score.sandbox.attacks import reached_effects
 from score.sandbox.lane_handle import NOT_STARTED, LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
+from warehouse.stages import warm
 from warehouse.store.errors import StageError
 
 UNSAFE = "D"
@@ -80,6 +83,34 @@ def open_lanes(wanted: str | None, *, unsafe: bool, limits: Limits, num_lanes: i
     told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
     raise StageError(f"Foreign programs cannot be isolated on this machine ({told}). Run `warehouse doctor` "
                      "for what would help, or, if every program is your own, use --unsafe-no-sandbox.")
+
+
+_kept: dict[Any, tuple[LanePool, Tier]] = {}         # of the last command of a process that stays
+
+
+@contextmanager
+def lanes_of(scorer: str, wanted: str | None, *, unsafe: bool, limits: Limits, num_lanes: int,
+             **loads: tuple[str, ...]) -> Iterator[tuple[LanePool, Tier]]:
+    """Lanes as `open_lanes` gives them; a process that stays keeps those of its last command if they fit.
+
+    `scorer` stands for what the lanes have imported of graders. Modules of the user are imported anew.
+    """
+    key = scorer, wanted, unsafe, limits, *sorted(loads.items())
+    kept = _kept.pop(key, None)
+    for other, _tier in _kept.values():
+        other.close()
+    _kept.clear()
+    pool, tier = kept or open_lanes(wanted, unsafe=unsafe, limits=limits, num_lanes=num_lanes, **loads)
+    try:
+        pool.resize(num_lanes)
+        yield pool, tier
+    except BaseException:
+        pool.close()
+        raise
+    if warm.stays and not loads.get("import_paths"):
+        _kept[key] = pool, tier
+    else:
+        pool.close()
 
 
 def try_tier(config: LaneConfig, limits: Limits, num_lanes: int) -> LanePool | str:

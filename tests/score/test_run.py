@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -15,6 +16,7 @@ from score.isolation.lockdown import Layer
 from score.judging.golden import GOLDEN, check_golden
 from score.rewards.named import REWARDS
 from score.rewards.scorer import Scorer
+from score.sandbox import tiers
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
@@ -26,6 +28,7 @@ from warehouse import open as open_connection
 from warehouse.cli import cli
 from warehouse.maintain.discard import discard
 from warehouse.maintain.prune import prune_ended, prune_run
+from warehouse.stages import warm
 from warehouse.store.errors import StageError
 
 RAISES = "def transform(grid):\n    return grid // 0\n\ndef other():\n    raise ValueError\n"
@@ -44,6 +47,32 @@ def rows(warehouse, reward="arc-v1", iteration=0, purpose="train"):
 @pytest.fixture
 def warehouse(tmp_path):
     return new_run(tmp_path / "run")
+
+
+def test_a_process_that_stays_keeps_its_lanes_while_they_fit(warehouse, tmp_path, monkeypatch):
+    monkeypatch.setattr(warm, "stays", True)
+
+    def lanes_after(iteration, *options):
+        add_rollout(warehouse, [("turn", fenced(FLIP))], iteration=iteration)
+        result = invoke(warehouse.root, *options)
+        assert result.exit_code == 0, result.output
+        assert [row["correct"] for row in rows(warehouse, iteration=iteration)] == [True]
+        return [lane.pid for pool, _tier in tiers._kept.values() for lane in pool.lanes]
+    first = lanes_after(0, "--lanes", 2)
+    assert len(first) == 2 and lanes_after(1, "--lanes", 2) == first
+    assert lanes_after(2, "--lanes", 1) == first[:1]
+    [other] = lanes_after(3, "--lanes", 1, "--memory-mib", 300)
+    assert other not in first and not Path(f"/proc/{first[0]}").exists()
+    (tmp_path / "own").mkdir()
+    assert lanes_after(4, "--lanes", 1, "--import-path", tmp_path / "own") == []
+    assert not Path(f"/proc/{other}").exists()
+
+
+def test_lanes_of_a_command_that_failed_are_not_kept(warehouse, monkeypatch):
+    monkeypatch.setattr(warm, "stays", True)
+    monkeypatch.setattr(run, "samples_table", lambda *_: 1 / 0)
+    add_rollout(warehouse, [("turn", fenced(FLIP))])
+    assert invoke(warehouse.root).exit_code == 1 and not tiers._kept
 
 
 def test_completions_become_rows(warehouse):

@@ -21,6 +21,7 @@ AWAKE = "ROLLHOUSE_AWAKE"            # set: a process keeps its GPU between comm
 PLACE = {"CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
          "MASTER_PORT", "ACCELERATE_USE_FSDP", "FSDP_VERSION", "FSDP_RESHARD_AFTER_FORWARD",
          "FSDP_OFFLOAD_PARAMS", "FSDP_ACTIVATION_CHECKPOINTING", BESIDE, AWAKE}
+NO_PLACE = {BESIDE, AWAKE}           # of these, what says how to run and not where
 # Variables that a shell changes between commands; a running process can follow no other change.
 CHANGING = {"PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "PS1", "PS2", "PS4", VARIABLE} | PLACE
 COLD = 0                             # answer: the command must run by itself

@@ -7,9 +7,9 @@
     signals ------------------------------------------------------>
                                <---------------- exit code --------
 
-A job is a fork of a process that has imported the rooms and opened no GPU. Commands that keep an engine or a
-policy (`STAYS` in their room's cli) run one after the other in one resident fork per place (`warm.PLACE`:
-GPUs, and the rank in a joint training). A job ends with its command, and all end with COMMAND.
+A job is a fork of a process that has imported the rooms and opened no GPU. Commands that keep an engine, a
+policy or lanes (`STAYS` in their room's cli) run one after the other in one resident fork per place
+(`warm.PLACE`: GPUs, and the rank in a joint training). A job ends with its command, and all end with COMMAND.
 """
 
 import contextlib
@@ -185,7 +185,7 @@ def start(job: Job, rooms: dict[str, Any], residents: Residents, forks: set[int]
     if not getattr(room_of(command), "STAYS", False):
         forks.add(fork(lambda: run_job(job, command)))
         return
-    key = job.name, tuple(sorted(item for item in job.place.items() if item[0] != warm.AWAKE))
+    key = job.name, tuple(sorted(item for item in job.place.items() if item[0] not in warm.NO_PLACE))
     for other in [*residents]:
         if other[0] == job.name and dict(other[1]).get(PORT) != job.place.get(PORT):
             if not has_ended(residents[other]):
