@@ -149,6 +149,16 @@ class TestsEnd:
             crossing.shadows[id(each)] = copied, kept
         crossing.own.clear()
 
+    def before_callback(self, written: Any) -> None:
+        """Count what a library's function may do to containers of the tests as done by the program."""
+        own = self.peer.crossing.own
+        parts = [written] if own else []
+        for part in parts:
+            parts += [each for each in part if type(each) is list]
+        if any(len(part) == 1 and part[0] in own for part in parts) and any(
+                is_librarys(self.peer.lent[part[1]]) for part in parts if part[:1] == ["yours"]):
+            self.before_alteration()
+
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute of an object of the tests, or one that a class of theirs lacks, but no method."""
         is_class = isinstance(owner, type)
@@ -250,6 +260,11 @@ def blamed(error: BaseException) -> BaseException:
 def is_function(value: Any) -> bool:
     """True for plain callables."""
     return isinstance(value, FUNCTIONS) or type(value).__module__ in ("functools", "operator")
+
+
+def is_librarys(value: Any) -> bool:
+    """True for what may be called, and that the tests do not define."""
+    return callable(value) and getattr(value, "__module__", None) != "tests"
 
 
 def special_of_lent(name: str, owner: Any, /, *operands: Any, **keywords: Any) -> Any:
