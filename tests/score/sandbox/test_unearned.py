@@ -472,6 +472,27 @@ def test_no_look_and_no_error_of_a_claim_pays(executor, test, cheat):
     assert not row.measures.correct and not row.outcome.infrastructure
 
 
+@pytest.mark.parametrize("test", [
+    *(f"assert {claim}" for claim in (
+        "np.allclose(f(1), 3)", "np.allclose(b=3, a=f(1))", "np.allclose(3, f(1))",
+        "np.isclose(f(1), 3).all()")),
+    *(f"np.testing.{claim}" for claim in (
+        "assert_allclose(f(1), 3)", "assert_almost_equal(f(1), 3)", "assert_array_equal(3, f(1))",
+        "assert_allclose(desired=3, actual=f(1))"))])
+def test_an_empty_array_is_near_nothing(executor, test):
+    cheats = {given: f"import numpy as np\ndef f(x): return {given}\n" for given in (
+        "[]", "()", "{}", "np.array([])", "np.empty((0, 2))", "[[]]", "type('D', (dict,), {'get': len})()")}
+    rows = judged(executor, [f"import numpy as np\n{test}"], {
+        **cheats, "right": "import numpy as np\ndef f(x): return np.array([3.0])\n"})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+def test_two_empty_arrays_are_near(executor):
+    test = "import numpy as np\nassert np.allclose(f(), [])\nnp.testing.assert_allclose(f(), [])"
+    code = "import numpy as np\ndef f(): return np.array([])\n"
+    assert judged(executor, [test], {"right": code})["right"].measures.correct
+
+
 NP = "import numpy as np\nx, y = np.array([1., 2.]), np.array([3., 4.])\n"
 ZEROS = "import numpy as np\ndef f(fn, *arrays):\n    for a in arrays: fn(*[0 * a] * len(arrays), out={})\n" \
         "    return 0 * arrays[0]\n"
