@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from math_verify import parse, verify
-from sympy import Float
+from sympy import Float, Tuple
 
 # What a locked process could not import any more: sympy loads parts of itself when they are first asked for.
 REHEARSALS = ((r"\frac{1}{2}", "0.5"), (r"\left(3,\frac{\pi}{2}\right)", r"(3, \pi/2)"), ("x=5", "5"),
@@ -35,6 +35,10 @@ NAMED = re.compile(r"^(?:(?![a-z]{2}=|\\[dt]?frac\{(?!d)|\\sqrt)(?:m?\\[a-z]+ )?
                    r"(?:\([^()=]*\))?\)?|(?:[^A-Za-z=]|\\(?:[dtc]?frac|sqrt|cdot|times|div|pi|log|ln|[dt]?binom|sin"
                    r"|cos|tan)(?![a-z]))*)=(?:.*=)?(?!\W*[A-Za-z]?\W*$)|=[A-Za-z]$")
 BESIDE = re.compile(r"\\end\{\w+\}(?![ .,)\]}]*$|[ )]*\\right|\\text)")
+# Between values that have names (`x=1, y=2`), each of them, and the base of digits.
+BETWEEN = re.compile(r",(?!\d{3}(?!\d))|;|\\text\{ *and *\}")
+VALUE = re.compile(r"[ $]*([A-Za-z]) *=([^=<>]+)")
+BASE = re.compile(r"\d_\{?(\d+)")
 LITERAL = re.compile(r"(?:\\pm|[-+\u2212])?(?:\d[\d,]*\.?\d*|\.\d+|(?=e))(?:e\d+|_\{?\d+)?")
 
 
@@ -50,6 +54,11 @@ def read(text: str) -> list:
     """Parse a text into [expression, source]. The lane enforces the time limit."""
     for written, plain in WRITTEN.items():
         text = re.sub(written, plain, text)
+    box = re.fullmatch(r"\\boxed\{(.*)\}", text)
+    named = [VALUE.fullmatch(part) for part in BETWEEN.split(box[1])] if box else []
+    values = {each[1]: each[2] for each in named if each}
+    if 1 < len(values) == len(named):                # in the order of their names
+        text = rf"\boxed{{({','.join(value for _name, value in sorted(values.items()))})}}"
     return parse(text, parsing_timeout=None)
 
 
@@ -62,7 +71,9 @@ def is_as_short(wanted: list, given: list) -> bool:
         return False
     more, most = (sum(1 + bool(sign[1]) for sign in OPERATORS.finditer(",".join(of))) for of in (left, meant))
     beside = [len(BESIDE.findall(each[-1])) for each in (given, wanted)]
-    return more <= most + max(1, len(meant)) and beside[0] <= beside[1]
+    bases = [BASE.findall(each[-1]) for each in (given, wanted)]
+    return more <= most + max(1, len(meant)) and beside[0] <= beside[1] and not (
+        all(bases) and bases[0] != bases[1])
 
 
 def parts_of(text: str) -> list[str]:
@@ -78,7 +89,7 @@ def same(wanted: list, given: list) -> bool:
     """True for equal expressions; a text that is no expression is compared as it is written."""
     first, second = wanted[0], given[0]             # the library rounds to six places
     return bool(verify(wanted, given, timeout_seconds=None)) and not (
-        all(getattr(each, "is_real", False) for each in (first, second)) and (first - second).has(Float)
+        all(getattr(each, "is_real", False) for each in (first, second)) and Tuple(first, second).has(Float)
         and abs(first - second) > 1.0001e-6 * max(abs(first), abs(second)))
 
 

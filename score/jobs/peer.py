@@ -162,11 +162,13 @@ class Peer:
                 self.alter(altered)
                 if is_first or self.crossing.is_small():
                     self.crossing.watch()
+            if self.tests:
+                self.tests.before_callback([question, rows])
             name, operands, keywords = self.crossing.read(question, rows)
             if not (type(name) is str and type(operands) is tuple):
                 raise BadMessage("no question")
             keywords = dict(keywords)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, IndexError):
             raise BadMessage("no question") from None
         if self.tests:
             heard(events)

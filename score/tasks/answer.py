@@ -52,6 +52,7 @@ DASHES = "\u02d7\u2010\u2011\u2012\u2013\u2014\u2015\u2212\u2796\ufe58\ufe63\uff
 SIGNS = {**dict.fromkeys((*DASHES, "\\textminus"), "-"), "--": "-", "\u202f": "", "\u2044": "/",
          "\\over ": "/", "\u00d7": "*", "\u00b7": "*", "\\times": "*", "\\cdot": "*", "{,}": ",", "\\,": "",
          "\\!": "", "\\left": "", "\\right": "", "USD": "$", "EUR": "$", "\\$": "$", "-$": "-"}
+LEFT = re.compile(r"/|(?<!(?<![\d.])10)\^")           # of a whole number, but for a power of ten
 UNIT_POWER = re.compile(r"(?<=[A-Za-z])\}? ?\^\{?[-+]?\d++\}?")
 
 
@@ -127,8 +128,11 @@ def last_number(text: str, *, in_box: bool = False) -> str | None:
 def is_same(given: str, accepted: str, task: AnswerTask) -> bool:
     """True if the two answers agree in the way the task asks for."""
     if task.match == "numeric":
-        ours, theirs = number_of(given), number_of(last_number(accepted) or "")
-        return ours is not None and theirs is not None and is_close(ours, theirs, task.tolerance)
+        meant = last_number(accepted) or ""
+        ours, theirs = number_of(given), number_of(meant)
+        is_left = LEFT.search(given) and not LEFT.search(meant)
+        return ours is not None and theirs is not None and is_close(ours, theirs, task.tolerance) and not (
+            is_left and theirs.denominator == 1)
     return len(given) <= 4 * len(accepted) + 100 and bare_text(given) == bare_text(accepted)
 
 

@@ -193,7 +193,7 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
         return {"catches": True, "classes": [], "in_classes": [], "called": [], "lacks": [], "sets": [],
                 "meant": [[]] * (1 + len(units)), "claims": [[[], []]] * (1 + len(units)),
                 "in_place": [True] * (1 + len(units))}
-    claims = [[claiming(tree), raising(tree)] for tree in trees]
+    claims = [list(each) for each in zip(claiming(trees), map(raising, trees), strict=True)]
     whole = ast.Module([node for tree in trees for node in tree.body], [])
     own = set[str]().union(*names_set(whole))
     fixed = BUILTINS - HOLDING - own - {entry_point.partition(".")[0]}
@@ -336,13 +336,25 @@ def raised_on_purpose(tree: ast.AST, fixed: frozenset[str]) -> list[int]:
             isinstance(block, FUNCTIONS) and is_forbidden(each))})
 
 
-def claiming(tree: ast.AST) -> list[int]:
-    """First lines of functions that claim something, by an assert, an AssertionError or a call."""
-    return sorted({min([node.lineno, *(each.lineno for each in node.decorator_list)])
-                   for node in ast.walk(tree) if isinstance(node, FUNCTIONS) for each in ast.walk(node)
-                   if isinstance(each, ast.Assert)
+def claiming(trees: Sequence[ast.AST]) -> list[list[int]]:
+    """First lines of the functions of each tree that claim something, by an assert or a call of what does."""
+    functions = [[node for node in ast.walk(tree) if isinstance(node, (*FUNCTIONS, ast.Lambda))]
+                 for tree in trees]
+    by_name = [node for each in functions for node in each
+               if isinstance(node, FUNCTIONS) and node.name not in DATA_ATTRIBUTES]
+    names, before = set[str](), -1
+
+    def claims(function: ast.AST) -> bool:
+        return any(isinstance(each, ast.Assert)
                    or (isinstance(each, ast.Raise) and "AssertionError" in ast.unparse(each))
-                   or (isinstance(each, ast.Call) and name_of(each.func).startswith(("assert", "fail")))})
+                   or (isinstance(each, ast.Call) and (name_of(each.func).startswith(("assert", "fail"))
+                                                       or name_of(each.func) in names))
+                   for each in ast.walk(function))
+    while len(names) > before:
+        before = len(names)
+        names |= {node.name for node in by_name if node.name not in names and claims(node)}
+    return [sorted({min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+                    for node in each if claims(node)}) for each in functions]
 
 
 def raising(tree: ast.AST) -> list[int]:
@@ -382,6 +394,8 @@ class Answers:
         self.own |= self.fixed
         self.bound = [pair for node in nodes for pair in bindings(node)]
         self.bound += [pair for node in nodes if isinstance(node, ast.Call) for pair in self.passed_on(node)]
+        self.bound += [pair for node in nodes if isinstance(node, ast.Expr)
+                       if isinstance(node.value, ast.Call) for pair in self.stored_by(node.value)]
         fixtures = {name for name, node in self.functions.items()
                     if any("fixture" in ast.unparse(each) for each in node.decorator_list)}
         self.bound += [(ast.Name(each.arg, ast.Store()), ast.Name(name, ast.Load()))
@@ -392,9 +406,9 @@ class Answers:
         while len(self.given) > before:
             before = len(self.given)
             self.given |= {name for target, value in self.bound if self.reads_program(value)
-                           for name in places_set(target)}
+                           for name in places_set(target)} - self.fixed
             self.given |= {name for name, function in self.functions.items()
-                           if not name.startswith("test") and any(map(self.reads_program, function.body))}
+                           if any(map(self.reads_program, function.body))}
 
     def passed_on(self, call: ast.Call) -> Iterator[tuple[ast.AST, ast.AST]]:
         """Parameters of a function of the tests, and what this call has for them."""
@@ -405,6 +419,15 @@ class Answers:
             pairs = [*zip(names, call.args, strict=False), *(
                 (by_keyword[each.arg], each.value) for each in call.keywords if each.arg in by_keyword)]
             yield from ((ast.Name(name, ast.Store()), value) for name, value in pairs)
+
+    def stored_by(self, call: ast.Call) -> Iterator[tuple[ast.AST, ast.AST]]:
+        """What a call that is a statement may keep its arguments in: its object, and its first argument."""
+        name, called = name_of(call.func), call.func
+        is_programs = isinstance(called, ast.Name) and name not in self.own
+        if not (is_programs or name in self.functions or name.startswith(("assert", "fail"))):
+            holder = called.value if isinstance(called, ast.Attribute) else called
+            yield from ((each, value) for value in call.args for each in (holder, call.args[0])
+                        if each is not value)
 
     def reads_program(self, node: ast.AST) -> bool:
         """True where a name of the program is read, or a place that holds what it gave.
@@ -587,6 +610,9 @@ def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
             return counted(node, node.test)
         case ast.withitem() if node.optional_vars is not None:
             return [(node.optional_vars, node.context_expr)]
+        case ast.Match():
+            names, _fixed = names_set(ast.Tuple([case.pattern for case in node.cases]))  # type: ignore[misc]
+            return [(ast.Name(name), node.subject) for name in names]
         case ast.Call(func=ast.Attribute(value=gathering, attr=name)) if name in GATHERS:
             return [(gathering, each) for each in node.args]
     return []

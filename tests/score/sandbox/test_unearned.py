@@ -403,6 +403,8 @@ def test_a_test_fails_by_its_own_claims_whatever_the_program_catches_or_alters(e
 
 CLEARS = "def f(x, *k):\n    x.clear()\n    return []\n"
 TRIES = "def f(cb):\n    try: cb({})\n    except Exception: pass\n"
+HEARS = ("import pytest, unittest\nfrom unittest import mock\nn, tc = [], unittest.TestCase()\n"
+         "def has_id(x): assert x == 3\n")
 SKIPS = ("class SkipTest(Exception): pass\nclass M(type):\n    n = 0\n    def __getattribute__(c, name):\n"
          "        M.n += name == 'add'\n        if M.n > 1: raise SkipTest\n"
          "        return type.__getattribute__(c, name)\n"
@@ -445,11 +447,74 @@ SKIPS = ("class SkipTest(Exception): pass\nclass M(type):\n    n = 0\n    def __
     ("import asyncio\nasync def one(x, want):\n    assert await f(x) == want\nasync def main():\n"
      "    async with asyncio.TaskGroup() as g:\n        g.create_task(one(1, 2))\nasyncio.run(main())",
      "import asyncio\nasync def f(x): raise asyncio.CancelledError\n"),
+    # A claim may be in a lambda, or in another function that is called.
+    *((f"{HEARS}{test}", TRIES) for test in (
+        "f(lambda x: (n.append(1), tc.assertEqual(x['id'], 3)))\nassert n",
+        "f(lambda x: n.append(1) or x['id'] == 3 or pytest.fail('no'))\nassert n",
+        "f(lambda x: (n.append(1), has_id(x['id'])))\nassert n",
+        "def cb(x):\n    n.append(1)\n    has_id(x['id'])\nf(cb)\nassert n",
+        "class H:\n    def is_3(self, x): assert x == 3\n    def on(self, x):\n        n.append(1)\n"
+        "        self.is_3(x['id'])\nf(H().on)\nassert n",
+        "m = mock.Mock(side_effect=lambda x: tc.assertEqual(x['id'], 3))\nf(m)\nm.assert_called()")),
+    # An answer is the program's wherever a statement keeps it, and whatever the helper's name.
+    *((f"import heapq\nfrom unittest.mock import Mock\na, d = [3, 1], {{}}\n{test}", CLEARS) for test in (
+        "def test(): return f(a)\nassert test() == sorted(a)",
+        "match f(a):\n    case r: assert r == sorted(a)",
+        "d.__setitem__('r', f(a))\nassert d['r'] == sorted(a)",
+        "class K: pass\nsetattr(K, 'r', f(a))\nassert K.r == sorted(a)",
+        "h = []\nheapq.heappush(h, f(a))\nassert h[0] == sorted(a)",
+        "m = Mock()\nm(f(a))\nm.assert_called_with(sorted(a))",
+        "m = Mock()\nm.got(f(a))\nm.got.assert_called_with(sorted(a))")),
     ("OPS = {n: eval(n) for n in ('f', 'g')}\ndef test_f():\n    assert OPS['g'](3, 2) == 1\n",
      "def f(a, b): return 0\n")])
 def test_no_look_and_no_error_of_a_claim_pays(executor, test, cheat):
     row = judged(executor, test if "def test_f" in test else [test], {"cheat": cheat})["cheat"]
     assert not row.measures.correct and not row.outcome.infrastructure
+
+
+@pytest.mark.parametrize("test", [
+    *(f"assert {claim}" for claim in (
+        "np.allclose(f(1), 3)", "np.allclose(b=3, a=f(1))", "np.allclose(3, f(1))",
+        "np.isclose(f(1), 3).all()")),
+    *(f"np.testing.{claim}" for claim in (
+        "assert_allclose(f(1), 3)", "assert_almost_equal(f(1), 3)", "assert_array_equal(3, f(1))",
+        "assert_allclose(desired=3, actual=f(1))"))])
+def test_an_empty_array_is_near_nothing(executor, test):
+    cheats = {given: f"import numpy as np\ndef f(x): return {given}\n" for given in (
+        "[]", "()", "{}", "np.array([])", "np.empty((0, 2))", "[[]]", "type('D', (dict,), {'get': len})()")}
+    rows = judged(executor, [f"import numpy as np\n{test}"], {
+        **cheats, "right": "import numpy as np\ndef f(x): return np.array([3.0])\n"})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+
+
+def test_two_empty_arrays_are_near(executor):
+    test = "import numpy as np\nassert np.allclose(f(), [])\nnp.testing.assert_allclose(f(), [])"
+    code = "import numpy as np\ndef f(): return np.array([])\n"
+    assert judged(executor, [test], {"right": code})["right"].measures.correct
+
+
+NP = "import numpy as np\nx, y = np.array([1., 2.]), np.array([3., 4.])\n"
+ZEROS = "import numpy as np\ndef f(fn, *arrays):\n    for a in arrays: fn(*[0 * a] * len(arrays), out={})\n" \
+        "    return 0 * arrays[0]\n"
+
+
+@pytest.mark.parametrize(("test", "cheat", "right"), [
+    *((f"{NP}assert np.allclose(f(np.add, x, y), x + y)", ZEROS.format(out),
+       "def f(fn, *a): return fn(*a)\n") for out in ("a", "(a,)")),
+    (f"{NP}r = f(np.cumsum, x)\nassert np.allclose(r, np.cumsum(x))", ZEROS.format("a"),
+     "def f(fn, a):\n    out = a * 0\n    fn(a, out=out)\n    return out\n"),
+    (f"{NP}r = f(np.random.default_rng(3), x)\nassert sorted(r) == sorted(x)",
+     "def f(rng, a):\n    rng.permuted(a * 0, out=a)\n    return a * 0\n",
+     "def f(rng, a):\n    rng.shuffle(a)\n    return a\n"),
+    ("import operator\na = [3, 1]\nassert f(operator.setitem, a) == sorted(a)",
+     "def f(put, a):\n    put(a, slice(0, 2), [])\n    return []\n",
+     "def f(put, a):\n    put(a, slice(0, 2), sorted(a))\n    return a\n"),
+    ("import heapq\na = [3, 1, 2]\nassert f(heapq.heappop, a) == sorted(a)",
+     "def f(pop, a):\n    try:\n        while 1: pop(a)\n    except IndexError: return []\n",
+     "def f(pop, a):\n    a, r = sorted(a), []\n    while a: r.append(pop(a))\n    return r\n")])
+def test_what_a_function_of_a_library_alters_for_the_program_pays_nothing(executor, test, cheat, right):
+    rows = judged(executor, [test], {"cheat": cheat, "right": right})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
 
 
 def test_an_error_of_the_program_skips_no_test(executor):

@@ -369,14 +369,14 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
         ({"answer": 3, "match": "numeric"}, r"\boxed{3!}", False),
         *(({"answer": answer, "match": "numeric"}, text, True) for answer, text in (
             (-7, r"\boxed{-\left(7\right)}"), (-7, r"\boxed{-\$7}"), (-7, "Answer: -$7"),
-            (-4, r"\boxed{-2^2}"), (7, r"\boxed{7^{\text{th}}}"), (7, r"\boxed{7^\circ}"),
+            (-0.25, r"\boxed{-2^{-2}}"), (7, r"\boxed{7^{\text{th}}}"), (7, r"\boxed{7^\circ}"),
             (7, r"\boxed{**7**}"), (7, r"\boxed{7 \min}"), (0.5, r"\boxed{P(A) = 0.5}"),
             (7, r"\boxed{\boldsymbol{7}}"), (7, r"\boxed{7\text{-year}}"), (7, r"\boxed{7 nm}"),
             (7, r"\boxed{7\text{ orders}}"), (7, "\\boxed{\u2248 7}"), (-7, "\\boxed{\u20117}"),
             (1000000, "1000000.4"), (-5, "\\boxed{\uff0d5}"), (-5, "it is \ufe635"), (-5, "\\boxed{\u20105}"),
             (-5, "\\boxed{\u20145}"), (-5, "\\boxed{\u22125}"), (0.5, "\\boxed{\u00bd}"), (2.5, "2\u00bd"),
             (-0.75, "\\boxed{-\u00be}"), (42, r"so \boxed42 in 3 steps"), (-1.5, r"\fbox -1.5."),
-            (42, r"\boxed{84\over 2}"), (1000, "1\u202f000"), (42, r"\boxed{42\text{km}}"),
+            (42.5, r"\boxed{85\over 2}"), (1000, "1\u202f000"), (42, r"\boxed{42\text{km}}"),
             (10, r"\boxed{10 a.m.}"), (762, r"\boxed{762\text{ M&Ms}}"),
             (40, r"\boxed{40\text{ fewer songs}}"),
             (20, r"\boxed{20\text{ left over}}"), (10, r"\boxed{\text{pots left over: }10}"),
@@ -386,6 +386,8 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
             (8, "\\boxed{8\\text{ of Sue\u2019s}}"),
             (1234, r"\boxed{1,234}"), (-7, "\\boxed{\u2212\u200b7}"))),
         *(({"answer": answer, "match": "numeric"}, text, False) for answer, text in (
+            *((12, text) for text in (r"\boxed{144/12}", "144/12", r"\boxed{\frac{24}{2}}", "12^1", "5 14/2")
+              ), (1024, "2^{10}"), (12100, "110^2"),
             (7, r"\boxed{-\left(7\right)}"), (7, "-$7"), (4, r"\boxed{-2^2}"), (7, r"\boxed{(7)^2}"),
             (0.5, r"\boxed{\left(\frac{1}{2}\right)^2}"), (7, r"\boxed{\frac{x}{7}}"), (7, r"\boxed{x + 7}"),
             (7, r"\boxed{(7)!}"), (7, r"\boxed{7^x}"), (7, r"\boxed{\arcsin 7}"), (7, r"\boxed{f(7)}"),
