@@ -66,8 +66,9 @@ def run_score(options: ScoreOptions, scorer: Scorer, say: Callable[[str], None],
     with ExitStack() as lanes_and_stop:
         with clock.phase("start"):
             pool, tier = lanes_and_stop.enter_context(lanes_of(
-                scorer.identity, options.isolation.tier, unsafe=options.isolation.unsafe_no_sandbox,
-                limits=scorer.limits, num_lanes=lanes.lanes or lanes_beside(others), imports=scorer.imports,
+                scorer.identity, options.isolation.tier, stays=warm.stays,
+                unsafe=options.isolation.unsafe_no_sandbox, limits=scorer.limits,
+                num_lanes=lanes.lanes or lanes_beside(others), imports=scorer.imports,
                 preload=(*lanes.preload, *preload), import_paths=lanes.import_path))
         say(f"scorer {scorer.identity}, sandbox tier {tier.name}: {tier.words}")
         lanes_and_stop.enter_context(stop)

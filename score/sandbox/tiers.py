@@ -16,7 +16,6 @@ from score.sandbox.attacks import reached_effects
 from score.sandbox.lane_handle import NOT_STARTED, LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
-from warehouse.stages import warm
 from warehouse.store.errors import StageError
 
 UNSAFE = "D"
@@ -89,9 +88,9 @@ _kept: dict[Any, tuple[LanePool, Tier]] = {}         # of the last command of a 
 
 
 @contextmanager
-def lanes_of(scorer: str, wanted: str | None, *, unsafe: bool, limits: Limits, num_lanes: int,
+def lanes_of(scorer: str, wanted: str | None, *, stays: bool, unsafe: bool, limits: Limits, num_lanes: int,
              **loads: tuple[str, ...]) -> Iterator[tuple[LanePool, Tier]]:
-    """Lanes as `open_lanes` gives them; a process that stays keeps those of its last command if they fit.
+    """Lanes as `open_lanes` gives them; a process that `stays` keeps those of its last command if they fit.
 
     `scorer` stands for what the lanes have imported of graders. Modules of the user are imported anew.
     """
@@ -107,7 +106,7 @@ def lanes_of(scorer: str, wanted: str | None, *, unsafe: bool, limits: Limits, n
     except BaseException:
         pool.close()
         raise
-    if warm.stays and not loads.get("import_paths"):
+    if stays and not loads.get("import_paths"):
         _kept[key] = pool, tier
     else:
         pool.close()
