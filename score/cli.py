@@ -42,10 +42,18 @@ def gold(where: str, file: Path | None, output: Path | None, **values: Any) -> N
 
 
 def check_reward(values: dict[str, Any]) -> None:
-    """StageError if the file with the reward has no such function."""
+    """StageError if the file with the reward has no such function, or a named reward fits no task."""
+    from score.rewards.named import check_kinds
     from warehouse.stages.user_code import load_function
     if values["reward_file"]:
         load_function(values["reward_file"], "--reward-file")
+    else:
+        check_kinds(values["reward"], kinds_in(values["run"]))
+
+
+def kinds_in(run: Path) -> set[str]:
+    """The kinds of the run's tasks."""
+    return set(open_run(run).read("tasks", columns=["kind"]).column("kind").to_pylist())
 
 
 @with_version
@@ -64,19 +72,21 @@ def score(run: Path, **values: Any) -> None:
     or the time limit stopped it (run it again). Another reward or other limits make another scorer; its rows
     are stored next to the earlier ones.
     """
-    from score.rewards.named import default_reward
+    from score.rewards.named import check_kinds, default_reward
     from score.rewards.scorer import Scorer
     from score.run import run_score
     from score.tasks.kinds import graders_of
     from warehouse.stages.user_code import load_function
     options = options_from(ScoreOptions, {"run": run, **values})
     warehouse = open_run(run)
-    kinds = set(warehouse.read("tasks", columns=["kind"]).column("kind").to_pylist())
+    kinds = kinds_in(run)
     told = ["kind", "payload"] if "graded" in kinds else ["kind"]           # payloads may be gigabytes
     graders = graders_of(((row["kind"], row.get("payload")) for row in
                           warehouse.read("tasks", columns=told).to_pylist()), options.lanes.import_path)
     reward = settled_reward(options.reward)
     own = load_function(reward.reward_file, "--reward-file") if reward.reward_file else None
+    if not own:
+        check_kinds(reward.reward, kinds)
     scorer = Scorer(reward.reward or default_reward(kinds), options.limits.limits,
                     tuple(sorted(options.lanes.allow_import)), own, graders.versions,
                     warehouse.state.replaced_payloads)

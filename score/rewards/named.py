@@ -1,7 +1,7 @@
 """Rewards by name: small functions from measurements to named terms. Their sum is the reward."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from score.tasks.measures import Measures
@@ -12,11 +12,12 @@ SHAPING, INVALID = 0.1, -0.1         # of arc-exact-shaped
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A registered reward: its function, and what it gives for all that is right and for no program."""
+    """A registered reward: its function, what it gives for all that is right and for no program, its tasks."""
 
     function: Callable[[Measures], dict[str, float]]
     full: float = 1.0
     floor: float = 0.0
+    of_grids: bool = False      # it means something for grids alone
 
 
 def arc_v1(measures: Measures) -> dict[str, float]:
@@ -53,10 +54,10 @@ def graded(measures: Measures) -> dict[str, float]:
     return {"graded": measures.correct_share} if measures.rewards is None else measures.rewards
 
 
-REWARDS = {"arc-v1": Reward(arc_v1, full=10.0),
-           "arc-v2-no-pixel-score": Reward(arc_v2_no_pixel_score, full=10.0),
-           "arc-exact-shaped": Reward(arc_exact_shaped, floor=INVALID), "exact": Reward(exact),
-           "tests-share": Reward(tests_share), "graded": Reward(graded)}
+REWARDS = {"arc-v1": Reward(arc_v1, full=10.0, of_grids=True),
+           "arc-v2-no-pixel-score": Reward(arc_v2_no_pixel_score, full=10.0, of_grids=True),
+           "arc-exact-shaped": Reward(arc_exact_shaped, floor=INVALID, of_grids=True),
+           "exact": Reward(exact), "tests-share": Reward(tests_share), "graded": Reward(graded)}
 # What tasks get where no reward is named, `exact` where their kind is not here: a program that prints nothing
 # has valid outputs, and earns nothing. Part of the identity of every by-kind scorer.
 BY_KIND = "by-kind"
@@ -68,6 +69,14 @@ def default_reward(kinds: Iterable[str]) -> str:
     """The reward of tasks of these kinds where none is named: the same for all of them, or by-kind."""
     names = {DEFAULTS.get(kind, "exact") for kind in kinds}
     return names.pop() if len(names) == 1 else BY_KIND
+
+
+def check_kinds(name: str | None, kinds: Collection[str]) -> None:
+    """StageError for a named reward of grids in a run whose tasks, of these kinds, have none."""
+    if name and REWARDS[name].of_grids and "grid" not in kinds:
+        raise StageError(f"'{name}' is a reward of grids, and this run has none: its tasks are of kind "
+                         f"{', '.join(sorted(kinds))}. Take `reward` out of [score] in config.toml, and "
+                         "--reward out of the command, or name exact.")
 
 
 def rewards_named(name: str) -> dict[str, Reward]:

@@ -280,6 +280,19 @@ def test_bad_input_is_one_sentence_and_writes_nothing(warehouse, arguments, mess
     assert "Traceback" not in result.output and not (warehouse.root / "samples").exists()
 
 
+def test_a_reward_of_grids_is_refused_without_grids_also_by_a_loop_before_it_samples(tmp_path, monkeypatch):
+    run = new_run(tmp_path / "scripts", {"sum": ("stdio", {"cases": [{"input": "1 2", "output": "3"}]})})
+    add_rollout(run, [("sum", fenced("print(3)\n"))])
+    (run.root / "config.toml").write_text('[score]\nreward = "arc-exact-shaped"\n')
+    monkeypatch.setenv("ROLLHOUSE_WARM", "off")
+    for result in (invoke(run.root), CliRunner().invoke(cli, ["loop", str(run.root), "1"])):
+        assert result.exit_code == 1
+        assert ("'arc-exact-shaped' is a reward of grids, and this run has none: its tasks are of kind stdio. "
+                "Take `reward` out of [score] in config.toml") in result.output
+    assert not (run.root / "samples").exists() and not (run.root / "loop.log").exists()
+    assert invoke(run.root, "--reward", "exact").exit_code == 0
+
+
 def test_completions_without_their_task_are_refused(warehouse):
     add_rollout(warehouse, [("lost", fenced(FLIP))])
     result = invoke(warehouse.root)

@@ -63,7 +63,8 @@ def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None, purp
     scorer, reason = warehouse.state.choose_scorer(iteration, purpose, name or named_scorer(warehouse.root))
     if reason == LATEST:
         raise StageError(f"Iteration {iteration} was scored by {', '.join(complete)}. Name the one to train "
-                         f"on: --scorer {scorer}.")
+                         "on, as --scorer NAME, or for a loop as `scorer = \"NAME\"` below [train] of "
+                         f"{warehouse.root / 'config.toml'}.")
     return scorer
 
 
