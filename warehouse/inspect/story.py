@@ -21,17 +21,13 @@ JOIN (SELECT iteration, purpose, policy_version, reward_mean AS reward_plain FRO
 QUALIFY NOT (is_cut_short(iteration, purpose) OR is_cut_short(iteration - 1, purpose))
         OR iteration = max(iteration) OVER (PARTITION BY purpose)
 ORDER BY purpose <> 'train', purpose, iteration"""
-# Paired visits to the same tasks remove the tasks' difficulty: the error of a gain is that of the tasks'
-# gains. With few tasks, for pass@1 it is at least the sampling error of the completions.
-# $4 is k, or 0 for the reward.
+# Visits to the same tasks are paired. $4 is k, or 0 for the reward.
 PAIRS = """
 WITH visits AS (SELECT iteration, task_id,
                        CASE $4 WHEN 0 THEN reward_mean ELSE pass_at_k(n, c, $4) END AS value,
-                       CASE WHEN $4 = 1 THEN c / n * (1 - c / n) / nullif(n - 1, 0) END AS chance
+                       CASE WHEN $4 = 1 THEN share_noise(n, c) END AS noise
                 FROM task_results WHERE purpose = $1 AND iteration IN ($2, $3) AND n >= $4)
-SELECT count(*) AS num,
-       sqrt(greatest(var_samp(now.value - former.value),
-                     CASE WHEN count(*) < 30 THEN avg(now.chance + former.chance) END) / count(*)) AS error
+SELECT gain_error(list(now.value - former.value), list(now.noise + former.noise)) AS error
 FROM (FROM visits WHERE iteration = $2) AS former
 FULL JOIN (FROM visits WHERE iteration = $3) AS now USING (task_id)
 HAVING count(now.value - former.value) = count(*)"""

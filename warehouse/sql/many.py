@@ -85,7 +85,7 @@ def _over_all(warehouses: Sequence[Warehouse], text: str) -> str:
             statements.append(f"CREATE VIEW {name} AS {_union(names, f'{{database}}.main.{name}')};")
     for macro in MACRO.finditer(shipped(*SQL_FILES)):
         name, arguments, table = macro.groups()
-        if not arguments or name in HIDDEN:       # a part of a view
+        if not arguments or (table and name in HIDDEN):       # a part of a view
             continue
         rows = _union(names, _call(name, arguments))
         statements.append(macro[0] if not table or name in OF_ALL else

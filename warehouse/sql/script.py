@@ -18,7 +18,7 @@ VIEW_FILES = ("views.sql", "settings.sql", "adjusted.sql", "alarms.sql", "forens
 SQL_FILES = MEASURE_FILES + VIEW_FILES
 RUNS_FILE = "runs.sql"      # in addition, if several runs are queried together
 HIDDEN = ("stage_manifests", "policy_documents", "fresh_samples", "fresh_train_samples", "rolled_mismatch",
-          "judged_signals")
+          "judged_signals", "share_noise", "gain_error", "bootstrapped")
 GUARD_HERE = "-- (the log is asked here)\n"
 GUARD = "SELECT error({words}) FROM glob({entry});\n"
 SETTINGS = """\

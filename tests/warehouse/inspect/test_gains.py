@@ -85,6 +85,17 @@ def test_the_interval_of_the_gain_holds_it_as_often_as_it_says(tmp_path: Path) -
     assert 0.91 <= np.mean(held) <= 0.98
 
 
+def test_few_tasks_are_beyond_chance_for_sql_only_where_the_summary_says_so(tmp_path: Path) -> None:
+    """Six tasks that lost one completion of eight or none: their gains are alike by chance."""
+    for number, fallen in enumerate(((0, 1, 0, 1, 1, 1), (5, 6, 5, 6, 5, 6))):
+        run = evaluated(tmp_path / str(number), {f"t{task}": (8, 7) for task in range(6)},
+                        {f"t{task}": (8, 7 - less) for task, less in enumerate(fallen)})
+        margin = float(re.search(r"± (\S+)\)", said(run))[1])
+        [row] = rows_of(connect(run), "FROM gains(0, 1)")
+        assert row["beyond_chance"] == ("it got worse" in said(run)) == bool(number)
+        assert row["high"] - row["gain"] == pytest.approx(margin, abs=0.005)
+
+
 def test_the_same_draws_make_a_small_gain_certain(tmp_path: Path) -> None:
     """Four completions of 60 tasks, drawn alike: one more of every fifth task is right."""
     visits = ({f"t{task:02}": (4, task % 3 + (late and task % 5 == 0)) for task in range(60)}

@@ -23,9 +23,10 @@ ORDER BY iteration, purpose, gain DESC, task_id;
 CREATE OR REPLACE MACRO gains_of_runs(run_a, run_b) AS TABLE
 SELECT iteration, purpose, num_tasks, mean_a AS rate_a, mean_b AS rate_b, list_avg(all_gains) AS gain,
        bounds[1] AS low, bounds[2] AS high, better, worse, beyond_chance(bounds, num_tasks) AS beyond_chance
-FROM (SELECT *, paired_interval(all_gains) AS bounds
+FROM (SELECT *, paired_interval(all_gains, noise) AS bounds
       FROM (SELECT iteration, purpose, count(*)::INTEGER AS num_tasks, avg(rate_a) AS mean_a, avg(rate_b) AS mean_b,
-                   list(gain ORDER BY task_id) AS all_gains, (count(*) FILTER (gain > 0))::INTEGER AS better,
-                   (count(*) FILTER (gain < 0))::INTEGER AS worse
+                   list(gain ORDER BY task_id) AS all_gains,
+                   list(share_noise(n_a, c_a) + share_noise(n_b, c_b) ORDER BY task_id) AS noise,
+                   (count(*) FILTER (gain > 0))::INTEGER AS better, (count(*) FILTER (gain < 0))::INTEGER AS worse
             FROM compare_runs(run_a, run_b) GROUP BY iteration, purpose))
 ORDER BY iteration, purpose;
