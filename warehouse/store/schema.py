@@ -148,8 +148,8 @@ SAMPLES = (
     Column("train_correct_grids", DOUBLE, "Share of right train grids."),
     Column("train_is_correct", FLAG, "Every train grid is right."),
     Column("test_pixel_score", DOUBLE, "Mean share of equal cells over test grids; 0 if invalid."),
-    Column("test_correct_grids", DOUBLE, "Share of right test grids."),
-    Column("test_is_correct", FLAG, "Every test grid is right."),
+    Column("test_correct_grids", DOUBLE, "Share of right test grids, tests or cases."),
+    Column("test_is_correct", FLAG, "Every test grid, test or case is right."),
     Column("fingerprint", TEXT, "Hash of all outputs, augmentation undone; null if invalid."),
     Column("first_output", FLAG, "The first completion of its group with these outputs; null if invalid."),
     Column("outputs", TEXT, "Outputs as JSON {train, test}: grids with augmentation undone; of a test "
