@@ -23,21 +23,22 @@ class UserFunction(NamedTuple):
 
     def call(self, where: str, after: str, /, *arguments: Any, **named: Any) -> Any:
         """The function's result, awaited if it is async; StageError with the line of an exception."""
+        gets = f"It gets {', '.join(named) or counted(len(arguments), 'argument')}"
         try:
             inspect.signature(self.function).bind(*arguments, **named)
         except ValueError:                            # functions written in C have none
             pass
         except TypeError as error:
-            gets = ", ".join(named) or counted(len(arguments), "argument")
-            raise StageError(f"{where} cannot be called: {error}. It gets {gets}"
+            raise StageError(f"{where} cannot be called: {error}. {gets}"
                              + (", and needs **columns for those that it does not name" if named else "")
                              + f". {after}") from error
         try:
             given = self.function(*arguments, **named)
             return asyncio.run(given) if inspect.iscoroutine(given) else given
         except (Exception, SystemExit) as error:      # a user's exit would look like the stage's
+            has = f"{gets}. " if named and isinstance(error, KeyError) else ""    # a missing column?
             raise StageError(f"{where} raised {first_line(error)}{line_in(error, self.path)}. "
-                             f"{after}") from error
+                             f"{has}{after}") from error
 
 
 def load_function(text: str, option: str) -> UserFunction:

@@ -85,6 +85,9 @@ def large_parts(completions, **columns):
 def of_a_column(completions, solution, **columns):
     return [0.0] * len(completions)
 
+def of_no_column(completions, **columns):
+    return columns["answer"]
+
 def of_chats(completions, **columns):
     return [len(completion[0]["content"]) for completion in completions]
 
@@ -165,6 +168,7 @@ def test_the_parts_of_a_users_reward_are_added_up_and_kept(warehouse, user_file)
     ("leaves", "raised SystemExit: 0 (line 26)"), ("tells_much", "raised ValueError: a page (line 29)"),
     ("largest", "raised TypeError: "),
     ("of_a_column", "cannot be called: missing a required argument: 'solution'. It gets prompts, "),
+    ("of_no_column", "raised KeyError: 'answer' (line 54). It gets prompts, completions, completion_ids, tr"),
     ("of_chats", "). Prompts and completions are texts, also of chats. Nothing of this part was"),
     ("of_few", "unexpected keyword argument 'prompts'. It gets prompts, completions, completion_ids, train"),
     ("short", "returned 1 rewards for 4 completions"), ("nan", "returned nan for completion 0 of the part"),
