@@ -68,8 +68,9 @@ def init(run: Path, model: str, adapter: Path | None, tasks: tuple[str, ...], he
               help="The query, if it is not the last argument.")
 @click.option("--file", "-f", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=None,
               help="File with the query.")
-@click.option("--format", "style", type=click.Choice(["table", "csv", "json", "parquet", "markdown"]),
-              default=None, help="[default: by suffix of --output, else table]")
+@click.option("--format", "style", default=None,
+              type=click.Choice(["table", "csv", "json", "jsonl", "parquet", "markdown"]),
+              help="[default: by suffix of --output, else table]")
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), default=None,
               help="File to write; required for parquet.")
 @click.option("--limit", type=click.IntRange(min=0), default=None,

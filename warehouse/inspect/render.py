@@ -65,7 +65,7 @@ def as_json(names: Sequence[str], rows: Iterable[Sequence[Any]], **_: Any) -> st
 
 
 WRITERS: dict[str, Callable[..., str]] = {"table": as_table, "markdown": as_markdown, "csv": as_csv,
-                                          "json": as_json}
+                                          "json": as_json, "jsonl": as_json}
 
 
 def short_number(value: float) -> str:

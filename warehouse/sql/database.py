@@ -124,8 +124,10 @@ def _way_out(said: str) -> str:
     if "(BOOLEAN)'" in said:
         return "True counts as 1 in column::int: avg(correct::int)."
     if column := re.search(r'column (?:named )?"(\w+)"', said):
-        return (f"Tables and views with such a column: `warehouse schema {column[1]}`. A field of a task is "
-                f"payload->>'{column[1]}' FROM tasks.")
+        query = "SELECT 1 FROM duckdb_columns() WHERE NOT internal AND column_name = $1"
+        if rows_of(empty_connection(), query, [column[1]]):
+            return f"Tables and views with such a column: `warehouse schema {column[1]}`."
+        return f"A field of a task is payload->>'{column[1]}' FROM tasks. All columns: `warehouse schema`."
     return "The tables and views: `warehouse schema`."
 
 

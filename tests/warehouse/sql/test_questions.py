@@ -40,9 +40,10 @@ def test_formats_hold_the_same_rows(run: Warehouse, tmp_path: Path) -> None:
         "        0  eval     0.281\n        0  train    0.234\n").replace("p\n---", "    p\n---")
     assert warehouse("sql", run.root, SMALL, "--format", "csv").stdout == (
         "iteration,purpose,p\n0,eval,0.281\n0,train,0.234\n")
-    lines = warehouse("sql", run.root, SMALL, "--format", "json").stdout.splitlines()
-    assert [json.loads(line) for line in lines] == [{"iteration": 0, "purpose": "eval", "p": 0.281},
-                                                    {"iteration": 0, "purpose": "train", "p": 0.234}]
+    for style in ("json", "jsonl"):
+        lines = warehouse("sql", run.root, SMALL, "--format", style).stdout.splitlines()
+        assert [json.loads(line) for line in lines] == [{"iteration": 0, "purpose": "eval", "p": 0.281},
+                                                        {"iteration": 0, "purpose": "train", "p": 0.234}]
     assert warehouse("sql", run.root, SMALL, "--format", "markdown").stdout == (
         "| iteration | purpose | p |\n|---|---|---|\n| 0 | eval | 0.281 |\n| 0 | train | 0.234 |\n")
     assert (
@@ -78,7 +79,8 @@ def test_errors_are_one_message_without_traceback(run: Warehouse, tmp_path: Path
     assert unknown.exit_code == 1
     assert "samplez does not exist" in unknown.stderr and 'Did you mean "samples"' in unknown.stderr
     elsewhere = warehouse("sql", run.root, "SELECT s.completion FROM samples AS s")
-    assert "Tables and views with such a column: `warehouse schema completion`. " in elsewhere.stderr
+    assert "Tables and views with such a column: `warehouse schema completion`.\n" in elsewhere.stderr
+    assert "payload" not in elsewhere.stderr
     field = warehouse("sql", run.root, "SELECT difficulty FROM tasks")
     assert "A field of a task is payload->>'difficulty' FROM tasks." in field.stderr
     assert "avg(correct::int)" in warehouse("sql", run.root, "SELECT avg(truncated) FROM samples").stderr
