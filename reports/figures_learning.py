@@ -15,7 +15,7 @@ FROM task_results JOIN worst USING (task_id)
 WHERE purpose = 'train' AND n > 0
 ORDER BY lost DESC, best_rate DESC, task_id, iteration"""
 PARTS_SQL = "SELECT iteration, part, mean FROM part_means WHERE purpose = 'train' ORDER BY ALL"
-GROUP_KINDS = {"all right": "zero_variance AND all_correct", "with signal": "NOT zero_variance",
+GROUP_KINDS = {"all right": "zero_variance AND all_correct", "with a gradient": "NOT zero_variance",
                "all wrong": "zero_variance AND none_correct",
                "equal otherwise": "zero_variance AND NOT all_correct AND NOT none_correct"}
 GROUPS_SQL = ("SELECT iteration, "
@@ -65,7 +65,7 @@ LEARNING = (
            lines(reward_mean="all completions", reward_finished="finished", reward_truncated="truncated")),
     Figure("parts", "Parts of the reward", "Means over the completions; they add up to the reward.",
            PARTS_SQL, draw_parts, "No reward has parts."),
-    Figure("groups", "Groups with signal and without", "Only groups of different rewards give a gradient.",
+    Figure("groups", "Groups with and without a gradient", "Only groups of different rewards have one.",
            GROUPS_SQL, bars(whole=True, tones=(3, 1, 2, 4), **{kind: kind for kind in GROUP_KINDS})),
     Figure("forgetting", "Tasks solved and forgotten", "Of the tasks that the iteration sampled.",
            FORGET_SQL, lines(solved="solved now", forgotten="solved before, not now")),

@@ -166,17 +166,17 @@ def stored_logprobs(inputs: Inputs, settings: TrainOptions,
 
 def wait_for_signal(inputs: Inputs, batch: list[RowGroup], settings: TrainOptions,
                     say: Callable[[str], None]) -> None:
-    """Postpone the rows if too few groups have a signal and fewer than MOST_ROLLOUTS wait already.
+    """Postpone the rows if too few groups have a gradient and fewer than MOST_ROLLOUTS wait already.
 
     The unchanged policy then samples the next iteration: DAPO's dynamic sampling (arXiv 2503.14476), one
     rollout at a time.
     """
-    wanted, signal = settings.until_signal or 0, group_counts(batch)["mixed"]
-    if signal >= wanted or len(inputs.waiting) + 1 >= MOST_ROLLOUTS:
+    wanted, mixed = settings.until_signal or 0, group_counts(batch)["mixed"]
+    if mixed >= wanted or len(inputs.waiting) + 1 >= MOST_ROLLOUTS:
         return
     for row in (row for group in batch for row in group.rows):
         row.drop_reason = WAITING
-    say(f"{signal} of {len(batch)} groups have a signal, fewer than --until-signal {wanted}: no update; "
+    say(f"{mixed} of {len(batch)} groups have a gradient, fewer than --until-signal {wanted}: no update; "
         f"iteration {inputs.iteration + 1} samples with the same policy")
 
 

@@ -227,7 +227,7 @@ def test_a_step_tried_again_shares_every_group_once_between_processes(stale, mon
     for thread in threads:
         thread.join()
     second = [taken[index][taken[index].index("again", 1) + 1:] for index in (0, 1)]
-    assert sorted(second[0] + second[1]) == [2, 3, 5, 6]       # 0 and 4 have no signal, 1 and 4 are vetoed
+    assert sorted(second[0] + second[1]) == [2, 3, 5, 6]       # 0 and 4 have no gradient, 1 and 4 are vetoed
 
 
 @pytest.mark.slow("two more processes that import torch, each time")
@@ -425,7 +425,7 @@ def test_too_few_groups_with_a_signal_wait_and_are_trained_on_together_with_the_
     waiting, plain = (copy_run(scored, tmp_path / name) for name in "ab")
     result = run_train(waiting, "--until-signal", "7")
     assert result.exit_code == 0, result.output
-    assert "6 of 8 groups have a signal, fewer than --until-signal 7" in result.stdout
+    assert "6 of 8 groups have a gradient, fewer than --until-signal 7" in result.stdout
     assert waiting.read("train_steps", iteration=0).num_rows == 0
     assert {row["drop_reason"] for row in waiting.read("train_samples", iteration=0).to_pylist()} == {
         "waiting"}
