@@ -12,7 +12,7 @@ SHAPING, INVALID = 0.1, -0.1         # of arc-exact-shaped
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A registered reward: its function, what it gives for all that is right and for no program, its tasks."""
+    """A registered reward: its function, and what it gives for all that is right and for no program."""
 
     function: Callable[[Measures], dict[str, float]]
     full: float = 1.0

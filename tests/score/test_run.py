@@ -287,8 +287,8 @@ def test_a_reward_of_grids_is_refused_without_grids_also_by_a_loop_before_it_sam
     monkeypatch.setenv("ROLLHOUSE_WARM", "off")
     for result in (invoke(run.root), CliRunner().invoke(cli, ["loop", str(run.root), "1"])):
         assert result.exit_code == 1
-        assert ("'arc-exact-shaped' is a reward of grids, and this run has none: its tasks are of kind stdio. "
-                "Take `reward` out of [score] in config.toml") in result.output
+        assert ("'arc-exact-shaped' is a reward of grids, and this run has none: its tasks are of kind "
+                "stdio. Take `reward` out of [score] in config.toml") in result.output
     assert not (run.root / "samples").exists() and not (run.root / "loop.log").exists()
     assert invoke(run.root, "--reward", "exact").exit_code == 0
 

@@ -281,7 +281,7 @@ def test_the_chosen_scorer_is_named_trained_or_latest(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as refused:
         warehouse.choose_scorer(0, "train", "lax")
     assert refused.value.code == "other_scorers"
-    with pytest.raises(StageError, match='strict-99. Name the one .* `scorer = "NAME"` below .train. of '):
+    with pytest.raises(StageError, match=r'strict-99\. Name the one .* `scorer = "NAME"` below .train. of '):
         scorer_to_train(warehouse, 0, None)
     begin(warehouse, "train", {"loss": "dapo"}, iteration=0).complete({"scorer": SCORER})
     assert chosen() == [(SCORER, "iteration 0 was trained on its rewards")]
