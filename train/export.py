@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,7 +47,9 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
             with policy.without_adapter():
                 of_base = logprobs_of(policy.full_logits(ids[None])[0], ids)
             moved = f", where the adapter moved them by {(expected - of_base).abs().mean():.1e} on average"
-        model = policy.model.merge_and_unload() if is_adapter else policy.model  # type: ignore[operator]
+        model: Any = policy.model
+        if is_adapter:
+            model = model.merge_and_unload()
         model.to(DTYPES[dtype])
         merged = logprobs_of(model(input_ids=ids[None]).logits[0], ids)
     differences = (expected - merged).abs()
