@@ -232,11 +232,13 @@ def room_command(name: str) -> click.Command:
 def check_stages(run: Path, **words: Sequence[str]) -> None:
     """StageError for options that `score` or `train` would refuse, before anything is sampled for them."""
     sampled = room_command("rollout").make_context("rollout", [str(run)]).params
-    for name in ("score", "train"):
-        command = room_command(name)
+    commands, values = [room_command("score"), room_command("train")], {"group_size": sampled["group_size"]}
+    for command in commands:
+        name = str(command.name)
+        values |= command.make_context(name, [str(run), *words.get(name, ())]).params
+    for command in commands:
         assert isinstance(command, TitledCommand)
-        values = command.make_context(name, [str(run), *words.get(name, ())]).params
-        command.check(values | {"group_size": sampled["group_size"]})
+        command.check(values)
 
 
 def untrusted(run: Path) -> str:
