@@ -79,6 +79,12 @@ def _arm(path: Path, name: str, table: Mapping[str, Any], train: click.Command) 
         raise StageError(f"{place_in(path, name)}: an arm cannot be named '{name}'. Its folder has this "
                          f"name: use letters, digits, '.', '_' and '-', and not '{PARENT}'.")
     settings = {dashed(key): value for key, value in table.items()}
+    for key, value in table.items():
+        if isinstance(value, dict) and key not in SAMPLING:        # TOML nests what follows a dot
+            whole = f"{name}.{key}"
+            raise StageError(f"{place_in(path, whole)}: [{whole}] is no table of the arm {name}, which may "
+                             f"have [{name}.rollout] and [{name}.score]. A name with a dot needs quotes: "
+                             f'["{whole}"].')
     for stage in SAMPLING:
         if isinstance(settings.get(stage), dict):
             settings[stage] = {dashed(key): value for key, value in settings[stage].items()}
