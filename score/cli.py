@@ -8,10 +8,11 @@ import click
 from click.core import ParameterSource
 
 from score.inspect.commands import diff, explain, limits_of_score, try_program
-from score.options import LaneOptions, LimitOptions, RewardOptions, ScoreOptions, TierOptions
+from score.options import REWARDS, LaneOptions, LimitOptions, RewardOptions, ScoreOptions, TierOptions
 from warehouse.fields import options_from, options_of
 from warehouse.options import TitledCommand, open_run, run_argument, shows_errors, with_version
 from warehouse.store.commit import by_address
+from warehouse.store.errors import StageError
 
 LOADS, STAYS = ("score.run",), True  # what `warehouse warm` imports beforehand; lanes are kept
 
@@ -42,13 +43,19 @@ def gold(where: str, file: Path | None, output: Path | None, **values: Any) -> N
 
 
 def check_reward(values: dict[str, Any]) -> None:
-    """StageError if the file with the reward has no such function, or a named reward fits no task."""
-    from score.rewards.named import check_kinds
+    """StageError for a reward without its function or tasks, or of another `scorer` than `train` wants."""
+    from score.rewards.named import BY_KIND, check_kinds
+    from warehouse.ledger.state import is_named
     from warehouse.stages.user_code import load_function
-    if values["reward_file"]:
-        load_function(values["reward_file"], "--reward-file")
-    else:
-        check_kinds(values["reward"], kinds_in(values["run"]))
+    file, reward, wanted = values["reward_file"], values["reward"], values.get("scorer")
+    named = load_function(file, "--reward-file").name if file else reward
+    if not file:
+        check_kinds(reward, kinds_in(values["run"]))
+    made = [named] if named else [*REWARDS, BY_KIND]
+    if wanted and not any(is_named(wanted, name) for name in made):
+        raise StageError(f"[score] of config.toml makes the scorer {named or 'of the default reward'}, and "
+                         f"[train] wants the rewards of {wanted}. Put its reward or reward-file into "
+                         "[score], or take scorer out of [train].")
 
 
 def kinds_in(run: Path) -> set[str]:
@@ -95,7 +102,6 @@ def score(run: Path, **values: Any) -> None:
 
 def settled_reward(options: RewardOptions) -> RewardOptions:
     """A --reward that was typed takes the place of a reward file that config.toml names."""
-    from warehouse.store.errors import StageError
     source = click.get_current_context().get_parameter_source
     if source("reward") is not ParameterSource.COMMANDLINE:
         return options

@@ -46,7 +46,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
 def test_the_commands_of_the_tutorial_run(tmp_path: Path) -> None:
     said = run_script(commands("docs/tutorial.md"), tmp_path)
     assert "iteration 2 " in said and "double" in said and "larger-rate" in said
-    assert (tmp_path / "runs" / "first" / "report.html").stat().st_size < 2 << 20
+    assert (tmp_path / "runs" / "tutorial" / "report.html").stat().st_size < 2 << 20
 
 
 @pytest.mark.slow("an iteration and two evaluations, by the real engine")

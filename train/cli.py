@@ -49,7 +49,7 @@ def refuse_adapter_options() -> None:
               help="dtype of the written weights.  [default: that of training]")
 @shows_errors
 def export(run: str, policy: int | None, output: Path, dtype: str | None) -> None:
-    """Merge a policy's adapter into the base and write a plain model."""
+    """Write a policy as a plain model; an adapter is merged into the base."""
     warehouse = open_run(run)
     version = policy or warehouse.state.newest
     if version == 0:

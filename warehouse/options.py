@@ -145,14 +145,22 @@ def open_run(run: str | Path, at: int | None = None) -> Any:
 
 
 def check_config(path: Path) -> None:
-    """StageError for config values that any command would refuse."""
+    """StageError for config values that any command would refuse, alone or together.
+
+    Values with a function of the user's own are not checked together: nobody has trusted the file yet.
+    """
     commands: dict[str, click.Command] = {}
     for entry in entry_points(group="rollhouse"):
         room = entry.load()
         commands |= {**getattr(room, "commands", {}), room.name: room}
     for name in read_config(path):
         if name in commands:
-            config_defaults(commands[name], path)
+            command, given = commands[name], config_defaults(commands[name], path)
+            if isinstance(command, TitledCommand) and ".py:" not in str(given):
+                try:
+                    command.check(in_effect(command, read_config(path)[name]))
+                except StageError as error:
+                    raise StageError(f"{path}: [{name}] {error}") from error
 
 
 def config_defaults(command: click.Command, path: Path, section: str | None = None) -> dict[str, Any]:
@@ -164,6 +172,13 @@ def config_defaults(command: click.Command, path: Path, section: str | None = No
 def names_of(command: click.Command) -> dict[str, click.Parameter]:
     return {option.removeprefix("--"): parameter for parameter in command.params for option in parameter.opts
             if option.startswith("--") and parameter.expose_value}
+
+
+def in_effect(command: click.Command, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Every option of a command by name, with its value in `settings`, else its default."""
+    names = names_of(command)
+    given = {str(names[key].name): value for key, value in settings.items() if key in names}
+    return {str(parameter.name): parameter.default for parameter in command.params} | given
 
 
 def meant(name: str, known: Iterable[str], dashes: str = "") -> str:
@@ -217,11 +232,13 @@ def room_command(name: str) -> click.Command:
 def check_stages(run: Path, **words: Sequence[str]) -> None:
     """StageError for options that `score` or `train` would refuse, before anything is sampled for them."""
     sampled = room_command("rollout").make_context("rollout", [str(run)]).params
-    for name in ("score", "train"):
-        command = room_command(name)
+    commands, values = [room_command("score"), room_command("train")], {"group_size": sampled["group_size"]}
+    for command in commands:
+        name = str(command.name)
+        values |= command.make_context(name, [str(run), *words.get(name, ())]).params
+    for command in commands:
         assert isinstance(command, TitledCommand)
-        values = command.make_context(name, [str(run), *words.get(name, ())]).params
-        command.check(values | {"group_size": sampled["group_size"]})
+        command.check(values)
 
 
 def untrusted(run: Path) -> str:

@@ -554,7 +554,9 @@ def test_what_a_stage_said_is_in_the_log_of_the_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("table", "sentence"), [
-    ('[train]\nloss = "bnpo"\n', "There is no loss 'bnpo'. Known: dapo, "),
+    ('[train]\nloss = "bnpo"\n', "There is no loss 'bnpo'. That of TRL is dapo with"),
+    ('[train]\nscorer = "exact"\n[score]\nreward = "tests-share"\n', "makes the scorer tests-share, and "),
+    ('[train]\nscorer = "mine"\n', "of the default reward, and [train] wants the rewards of mine. Put "),
     ('[score]\nreward-file = "mine.py:fast"\n', "mine.py. Name"),
     ("[rollout]\ngroup-size = 1\n", "With group-size = 1 below [rollout] every advantage is 0"),
     ('[train]\nschedule = "linear"\n', "--schedule linear needs --total-steps"),

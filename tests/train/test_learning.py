@@ -245,12 +245,12 @@ def test_two_processes_train_the_same_adapter_as_one(run, stale, tmp_path, updat
     assert result.stdout.count("wrote policy 2") == 1
 
 
-def test_replay_takes_rows_up_to_its_age_and_leaves_older_ones_out(run, tmp_path):
+def test_replay_takes_the_rows_of_the_last_iterations_whatever_policy_sampled_them(run, tmp_path):
     assert run_train(run).exit_code == 0
     sample_rows(run, 2, num_groups=3)
     older = copy_run(run, tmp_path / "older")
-    assert run_train(run, "--replay", "1").exit_code == 0      # iteration 1 is of policy 0: two versions old
-    assert {row["iteration"] for row in run.read("train_samples", iteration=2).to_pylist()} == {2}
+    assert run_train(run, "--replay", "1").exit_code == 0      # iteration 1 is of policy 0, as in an arm
+    assert {row["iteration"] for row in run.read("train_samples", iteration=2).to_pylist()} == {1, 2}
     assert run_train(older, "--replay", "2").exit_code == 0
     rows = older.read("train_samples", iteration=2).to_pylist()
     assert {(row["iteration"], row["staleness"], row["trained_iteration"]) for row in rows} == {

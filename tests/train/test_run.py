@@ -403,6 +403,13 @@ def test_full_fine_tuning_writes_a_model_that_loads_by_itself(run):
     change = max(float((a - b).detach().abs().max()) for a,
                  b in zip(base.parameters(), trained.parameters(), strict=True))
     assert 1e-4 < change < 1e-1
+    exported = CliRunner().invoke(train_command, ["export", str(run.root), "--output", f"{run.root}-plain"])
+    assert exported.stdout.startswith("policy 1 written to") and "adapter" not in exported.stdout
+    plain = AutoModelForCausalLM.from_pretrained(f"{run.root}-plain", dtype=torch.float32)
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), trained.parameters(), strict=True))
+    left_out = {"optimizer.pt", "policy.json", "probe.json"}
+    assert {path.name for path in run.policy_dir(1).iterdir()} - left_out == {
+        path.name for path in Path(f"{run.root}-plain").iterdir()}
     sample_rows(run, 1, sampled_by=0)
     assert "kind 'full'" in refused(run)
 

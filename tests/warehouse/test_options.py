@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from email.message import Message
 from importlib.metadata import entry_points, version
 from pathlib import Path
@@ -162,6 +163,18 @@ def test_an_option_of_trl_or_of_another_command_is_answered(command: str, option
     ("[score]\nseed = 1\n[rollout]\n  'group-size' = 'x'\n", 4), ("[train]\n[warehouse]\nscorer = 5\n", 3)])
 def test_the_line_of_a_mistake_is_named(tmp_path: Path, config: str, line: int) -> None:
     assert f"config.toml, line {line}: " in call(tmp_path, config).output.replace(" has a table", ":  ")
+
+
+@pytest.mark.parametrize(("config", "said"), [
+    ("loss = 'bnpo'", "[train] There is no loss 'bnpo'. That of TRL is dapo with clip-high = 0.2."),
+    ("schedule = 'linear'", "[train] --schedule linear needs --total-steps"),
+    ("schedule = 'linear'\nloss = 'mine.py:none'", "")])        # which would be run
+def test_options_that_contradict_each_other_are_refused_with_their_file(tmp_path: Path, config: str,
+                                                                        said: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f"[train]\n{config}\n")
+    with pytest.raises(StageError, match=re.escape(f"{path}: {said}")) if said else nullcontext():
+        check_config(path)
 
 
 def test_a_config_that_every_command_takes_is_taken(tmp_path: Path) -> None:

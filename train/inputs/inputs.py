@@ -162,15 +162,14 @@ def _load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: Tra
 
 def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions,
                   waiting: list[int]) -> list[Group]:
-    """Groups that wait, and groups at most `--replay` versions old that no rollback left behind."""
+    """Groups that wait, and those of the last `--replay` iterations that no rollback left behind."""
     groups = []
     replayed = {*range(max(0, iteration - settings.replay), iteration)}
     for earlier in sorted({*waiting, *replayed - warehouse.state.given_up_iterations(iteration)}):
         if warehouse.parts("completions", iteration=earlier, purpose="train"):
             identity = scorer_to_train(warehouse, earlier, scorer)
             groups += _load_turns(warehouse, earlier, identity, settings)
-    return [group for group in groups if group.iteration in waiting
-            or iteration - group.policy_version <= settings.replay]
+    return groups
 
 
 def _unscored(warehouse: Warehouse, iteration: int, purpose: str) -> StageError:

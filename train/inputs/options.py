@@ -44,7 +44,7 @@ class TrainOptions:
     turns: tuple[int, ...] | None = option(
         None, "Train on these turns of conversations alone.  [default: all]", metavar="N,N",
         parse=chosen_turns)
-    replay: int = option(0, "Also train on rows up to this many versions old.", least=0)
+    replay: int = option(0, "Also train on the rows of this many iterations before.", least=0)
     truncated_sampling: str = option(
         "refuse", "Rows whose sampling distribution cannot be reconstructed (penalties, truncation).",
         choices=("refuse", "uncorrected"))

@@ -47,8 +47,9 @@ def find_loss(name: str) -> Loss:
     """
     if ".py:" not in name:
         if name not in LOSSES:
-            raise StageError(f"There is no loss '{name}'. Known: {', '.join(LOSSES)}, or a function of your "
-                             "own, FILE.py:NAME; examples/losses.py has more.")
+            ours = "That of TRL is dapo with clip-high = 0.2. " if name == "bnpo" else ""
+            raise StageError(f"There is no loss '{name}'. {ours}Known: {', '.join(LOSSES)}, or a function of "
+                             "your own, FILE.py:NAME; examples/losses.py has more.")
         return LOSSES[name]
     own = load_function(name, "--loss")
     reduction = getattr(own.function, "reduction", "token")

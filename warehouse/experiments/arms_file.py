@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from warehouse.options import TitledCommand, checked_options, names_of, room_command
+from warehouse.options import TitledCommand, checked_options, in_effect, names_of, room_command
 from warehouse.store.config_file import dashed, place_in, read_config, read_tables
 from warehouse.store.errors import StageError
 
@@ -79,6 +79,12 @@ def _arm(path: Path, name: str, table: Mapping[str, Any], train: click.Command) 
         raise StageError(f"{place_in(path, name)}: an arm cannot be named '{name}'. Its folder has this "
                          f"name: use letters, digits, '.', '_' and '-', and not '{PARENT}'.")
     settings = {dashed(key): value for key, value in table.items()}
+    for key, value in table.items():
+        if isinstance(value, dict) and key not in SAMPLING:        # TOML nests what follows a dot
+            whole = f"{name}.{key}"
+            raise StageError(f"{place_in(path, whole)}: [{whole}] is no table of the arm {name}, which may "
+                             f"have [{name}.rollout] and [{name}.score]. A name with a dot needs quotes: "
+                             f'["{whole}"].')
     for stage in SAMPLING:
         if isinstance(settings.get(stage), dict):
             settings[stage] = {dashed(key): value for key, value in settings[stage].items()}
@@ -121,13 +127,6 @@ def over(shared: Mapping[str, Any], settings: Mapping[str, Any], train: click.Co
     own = {names.get(key) for key in settings}
     kept = {key: value for key, value in shared.items() if names.get(key) not in own}
     return {**kept, **{key: value for key, value in settings.items() if value != UNSET}}
-
-
-def in_effect(command: click.Command, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Every option of a command by name, with its value in `settings`, else its default."""
-    names = names_of(command)
-    given = {str(names[key].name): value for key, value in settings.items() if key in names}
-    return {str(parameter.name): parameter.default for parameter in command.params} | given
 
 
 def with_settings(tables: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from warehouse.inspect.render import as_table
 from warehouse.inspect.story import dollars
 from warehouse.ledger.entries import Branched
 from warehouse.sql.database import Connection, connect, rows_of
-from warehouse.store.config_file import price_per_hour
+from warehouse.store.config_file import price_per_hour, read_config
 from warehouse.store.errors import counted
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -53,9 +53,10 @@ def table_of(plan: Plan, arms: Sequence[Arm], failed: Mapping[str, str],
         found = ({"stopped": stopped[arm.name]} if arm.name in stopped
                  else measured(connection, base, evaluated(own, plan, plan.last)))
         [scorer, *_] = run.state.scorers(plan.last, plan.purpose) or [""]
+        asked = read_config(run.root / "config.toml").get("train", {}).get("scorer")    # then it must differ
         rows.append(_row(plan, arm) | found | _steps(own, plan) | {
             "seconds": seconds_of(run, plan),
-            "changed": scorer and run.state.change_of_scorer(plan.last, scorer)})
+            "changed": scorer and not asked and run.state.change_of_scorer(plan.last, scorer)})
     price = price_per_hour(plan.run.root)
     for row in rows if price is not None else []:
         row["cost"] = row["seconds"] * price / 3600 if "seconds" in row else None
@@ -102,8 +103,7 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
     lines += _over_seeds(rows)
     lines += [f"{row['arm']}: {row['error']}" for row in rows if row.get("error")]
     lines += [f"{row['arm']}: stopped at {row['stopped']}" for row in rows if row.get("stopped")]
-    lines += [f"The {said}. If your file or an option of `score` changed by mistake, restore it and "
-              "evaluate in another --folder."
+    lines += [f"The {said}: your file or an option of `score` is another now."
               for row in rows if (said := row.get("changed"))][:1]
     tests = sum(row.get("p_value") is not None for row in rows)
     tasks = max((row.get("num_tasks") or 0 for row in rows), default=0)

@@ -191,6 +191,8 @@ def test_an_evaluation_by_another_scorer_than_that_of_the_rows_is_said(run: Ware
     rows = table_of(plan, arms, {})
     assert f"strict-99; iteration 1 was trained on those of {SCORER}" in rows[1]["changed"]
     assert arms_text(rows, plan).count("strict-99") == 1
+    (plan.folder / "low" / "config.toml").write_text("[train]\nscorer = 'strict'\n")     # it asked for it
+    assert not table_of(plan, arms, {})[1]["changed"]
     assert "Gains over" not in arms_text([{"arm": "low", "title": "", "error": "it failed"}], plan)
 
 
@@ -415,6 +417,8 @@ def test_the_command_prints_a_row_per_arm_and_refuses_an_edited_one(run: Warehou
     ("[a]\niteration = 3\n", "iteration cannot differ between arms"),
     ("[a.rollout]\nlabel = 'mine'\n", "label cannot differ between arms"),
     ("[a.rollout]\ntemperatur = 1\n", "line 2: [a.rollout] has no option 'temperatur'"),
+    ("[a]\n[kl-0.02]\nkl-beta = 0.02\n", 'line 2: [kl-0.02] is no table of the arm kl-0, which may have '),
+    ("[kl-0.02]\nkl-beta = 0.02\n", 'A name with a dot needs quotes: ["kl-0.02"].'),
     ("[parent]\n", "cannot be named 'parent'"), ("['../a']\n", "cannot be named '../a'"),
     ("a = 1\n", "'a' is not a table"), ("", "has no arms")])
 def test_a_file_that_cannot_be_run_is_one_sentence(run: Warehouse, text: str, said: str) -> None:

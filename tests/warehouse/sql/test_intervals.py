@@ -20,7 +20,7 @@ def test_intervals_of_simulated_runs_hold_pass_at_1_as_often_as_the_page_says(nu
         "iteration": np.repeat(np.arange(RUNS, dtype=np.int32), num_tasks),
         "task_id": np.tile([f"t{task:03}" for task in range(num_tasks)], RUNS), "c": right.reshape(-1)}))
     connection.execute("CREATE OR REPLACE VIEW task_results AS "
-                       "SELECT *, 'train' AS purpose, 8 AS n FROM drawn")
+                       "SELECT *, 'train' AS purpose, 0 AS policy_version, 8 AS n FROM drawn")
     bounds = connection.execute("SELECT low, high FROM pass_bands() WHERE k = 1").fetchnumpy()
     inside = np.mean((bounds["low"] <= 0.3) & (bounds["high"] >= 0.3))
     assert inside == pytest.approx(held, abs=0.015)

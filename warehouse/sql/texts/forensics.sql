@@ -6,10 +6,11 @@
 -- pass@k of iterations since .. until with a reproducible 95% bootstrap interval over tasks, none for one task.
 CREATE OR REPLACE MACRO pass_bands(since := 0, until := 2147483647, resamples := 400) AS TABLE
 WITH results AS (
-    SELECT iteration, purpose, task_id, n, c, quantile_disc(n, -0.9) OVER (PARTITION BY iteration, purpose) AS shared
+    SELECT iteration, purpose, policy_version, task_id, n, c, quantile_disc(n, -0.9) OVER (PARTITION BY iteration, purpose) AS shared
     FROM task_results WHERE n > 0 AND iteration BETWEEN since AND until),
 points AS (
-    SELECT iteration, purpose, k, list(pass_at_k(n, c, k) ORDER BY task_id) AS shares, count(*) AS num_tasks
+    SELECT iteration, purpose, k, list(pass_at_k(n, c, k) ORDER BY task_id) AS shares, count(*) AS num_tasks,
+           max(policy_version) AS policy_version
     FROM results, (SELECT unnest([1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]) AS k)
     WHERE k <= least(shared, n)
     GROUP BY iteration, purpose, k),
@@ -29,10 +30,11 @@ spreads AS (
            quantile_cont(list_inner_product(shares, times) / num_tasks, [0.025, 0.975]) AS bounds
     FROM points JOIN draws USING (num_tasks)
     GROUP BY iteration, purpose, k)
-SELECT iteration, purpose, k::INTEGER AS k, list_avg(shares) AS pass_at_k,
+SELECT iteration, purpose, policy_version, k::INTEGER AS k, list_avg(shares) AS pass_at_k,
        CASE WHEN num_tasks > 1 THEN bounds[1] END AS low, CASE WHEN num_tasks > 1 THEN bounds[2] END AS high,
        num_tasks::INTEGER AS num_tasks
-FROM points JOIN spreads USING (iteration, purpose, k);
+FROM points JOIN spreads USING (iteration, purpose, k)
+ORDER BY iteration, purpose, k;
 
 -- Majority vote: share of tasks for which the most frequent of k outputs is right; mean over blocks of k, ties go to
 -- the first.
