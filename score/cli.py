@@ -49,7 +49,7 @@ def check_reward(values: dict[str, Any]) -> None:
     from warehouse.stages.user_code import load_function
     file, reward, wanted = values["reward_file"], values["reward"], values.get("scorer")
     named = load_function(file, "--reward-file").name if file else reward
-    if not file:
+    if not file and isinstance(values["run"], Path):        # `init` asks before there is a run
         check_kinds(reward, kinds_in(values["run"]))
     made = [named] if named else [*REWARDS, BY_KIND]
     if wanted and not any(is_named(wanted, name) for name in made):
