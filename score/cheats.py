@@ -24,7 +24,8 @@ BODIES = {**{f"returns {value}": f"return {value}" for value in (
           "returns a function that does nothing": "return lambda *b, **c: None",
           "exits with 0": "raise SystemExit(0)"}
 SCRIPTS = {"prints nothing": "pass", "prints its input": "import sys\nsys.stdout.write(sys.stdin.read())",
-           **{f"prints {word}": f"print('{word}')" for word in ("YES", "NO", "Yes", "No", "0", "1", "-1")}}
+           **{f"prints {word}": f"print('{word}')" for word in (
+               "YES", "NO", "Yes", "No", "0", "1", "-1", "nan", "inf")}}
 
 
 def cheats_for(kind: str, entry_point: str) -> dict[str, str]:

@@ -389,6 +389,8 @@ class Answers:
     def __init__(self, tree: ast.Module) -> None:
         nodes = list(ast.walk(tree))
         self.functions = {node.name: node for node in nodes if isinstance(node, FUNCTIONS)}
+        self.functions |= {node.name: each for node in nodes if isinstance(node, ast.ClassDef)
+                           for each in node.body if isinstance(each, FUNCTIONS) and each.name == "__init__"}
         self.own, defined = names_set(tree)
         self.fixed = {*BUILTINS, *defined} - self.own         # names that no program alters
         self.own |= self.fixed
@@ -401,7 +403,12 @@ class Answers:
         self.bound += [(ast.Name(each.arg, ast.Store()), ast.Name(name, ast.Load()))
                        for node in self.functions.values() for each in node.args.args
                        if (name := each.arg.partition("@")[0]) in fixtures]
-        self.given: set[str] = set()         # places of answers, functions that use them
+        # Places of answers, functions that use them; as `.name` attributes, and as `name.` what holds such.
+        self.given: set[str] = set()
+        self.spread()
+
+    def spread(self) -> None:
+        """Add to `given` the places that answers get to from those in it."""
         before = -1
         while len(self.given) > before:
             before = len(self.given)
@@ -409,6 +416,17 @@ class Answers:
                            for name in places_set(target)} - self.fixed
             self.given |= {name for name, function in self.functions.items()
                            if any(map(self.reads_program, function.body))}
+            self.given |= {part for name in self.given for owner, _, last in [name.rpartition(".")]
+                           for part in (f"{owner}.", f".{last}")}
+
+    def suspect(self) -> None:
+        """Count as answers the parameters that no call by name sets, of what claims but does not ask."""
+        known = {name for target, _value in self.bound for name in places_set(target)} | {"self", "cls"}
+        self.given |= {each.arg for name, function in self.functions.items()
+                       if not name.startswith("test") and name not in self.given
+                       and any(map(claims_of, ast.walk(function)))
+                       for each in ast.walk(function.args) if isinstance(each, ast.arg)} - known
+        self.spread()
 
     def passed_on(self, call: ast.Call) -> Iterator[tuple[ast.AST, ast.AST]]:
         """Parameters of a function of the tests, and what this call has for them."""
@@ -424,9 +442,9 @@ class Answers:
         """What a call that is a statement may keep its arguments in: its object, and its first argument."""
         name, called = name_of(call.func), call.func
         is_programs = isinstance(called, ast.Name) and name not in self.own
-        if not (is_programs or name in self.functions or name.startswith(("assert", "fail"))):
+        if not (is_programs or name in self.functions or name.startswith(("assert", "fail", "addCleanup"))):
             holder = called.value if isinstance(called, ast.Attribute) else called
-            yield from ((each, value) for value in call.args for each in (holder, call.args[0])
+            yield from ((each, value) for value in values_of(call) for each in (holder, *call.args[:1])
                         if each is not value)
 
     def reads_program(self, node: ast.AST) -> bool:
@@ -436,6 +454,10 @@ class Answers:
         """
         if isinstance(node, ast.Slice):
             return node.lower is not None and self.reads_program(node.lower)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            return self.is_given(node) or self.is_given(node.value)
+        if isinstance(node, ast.Name) and f"{node.id}." in self.given:
+            return True
         return (isinstance(node, PLACES) and self.is_given(node)) or any(
             map(self.reads_program, ast.iter_child_nodes(node)))
 
@@ -443,10 +465,8 @@ class Answers:
         """True of a name that the tests lack, of what holds an answer, and of a function that gives one."""
         if isinstance(place, ast.Name) and isinstance(place.ctx, ast.Load) and place.id not in self.own:
             return True
-        names = {ast.unparse(place)}
-        if isinstance(place, ast.Attribute):          # set by a method of its object, or a method itself
-            names |= {f"self.{place.attr}", f"cls.{place.attr}", *({place.attr} & self.functions.keys())}
-        return not self.given.isdisjoint(names)
+        return ast.unparse(place) in self.given or (
+            isinstance(place, ast.Attribute) and f".{place.attr}" in self.given)       # of any object
 
     def is_programs(self, call: ast.Call) -> bool:
         """True of a call of a function of the program, or of a method of what it gave."""
@@ -475,7 +495,7 @@ def in_place_in(tree: ast.Module) -> Iterator[ast.AST]:
         yield tree               # nothing holds an argument that could be altered
         return
     calls: dict[ast.expr, set[str]] = {
-        node: {ast.unparse(place) for argument in [*node.args, *(each.value for each in node.keywords)]
+        node: {ast.unparse(place) for argument in values_of(node)
                for place in places_in(argument) if is_place(place)}
         for node in nodes if isinstance(node, ast.Call) and answers.is_programs(node)}
     raising = {each for node in nodes if isinstance(node, ast.With) and "aises" in ast.unparse(node.items[0])
@@ -493,6 +513,9 @@ def in_place_in(tree: ast.Module) -> Iterator[ast.AST]:
         before = len(altered)
         altered |= {name for target, value in answers.bound if not answers.reads_program(value) and reads(
             value, altered) and (is_place(value) or is_later(value)) for name in places_set(target)}
+
+    shown = altered - answers.given
+    answers.suspect()
 
     def looks(claim: ast.expr) -> bool:
         last = claim.comparators[-1] if isinstance(claim, ast.Compare) else claim
@@ -514,7 +537,7 @@ def in_place_in(tree: ast.Module) -> Iterator[ast.AST]:
     def shows_argument(operand: ast.expr) -> bool:         # `a[:2]`, or next to an answer: (f(a), a)
         if isinstance(operand, (ast.Tuple, ast.List)):
             return any(map(shows_argument, operand.elts))
-        return isinstance(operand, PLACES) and ast.unparse(root_of(operand)) in altered - answers.given
+        return isinstance(operand, PLACES) and ast.unparse(root_of(operand)) in shown
 
     alone = {node for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
              and calls.get(node.value) and node not in raising
@@ -614,13 +637,18 @@ def bindings(node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
             names, _fixed = names_set(ast.Tuple([case.pattern for case in node.cases]))  # type: ignore[misc]
             return [(ast.Name(name), node.subject) for name in names]
         case ast.Call(func=ast.Attribute(value=gathering, attr=name)) if name in GATHERS:
-            return [(gathering, each) for each in node.args]
+            return [(gathering, each) for each in values_of(node)]
     return []
 
 
 def counted(loop: ast.AST, rounds: ast.expr) -> list[tuple[ast.AST, ast.AST]]:
     """What a loop counts, and what says how often it runs."""
     return [(each.target, rounds) for each in ast.walk(loop) if isinstance(each, ast.AugAssign)]
+
+
+def values_of(call: ast.Call) -> list[ast.expr]:
+    """What a call passes."""
+    return [*call.args, *(each.value for each in call.keywords)]
 
 
 def name_of(function: ast.expr) -> str:

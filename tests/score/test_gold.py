@@ -66,6 +66,9 @@ def test_gold_and_cheats_are_judged_of_a_run_and_of_a_source_alike(files):
     ("stdio", {"cases": [{"input": "2\n", "output": "2\n"}]}, "prints its input; case 1: right"),
     ("stdio", {"cases": [{"input": "2\n", "output": "NO\n"}, {"input": "4\n", "output": "NO\n"}]},
      "prints NO; case 1: right"),
+    ("stdio", {"cases": [{"input": "2\n", "output": "4\n"}], "checker":
+               "def check(i, o, e):\n    if abs(float(o) - float(e)) > 1e-6: return False\n    return True"},
+     "prints nan; case 1, judged by the task's checker"),
     ("function", {"entry_point": "f", "tests": ["assert f(1) == 2"]}, ""),
     ("stdio", {"cases": [{"input": "2\n", "output": "4\n"}]}, "")])
 def test_tests_that_pay_a_cheat_are_named(files, kind, payload, paid):

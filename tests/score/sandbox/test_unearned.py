@@ -464,7 +464,29 @@ SKIPS = ("class SkipTest(Exception): pass\nclass M(type):\n    n = 0\n    def __
         "class K: pass\nsetattr(K, 'r', f(a))\nassert K.r == sorted(a)",
         "h = []\nheapq.heappush(h, f(a))\nassert h[0] == sorted(a)",
         "m = Mock()\nm(f(a))\nm.assert_called_with(sorted(a))",
-        "m = Mock()\nm.got(f(a))\nm.got.assert_called_with(sorted(a))")),
+        "m = Mock()\nm.got(f(a))\nm.got.assert_called_with(sorted(a))",
+        "d.update(r=f(a))\nassert d['r'] == sorted(a)",
+        "import dataclasses\n@dataclasses.dataclass\nclass K:\n    r: list = None\nk = K()\nk.r = f(a)\n"
+        "assert k == K(sorted(a))\nassert dataclasses.asdict(k)['r'] == sorted(a)",
+        "class K:\n    r = f(a)\nassert K().r == sorted(a)",
+        "class K: pass\nks = [K()]\nks[0].r = f(a)\nfor k in ks:\n    assert k.r == sorted(a)",
+        "class K:\n    def __init__(self, r): self.r = r\n    def ok(self): return self.r == sorted(a)\n"
+        "assert K(f(a)).ok()",
+        "class K:\n    def __eq__(self, r): return r == sorted(a)\nassert f(a) == K()",
+        "class K:\n    def __contains__(self, r): return r == sorted(a)\nassert f(a) in K()")),
+    # So may be any parameter of a function that claims, unless calls by its name say what it holds.
+    *((f"import functools\na = [3, 1]\ndef ok(r): return r == sorted(a)\n{test}", CLEARS) for test in (
+        "is_sorted = ok\nassert is_sorted(f(a))", "assert all(map(ok, [f(a)]))",
+        "for check in (ok, {'sorted': ok}['sorted']):\n    assert check(f(a))",
+        "check = functools.partial(ok)\nassert check(f(a))",
+        "def all_same(x, *rs):\n    for r in rs:\n        assert r == sorted(x)\nall_same(a, f(a))",
+        "def same(x, **by):\n    assert by['r'] == sorted(x)\nsame(a, r=f(a))",
+        "def claim(r=f(a)):\n    assert r == sorted(a)\nclaim()",
+        "def maker():\n    def same(r):\n        assert r == sorted(a)\n    return same\nmaker()(f(a))")),
+    *((f"import unittest\na = [3, 1]\nclass T(unittest.TestCase):\n    def setUp(self): {given} = f(a)\n"
+       f"    def test_f(self): self.assertEqual({read}, sorted(a))\n", CLEARS) for given, read in (
+           ("T.r", "self.r"), ("type(self).r", "self.r"), ("self.r", "getattr(self, 'r')"),
+           ("self.r", "vars(self)['r']"))),
     ("OPS = {n: eval(n) for n in ('f', 'g')}\ndef test_f():\n    assert OPS['g'](3, 2) == 1\n",
      "def f(a, b): return 0\n")])
 def test_no_look_and_no_error_of_a_claim_pays(executor, test, cheat):
@@ -713,7 +735,10 @@ def test_a_program_that_alters_an_argument_fails_where_plain_python_fails_it(exe
     "def verify(x): assert x == [1, 2]\na = [2, 1]\nr = f(a)\nverify(a)",
     "a = [2, 1]\nassert a == [2, 1]\nb = a\nr = f(a)\nassert b == [1, 2]",
     "a, want = [2, 1], [1, 2]\nk = len(f(a) or [])\nassert k == 2\na[:k] = a[:k][::1]\n"
-    "for i in range(k):\n    assert a[i] == want[i]"])
+    "for i in range(k):\n    assert a[i] == want[i]",
+    *("class Case:\n    def __init__(self, x, want): self.x, self.want = x, want\n"
+      f"for c in {cases}:\n    r = f(c.x)\n    assert c.x == c.want" for cases in (
+          "[Case([2, 1], [1, 2])]", "[Case(*row) for row in [([2, 1], [1, 2])]]"))])
 def test_a_program_that_has_to_alter_its_argument_is_right(executor, test):
     rows = judged(executor, [test], {"sorts": "def f(x):\n    x.sort()\n    return x\n"} | EMPTIES)
     assert {name for name, row in rows.items() if row.measures.correct} == {"sorts"}
