@@ -55,7 +55,7 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "number": "Number of the entry; negative for runs older than the log.",
         "at": "Time, UTC; null if unknown.", "host": "Machine.", "command": "Command line.",
         "kind": "Transition, for example `begun` or `completed`.", "stage": ABOUT, "iteration": ABOUT,
-        "purpose": ABOUT, "what": "The transition as a sentence.",
+        "purpose": ABOUT, "policy": "Newest policy.", "what": "The transition as a sentence.",
         "changes": "Settings changed since the previous stage of this kind: `name`, `before`, `now`."},
     "warehouse loop RUN N --json": {
         "event": "`iteration`, `evaluation`, `alarm`, `rescue`, `lost`, `split`, `disk`, `failed`, or "

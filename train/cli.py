@@ -181,7 +181,7 @@ def train(run: Path, **values: Any) -> None:
         left_out = iteration in warehouse.state.left_out
         say(f"iteration {iteration} " + ("was left out of training by a rollback" if left_out else
                                          f"is trained already: policy {iteration + 1}"))
-        prune_policies(warehouse, settings.keep_policies)  # a kill may have prevented it
+        prune_policies(warehouse, settings.keep_policies, say)  # a kill may have prevented it
         return
     scorer = scorer_to_train(warehouse, iteration, settings.scorer, settings.purpose)
     if said := warehouse.state.change_of_scorer(iteration, scorer):
@@ -190,7 +190,7 @@ def train(run: Path, **values: Any) -> None:
     settings = fill_in(settings, inputs.groups)
     if not settings.dry_run and finish_committed(warehouse, inputs, settings):
         say(f"iteration {iteration} had written policy {iteration + 1} already; its manifest is complete now")
-        prune_policies(warehouse, settings.keep_policies)
+        prune_policies(warehouse, settings.keep_policies, say)
         return
     check_signal(inputs, settings)
     from train.run import train_iteration  # torch loads once rows and options are known to be good

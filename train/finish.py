@@ -66,7 +66,7 @@ def finish(warehouse: Warehouse, inputs: Inputs, learner: Learner, steps: list[d
     else:
         finish_committed(warehouse, inputs, settings)
         say(f"another process wrote policy {iteration + 1} first: it stays, and this process's is dropped")
-    prune_policies(warehouse, settings.keep_policies)
+    prune_policies(warehouse, settings.keep_policies, say)
     return written
 
 

@@ -67,9 +67,8 @@ def check_fits(policy: Policy, groups: Sequence[Group]) -> None:
     limit, stretched = position_limit(policy.config)
     for group in groups:
         if not len(group.prompt_ids):
-            raise StageError(f"Group {group.group_id} has no prompt to continue: its task has an empty one, "
-                             "or its iteration was pruned. A smaller --replay leaves it out; `warehouse "
-                             "discard` and `rollout` sample it again.")
+            raise StageError(f"Group {group.group_id} has no prompt to continue: its task has an empty "
+                             "one. `warehouse discard` and `rollout` sample other tasks.")
         longest = max(len(rollout.completion_ids) for rollout in group.rollouts)
         if limit and len(group.prompt_ids) + longest > limit:
             why = (f"its {stretched} position encoding changes with the length beyond {limit}, also for the "

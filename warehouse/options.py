@@ -343,8 +343,8 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as error:
             warm.sound = False
             if gone := _gone([options.get("run"), *options.get("runs", ())], error):
-                raise click.ClickException(f"{gone} was removed while it was worked on. Restore it "
-                                           "from a copy.") from error
+                raise click.ClickException(f"{gone} was moved or removed while it was worked on. "
+                                           "Name its new place, or restore it from a copy.") from error
             if isinstance(error, Exception) and (problem := _not_ours(error)):
                 raise click.ClickException(f"{problem}, then run the same command again; what was written "
                                            "before is kept.") from error

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What every job engine starts. SIGTERM goes on to the command that runs; exit code 75 means "start this again".
-# Each may be killed at any instant and started again on any machine that sees RUN.
+# Each may be killed at any instant and started again on any machine that sees RUN. An iteration that is trained, or that
+# a rollback left out, is passed over, whatever config.toml says by now.
 #   work.sh rollout RUN ITERATION K/N     sample share K of N of the parts
 #   work.sh score   RUN ITERATION K/N     score share K of N of a rollout that has begun; the rest is left to `learn`
 #   work.sh learn   RUN ITERATION         sample and score what all shares left, train, say how it went
@@ -12,7 +13,8 @@
 # TRAIN="accelerate launch --multi_gpu --num_processes 8 --no_python train" in the environment trains on eight GPUs.
 set -euo pipefail
 usage="usage: work.sh rollout|score|learn|eval|loop|arms|worker|trainer RUN ITERATION [K/N]"
-role=${1:?$usage} run=${2:?$usage} number=${3:?$usage} share=${4:-0/1}
+if (($# < 3)); then echo "$usage" >&2; exit 2; fi
+role=$1 run=$2 number=$3 share=${4:-0/1}
 eval "train=(${TRAIN:-train})"   # with the quotes of a path that has a blank
 
 child= stopped= again=
@@ -54,20 +56,24 @@ learn() {
   stage warehouse summary "$run" --iteration "$1" --line
 }
 
-num_logged() {   # ENTRY STAGE ITERATION
-  local entry="\"$1\", \"stage\": \"$2\", \"iteration\": $3, \"purpose\": (null|\"train\")"
-  warehouse log "$run" --json | { grep -cE "$entry" || true; }
+ask() {   # for the log, latest entry first, and the newest policy
+  logged=$(warehouse log "$run" --json) newest=0
+  if [[ $logged =~ \"policy\":\ ([0-9]+) ]]; then newest=${BASH_REMATCH[1]}; fi
 }
 
-wait_until_complete() {   # STAGE ITERATION
-  until (($(num_logged completed "$@"))); do stage sleep "${POLL_SECONDS:-20}"; done
+is_over() {   # ITERATION
+  ((newest > $1)) && echo "iteration $1 is trained, or a rollback left it out: nothing to do"
+}
+
+has() {   # ENTRY ITERATION: whether the log has such an entry of its rollout
+  grep -qE "\"$1\", \"stage\": \"rollout\", \"iteration\": $2, \"purpose\": \"train\"" <<<"$logged"
 }
 
 case $role in
+  rollout | score | learn) ask; if is_over "$number"; then exit 0; fi ;;&
   rollout) stage rollout "$run" --iteration "$number" --shard "$share" ;;
   score)
-    begun=$(num_logged begun rollout "$number")
-    if ((begun)); then score_share "$number"; else echo "no rollout of iteration $number yet: left to \`learn\`"; fi ;;
+    if has begun "$number"; then score_share "$number"; else echo "no rollout of iteration $number yet: left to \`learn\`"; fi ;;
   learn) learn "$number" ;;
   eval)
     stage rollout "$run" --eval --iteration "$number" --shard "$share"
@@ -75,14 +81,17 @@ case $role in
   loop | arms) stage warehouse "$role" "$run" "$number" ;;
   worker)
     for ((i = 0; i < number; i++)); do
-      ((i == 0)) || wait_until_complete train $((i - 1))
+      ask
+      until ((newest >= i)); do stage sleep "${POLL_SECONDS:-20}"; ask; done
+      if is_over "$i"; then continue; fi
       stage rollout "$run" --iteration "$i" --shard "$share"
       score_share "$i"
     done ;;
   trainer)
     for ((i = 0; i < number; i++)); do
-      wait_until_complete rollout "$i"
-      learn "$i"
+      ask
+      until ((newest > i)) || has completed "$i"; do stage sleep "${POLL_SECONDS:-20}"; ask; done
+      is_over "$i" || learn "$i"
     done ;;
   *) echo "$usage" >&2; exit 2 ;;
 esac

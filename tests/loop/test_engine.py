@@ -176,7 +176,7 @@ def test_mistakes_of_order_are_one_sentence(looped: tuple[Warehouse, str]) -> No
         (score, ("--iteration", "2"), "Iteration 2 has no complete rollout"),
         (train, ("--iteration", "2"), "Iteration 2 has no complete"),
         (rollout, ("--iteration", "4"), "policy 4, which does not exist yet"),
-        (rollout, ("--iteration", "1", "--group-size", "4"), "group_size = 8, now it is 4"),
+        (rollout, ("--iteration", "1", "--group-size", "4"), "group-size = 8, now it is 4"),
     ]:
         assert_sentence(stage, [str(warehouse.root), *words], sentence)
     assert_sentence(rollout, [str(warehouse.root / "policies")], "is not a run folder")

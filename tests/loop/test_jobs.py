@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.building import plain
 from tests.chaos.loop import contents, leftovers, new_run, problems
 from tests.chaos.scheduler import ROOT, commands, run_until, start_until_done, submit_file
+from warehouse.maintain.rollback import roll_back
 from warehouse.store.run_folder import Warehouse
 
 SHARDS = 2
@@ -33,7 +35,7 @@ def submitted(run: Path, folder: Path, *words: str, **environment: str) -> list[
     code, output = run_until(["bash", "examples/jobs/slurm/submit.sh", str(run), *words], given,
                              preempt_after=None)
     jobs = json.loads(queue.read_text())
-    assert code == 0 and output == f"submitted; the last job is {jobs[-1]['id']}\n"
+    assert code == 0 and output.endswith(f"\nscancel {' '.join(job['id'] for job in jobs)}\n")
     return jobs
 
 
@@ -49,22 +51,75 @@ def dag_of(run: Path, *words: str) -> tuple[dict[str, dict[str, str]], list[tupl
 
 
 def test_slurm_gets_two_arrays_and_a_job_per_iteration(tmp_path: Path) -> None:
-    jobs = submitted(Path("/runs/a"), tmp_path, "2", "16", "4", SCORE_NEEDS="--partition=cpu --mem=8G")
+    run = str(new_run(tmp_path / "a").root)
+    jobs = submitted(Path(run), tmp_path, "2", "16", "4", SCORE_NEEDS="--partition=cpu --mem=8G")
     assert [job["words"][1:] for job in jobs] == [
-        [stage, "/runs/a", iteration, *shards] for iteration in "01"
+        [stage, run, iteration, *shards] for iteration in "01"
         for stage, shards in (("rollout", ["16"]), ("score", ["4"]), ("learn", []))]
     options = [set(job["options"]) - {"--parsable"} for job in jobs]
-    assert options[0] == {"--job-name=rollout", "--gres=gpu:1", "--array=0-15"}
-    assert options[1] == {"--job-name=score", "--array=0-3", "--partition=cpu", "--mem=8G",
+    assert options[0] == {"--job-name=run-rollout", "--gres=gpu:1", "--array=0-15"}
+    assert options[1] == {"--job-name=run-score", "--array=0-3", "--partition=cpu", "--mem=8G",
                           "--dependency=afterany:100"}
-    assert options[2] == {"--job-name=learn", "--gres=gpu:1", "--dependency=afterany:101"}
+    assert options[2] == {"--job-name=run-learn", "--gres=gpu:1", "--dependency=afterany:101"}
     assert options[3] >= {"--dependency=afterok:102", "--kill-on-invalid-dep=yes"}
-    jobs = submitted(Path("/runs/a"), tmp_path / "evaluated", "2", "16", "4", EVAL_EVERY="2")
-    assert [job["words"][1:] for job in jobs if "--job-name=eval" in job["options"]] == [
-        ["eval", "/runs/a", "2"]]
+    jobs = submitted(Path(run), tmp_path / "evaluated", "2", "16", "4", EVAL_EVERY="2")
+    assert [job["words"][1:] for job in (jobs[0], jobs[-1])] == [["eval", run, "0"], ["eval", run, "2"]]
+    assert "--job-name=run-eval" in jobs[0]["options"] and len(jobs) == 8
     assert f"--dependency=afterok:{jobs[-2]['id']}" in jobs[-1]["options"]
     text = (JOBS / "slurm" / "stage.sbatch").read_text()
     assert "#SBATCH --requeue\n" in text and "#SBATCH --signal=B:TERM@" in text
+
+
+@pytest.fixture
+def gone_back(tmp_path: Path) -> Warehouse:
+    """A run of a trained iteration and one that a rollback left out, with other options by now."""
+    warehouse = new_run(tmp_path / "back")
+    plain.sample(warehouse, iteration=0)
+    plain.score(warehouse)
+    plain.train(warehouse)
+    plain.sample(warehouse, iteration=1)
+    roll_back(warehouse, 0)
+    config = warehouse.root / "config.toml"
+    config.write_text(config.read_text().replace("group-size = 4", "group-size = 8").replace("1e-3", "1e-4"))
+    return warehouse
+
+
+def test_submit_begins_at_the_first_untrained_iteration(gone_back: Warehouse, tmp_path: Path) -> None:
+    jobs = submitted(gone_back.root, tmp_path, "4", "16", EVAL_EVERY="4")
+    assert [job["words"][1::2] for job in jobs] == [
+        [stage, str(iteration)] for iteration in (2, 3) for stage in ("rollout", "score", "learn")] + [
+        ["eval", "4"]]
+
+
+@pytest.mark.parametrize("role", ["rollout", "score", "learn"])
+def test_an_iteration_that_is_over_is_passed_over_whatever_the_settings_are(role: str, gone_back: Warehouse,
+                                                                            tmp_path: Path) -> None:
+    for iteration in ("0", "1"):
+        words = ["bash", "examples/jobs/work.sh", role, str(gone_back.root), iteration, "0/2"]
+        code, output = run_until(words, commands(tmp_path / "bin"), preempt_after=None)
+        assert code == 0 and f"iteration {iteration} is trained, or a rollback left it out" in output, output
+        assert len(output.splitlines()) == 1, output
+
+
+def test_workers_go_on_after_what_a_rollback_left_out(gone_back: Warehouse, tmp_path: Path) -> None:
+    environment = commands(tmp_path / "bin") | {"POLL_SECONDS": "0"}
+    for name in ("rollout", "score", "train"):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho {name} $2\n")
+    for role, does in (("worker", "rollout --iteration\nscore --iteration\n"), ("trainer", "")):
+        ended = run_until(["bash", "examples/jobs/work.sh", role, str(gone_back.root), "3" if does else "2"],
+                          environment, preempt_after=None)
+        over = "".join(f"iteration {each} is trained, or a rollback left it out: nothing to do\n"
+                       for each in (0, 1))
+        said = ended[1]
+        assert (ended[0], said) == (0, over + does)
+
+
+@pytest.mark.parametrize("script", ["slurm/submit.sh", "slurm/stage.sbatch", "work.sh",
+                                    "htcondor/make_dag.sh"])
+def test_too_few_words_are_a_usage_line(script: str) -> None:
+    ended = run_until(["bash", f"examples/jobs/{script}", "loop", "run"],
+                      {**os.environ, "SLURM_SUBMIT_DIR": "."}, preempt_after=None)
+    assert ended[0] == 2 and re.fullmatch(r"usage: \S+ .*\n", ended[1]), ended
 
 
 def test_condor_gets_three_nodes_per_iteration(tmp_path: Path) -> None:
@@ -93,7 +148,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
 
 
 def test_a_job_that_is_told_to_stop_as_a_command_ends_asks_to_be_started_again(tmp_path: Path) -> None:
-    for name, does in (("rollout", "kill -TERM $PPID"), ("score", f"touch {tmp_path}/scored")):
+    for name, does in (("rollout", "kill -TERM $PPID"), ("score", f"touch {tmp_path}/scored"),
+                       ("warehouse", "exit 0")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
         (tmp_path / name).chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}

@@ -38,7 +38,7 @@ def test_policy_0_is_the_adapter_and_training_goes_on_from_it(started: Warehouse
 def test_an_adapter_of_another_shape_than_asked_for_is_refused(started: Warehouse) -> None:
     sample_rows(started, 0)
     result = run_train(started, "--lora-rank", "8")
-    assert result.exit_code == 1 and "lora_rank = 4" in result.output
+    assert result.exit_code == 1 and "lora-rank = 4" in result.output
 
 
 def test_no_adapter_and_an_adapter_as_the_model_are_refused(trained: Warehouse, tmp_path: Path) -> None:

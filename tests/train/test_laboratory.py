@@ -74,7 +74,7 @@ def test_rows_whose_tokens_were_pruned_count_in_no_gap(run):
     assert not rows_of(left, "FROM token_gaps(0)")
     sample_rows(run, 2)
     result = run_train(run, "--replay", "2")
-    assert result.exit_code == 1 and "was pruned" in result.stderr
+    assert result.exit_code == 1 and "were pruned" in result.stderr
 
 
 def test_advantages_of_ones_own_take_the_place_of_the_group_s(run, tmp_path):

@@ -395,7 +395,8 @@ def test_extra_metrics_are_json(run):
 def test_only_the_last_policies_keep_their_weights_when_asked(run):
     assert run_train(run).exit_code == 0
     sample_rows(run, 2, num_groups=3)
-    assert run_train(run, "--keep-policies", "2").exit_code == 0
+    said = run_train(run, "--keep-policies", "2").output
+    assert "removed the weights of policy 1 (keep-policies 2)" in said
     assert [path.name for path in run.policy_dir(1).iterdir()] == ["policy.json"]
     assert adapter(run, 2) and adapter(run, 3)
     sample_rows(run, 3, num_groups=3)

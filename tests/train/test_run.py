@@ -302,7 +302,7 @@ def test_rows_of_truncated_sampling_are_weighed_over_what_it_left(tmp_path):
 def test_changed_settings_are_refused_by_name(run):
     run_train(run)
     back_before(run, "train", complete=True, iteration=0)
-    assert "learning_rate = 0.01, now it is 0.5" in refused(run, "--iteration", "0", "--learning-rate", "0.5")
+    assert "learning-rate = 0.01, now it is 0.5" in refused(run, "--iteration", "0", "--learning-rate", "0.5")
 
 
 def test_a_missing_reward_leaves_the_group_and_gets_no_gradient(run):

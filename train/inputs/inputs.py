@@ -151,6 +151,12 @@ def _load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: Tra
         turn = turn_of(purpose)
         if settings.turns and turn not in settings.turns:
             continue
+        rollout = warehouse.state.life("rollout", iteration, purpose)
+        if rollout and rollout.pruned:
+            way_out = ("A smaller --replay leaves it out." if settings.replay
+                       else "A branch without --with-rows samples it again.")
+            raise StageError(f"The tokens of iteration {iteration} were pruned; it cannot be trained on "
+                             f"again. {way_out}")
         if scorer not in warehouse.state.scorers(iteration, purpose):
             raise StageError(f"The turns {turn} of iteration {iteration} are not scored by {scorer}: run "
                              f"`rollout {shell_quote(warehouse.root)} --turn {turn}` to its end and `score "
@@ -196,9 +202,9 @@ def _check_parent(warehouse: Warehouse, parent: dict[str, Any], settings: TrainO
     stored = parent.get("settings", {})
     for key in ("lora_rank", "lora_alpha", "rslora", "lora_targets") if parent["kind"] == "lora" else ():
         if key in stored and stored[key] != getattr(settings, key):
-            raise StageError(f"The adapter of policy {version} has {key} = {stored[key]}, now it is "
-                             f"{getattr(settings, key)}. An adapter keeps its shape for the whole run: "
-                             "pass the former value, or start a new run.")
+            raise StageError(f"The adapter of policy {version} has {key.replace('_', '-')} = {stored[key]}, "
+                             f"now it is {getattr(settings, key)}. An adapter keeps its shape for the whole "
+                             "run: pass the former value, or start a new run.")
 
 
 def _check_policies_of(group: Group, warehouse: Warehouse, iteration: int) -> None:

@@ -4,6 +4,7 @@ import datetime
 from typing import Any
 
 from warehouse.ledger import entries
+from warehouse.ledger.fold import Fold
 from warehouse.ledger.state import Life, RunState
 from warehouse.store.errors import counted, option_name, shorten
 
@@ -11,13 +12,14 @@ from warehouse.store.errors import counted, option_name, shorten
 def history(state: RunState) -> list[dict[str, Any]]:
     """Every entry, newest first: number, at (UTC, None if unknown), host, command, kind, what, changes.
 
-    Stage, iteration and purpose are those it is about, None if it is not about one stage. `what` is a
-    sentence; `changes` are settings that differ from the stage's previous life, as name, before, now.
-    Entries with negative numbers stand for what a version without a log wrote.
+    Stage, iteration and purpose are those it is about, None if it is not about one stage. `policy` is the
+    newest then, `what` a sentence; `changes` are settings that differ from the stage's previous life, as
+    name, before, now. Entries with negative numbers stand for what a version without a log wrote.
     """
     before: dict[tuple[str, str | None, str | None], Life] = {}
-    rows = []
+    rows, then = [], Fold(state.run)
     for number, entry in sorted(state.entries.items()):
+        then.apply(entry)
         changes: list[dict[str, Any]] = []
         if isinstance(entry.what, entries.Begun):
             life = state.lives[number]
@@ -29,7 +31,8 @@ def history(state: RunState) -> list[dict[str, Any]]:
         rows.append({"number": number, "at": at if entry.at else None, "host": entry.host,
                      "command": entry.command, "kind": entries.NAMES[type(entry.what)],
                      "stage": about and about.stage, "iteration": about and about.iteration,
-                     "purpose": about and about.purpose, "what": sentence(state, entry), "changes": changes})
+                     "purpose": about and about.purpose, "policy": then.newest,
+                     "what": sentence(state, entry), "changes": changes})
     return rows[::-1]
 
 

@@ -24,6 +24,11 @@ class Fold:
                                  policies={**now.policies}, left_out={**now.left_out})
         return self._copy
 
+    @property
+    def newest(self) -> int:
+        """The newest policy after the entries so far."""
+        return self._now.newest
+
     def _set(self, **values: Any) -> None:
         self._now = replace(self._now, **values)
 

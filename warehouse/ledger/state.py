@@ -243,6 +243,11 @@ class RunState:
         return iteration in self.left_out or (
             life is not None and life.is_complete and self.trained_purpose(iteration) != TRAIN)
 
+    def is_pruned(self, iteration: int) -> bool:
+        """Whether training rows of an iteration have lost their tokens."""
+        return any(life.pruned for life in self.of_stage("rollout", iteration)
+                   if is_training(str(life.purpose)))
+
     def waiting_iterations(self, iteration: int) -> list[int]:
         """The iterations right before that passed their policy on unchanged to gather more groups.
 
@@ -491,6 +496,8 @@ class RunState:
             raise Refusal("no_policy", to=policy, first=min(self.policies), newest=self.newest, option="--at")
         if self.policies[policy].dropped:
             raise Refusal("weights_gone", to=policy)
+        if rows and self.is_pruned(policy):
+            raise Refusal("pruned_rows", iteration=policy)
         left = beyond_branch(self.lives, policy, rows)
         for training in self.of_stage("train"):
             if training.iteration < policy and training.begun in left:

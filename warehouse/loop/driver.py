@@ -104,8 +104,7 @@ class Loop:
     def _go(self) -> int:
         number = 0
         if all(self._is_trained(each) for each in range(self.options.iterations)):
-            self.tell("done", {}, f"{self.options.iterations} iterations are trained already. For more, "
-                      "name a larger number.")
+            self._tell_done()
         self.watcher.submit(lambda: raised_alarms(connect(self.warehouse)))  # imports, while engines start
         self._evaluate_if_due(0)
         while number < self.options.iterations:
@@ -135,8 +134,21 @@ class Loop:
             self._compare_with_disk(number + 1)
             self._evaluate_if_due(number + 1)
             number += 1
-        code = self._heed_alarms()
-        return 0 if code is None else code
+        if (code := self._heed_alarms()) is not None:
+            return code
+        if self._undone():                              # the last iteration was rescued
+            self._tell_done()
+        return 0
+
+    def _undone(self) -> str:
+        """That the last policy is an earlier one again; empty if it is not."""
+        policy = self.warehouse.log.refresh().policies[self.options.iterations]
+        return "" if policy.rolled_back_to is None else (
+            f" Policy {policy.version} is policy {policy.rolled_back_to} again.")
+
+    def _tell_done(self) -> None:
+        self.tell("done", {}, f"{self.options.iterations} iterations are trained already.{self._undone()} "
+                  "For more, name a larger number.")
 
     # The run ----------------------------------------------------------------------------------------------
 
@@ -331,7 +343,8 @@ class Loop:
             self.tell("alarm", facts, "\n".join(lines))
             end_at_alarm(self.warehouse, iteration, watched.signals)
             return ALARM_EXIT_CODE
-        self.tell("alarm", facts, "\n".join(watched.lines))
+        to_do = watched.advice.lines[-1:]       # going back, which follows
+        self.tell("alarm", facts, "\n".join(line for line in watched.lines if line not in to_do))
         self.rescues -= 1
         self.watching.clear()
         self.stop()

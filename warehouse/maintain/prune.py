@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -110,17 +110,21 @@ def prune_ended(warehouse: Warehouse, *, dry_run: bool) -> str:
         f"{what}, would be removed{stay}. Run it with --yes to do it.")
 
 
-def prune_policies(warehouse: Warehouse, keep: int | None) -> None:
+def prune_policies(warehouse: Warehouse, keep: int | None,
+                   say: Callable[[str], None] = lambda _line: None) -> None:
     """Remove weights and optimizer of all policies but the last `keep` and the base; policy.json stays.
 
-    None keeps all. Rows of a pruned policy can still be trained on, but the policy cannot sample again.
+    None keeps all. Rows of a pruned policy can still be trained on, but the policy cannot sample again. `say`
+    gets a line that names them.
     """
+    gone: list[int] = []
+
     def drop(state: RunState) -> WeightsDropped | None:
         kept = {policy.folder for version, policy in state.policies.items()
                 if not version or version > state.newest - (keep or 0)}
-        versions = [version for version, policy in state.policies.items()
-                    if policy.folder not in kept and not policy.dropped]
-        return WeightsDropped(versions) if keep and versions else None
+        gone[:] = [version for version, policy in state.policies.items()
+                   if keep and policy.folder not in kept and not policy.dropped]
+        return WeightsDropped([*gone]) if gone else None
 
     warehouse.append(drop)
     for version, policy in warehouse.state.policies.items() if keep else []:
@@ -128,3 +132,6 @@ def prune_policies(warehouse: Warehouse, keep: int | None) -> None:
         for name in file_names(folder, "*") if policy.dropped else []:
             if name != "policy.json":
                 remove_file(folder / name)
+    if gone:
+        names = f"{'policy' if len(gone) == 1 else 'policies'} {', '.join(map(str, gone))}"
+        say(f"removed the weights of {names} (keep-policies {keep})")

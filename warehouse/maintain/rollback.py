@@ -26,8 +26,9 @@ def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
             version, how = newest + 1, f"iteration {newest} stays as it is and is not trained on"
             if state.sampled_ahead():
                 how += f"; what was sampled ahead of iteration {version} is discarded"
-        said[:] = [f"policy {version} now has the weights of policy {to}; {how}",
-                   f"to train iteration {to} again: warehouse branch {branch} --at {to} --with-rows"]
+        said[:] = [f"policy {version} now has the weights of policy {to}; {how}"]
+        if not state.is_pruned(to):
+            said.append(f"to train iteration {to} again: warehouse branch {branch} --at {to} --with-rows")
         return RolledBack(to, warehouse.policy(newest).get("global_step"), why)
 
     if to in warehouse.state.versions and to != warehouse.state.newest:

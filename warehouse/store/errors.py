@@ -44,13 +44,20 @@ class SettingChanged(StageError):
 
     def __init__(self, title: str, name: str, before: Any, now: Any, way_out: str) -> None:
         self.title, self.name, self.before, self.now = title, name, before, now
-        super().__init__(f"{title} was started with {option_name(name)} = {shorten(before, 80)}, now it is "
+        super().__init__(f"{title} was started with {_typed(name)} = {shorten(before, 80)}, now it is "
                          f"{shorten(now, 80)}. {way_out}")
 
 
 def option_name(setting: str) -> str:
     """The present name of a setting that is stored under its option's name of 0.2, as SQL has it."""
     return setting.replace("per_shard", "per_batch")
+
+
+def _typed(setting: str) -> str:
+    """A setting under the name that is typed; a hash has none."""
+    other = {"augmentation": "augment", "load_in_4bit": "load-4bit", "policy_version": "policy"}
+    return setting if setting.endswith("sha256") else (
+        other.get(setting) or option_name(setting).replace("_", "-"))
 
 
 def check_file(path: Path, forms: Collection[str] = (), way_out: str = "", named_by: str = "") -> None:

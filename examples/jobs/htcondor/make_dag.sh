@@ -2,9 +2,10 @@
 # Print the DAG of a loop. Submit it in this folder: condor_submit_dag loop.dag
 set -euo pipefail
 usage="usage: examples/jobs/htcondor/make_dag.sh RUN ITERATIONS ROLLOUTS [SCORES] > loop.dag"
-run=${1:?$usage} logs=$PWD
+if (($# < 3)); then echo "$usage" >&2; exit 2; fi
+run=$1 logs=$PWD
 [[ $run == *://* ]] || run=$(realpath "$run") logs=$run
-iterations=${2:?$usage} rollouts=${3:?$usage} scores=${4:-$3}
+iterations=$2 rollouts=$3 scores=${4:-$3}
 
 node() {   # STAGE ITERATION SHARDS GPUS
   echo "JOB $1$2 examples/jobs/htcondor/stage.sub"

@@ -48,7 +48,7 @@ def main() -> None:
               ("learn", 1, cores | device))
     warehouse = open_warehouse(options.run)
     for iteration in range(options.iterations):
-        if warehouse.stage("train", iteration=iteration).is_complete():
+        if iteration < warehouse.log.refresh().newest:      # trained, or left out by a rollback
             continue
         for stage, shares, needs in stages:
             ray.get([work.options(**needs, name=f"{stage} {iteration} {share}/{shares}").remote(

@@ -1,30 +1,45 @@
 #!/usr/bin/env bash
-# Submit ITERATIONS iterations to SLURM: an array of ROLLOUTS tasks, one of SCORES tasks, then a job that samples and
-# scores what they left and trains. Run it again at any time: what is complete is skipped in seconds.
+# Submit what is not trained of ITERATIONS iterations to SLURM: for each an array of ROLLOUTS tasks, one of SCORES tasks,
+# then a job that samples and scores what they left and trains. The last line cancels what was queued.
 # In the environment: what each needs, ROLLOUT_NEEDS="--gres=gpu:1 --partition=spot" SCORE_NEEDS=.. LEARN_NEEDS=..;
-# EVAL_EVERY=5 evaluates every fifth policy, with what a rollout needs.
+# EVAL_EVERY=5 evaluates policy 0 and every fifth, with what a rollout needs.
 set -euo pipefail
 usage="usage: examples/jobs/slurm/submit.sh RUN ITERATIONS ROLLOUTS [SCORES]"
-run=${1:?$usage} iterations=${2:?$usage} rollouts=${3:?$usage} scores=${4:-$3}
+if (($# < 3)); then echo "$usage" >&2; exit 2; fi
+run=$1 iterations=$2 rollouts=$3 scores=${4:-$3}
 read -ra rollout_needs <<<"${ROLLOUT_NEEDS---gres=gpu:1}"
 read -ra score_needs <<<"${SCORE_NEEDS---cpus-per-task=8}"
 read -ra learn_needs <<<"${LEARN_NEEDS---gres=gpu:1}"
 EVAL_EVERY=${EVAL_EVERY:-0}
-submit() { sbatch --parsable "$@"; }
+newest=$(warehouse log "$run" --json --last 1)
+[[ $newest =~ \"policy\":\ ([0-9]+) ]]
+first=${BASH_REMATCH[1]}
+
+queued=()
+submit() {   # STAGE OPTION..: its job id is in `id`
+  id=$(sbatch --parsable --job-name="$(basename "$run")-$1" "${@:2}")
+  queued+=("$id")
+}
 stage=examples/jobs/slurm/stage.sbatch
+evaluate() {   # POLICY, if it is one to evaluate
+  if ((EVAL_EVERY && $1 % EVAL_EVERY == 0)); then
+    submit eval "${after[@]}" "${rollout_needs[@]}" "$stage" eval "$run" "$1"
+  fi
+}
+tell() {   # also if sbatch refuses one of them
+  if ((${#queued[@]})); then printf '%s\n' "to cancel all of them:" "scancel ${queued[*]}"; fi
+}
+trap tell EXIT
 
 after=()
-for ((i = 0; i < iterations; i++)); do
-  rollout=$(submit "${after[@]}" --job-name=rollout "${rollout_needs[@]}" --array="0-$((rollouts - 1))" \
-    "$stage" rollout "$run" "$i" "$rollouts")
-  score=$(submit --dependency="afterany:$rollout" --job-name=score "${score_needs[@]}" \
-    --array="0-$((scores - 1))" "$stage" score "$run" "$i" "$scores")
-  learn=$(submit --dependency="afterany:$score" --job-name=learn "${learn_needs[@]}" "$stage" learn "$run" "$i")
-  last=$learn
-  if ((EVAL_EVERY && (i + 1) % EVAL_EVERY == 0)); then
-    last=$(submit --dependency="afterok:$learn" --kill-on-invalid-dep=yes --job-name=eval "${rollout_needs[@]}" \
-      "$stage" eval "$run" "$((i + 1))")
-  fi
-  after=(--dependency="afterok:$learn" --kill-on-invalid-dep=yes)
+evaluate "$first"
+for ((i = first; i < iterations; i++)); do
+  submit rollout "${after[@]}" "${rollout_needs[@]}" --array="0-$((rollouts - 1))" \
+    "$stage" rollout "$run" "$i" "$rollouts"
+  submit score --dependency="afterany:$id" "${score_needs[@]}" --array="0-$((scores - 1))" \
+    "$stage" score "$run" "$i" "$scores"
+  submit learn --dependency="afterany:$id" "${learn_needs[@]}" "$stage" learn "$run" "$i"
+  after=(--dependency="afterok:$id" --kill-on-invalid-dep=yes)
+  evaluate "$((i + 1))"
 done
-echo "submitted; the last job is $last"
+echo "policy $first is the newest: submitted iterations $first to $((iterations - 1))"

@@ -19,6 +19,7 @@ from tests.building.texts import SAME, add_rollout, fenced
 from warehouse.cli import cli
 from warehouse.experiments.branch import make_branch
 from warehouse.ledger.refusals import Refusal
+from warehouse.ledger.state import RunState
 from warehouse.maintain.rollback import roll_back
 from warehouse.stages.base_model import check_base
 from warehouse.store.errors import StageError
@@ -93,6 +94,20 @@ def test_rows_of_later_policies_are_as_stale_as_the_policy_that_both_runs_share(
                                            "FROM train_samples GROUP BY ALL ORDER BY ALL").fetchall()
     assert ages == [(0, 0, 0), (1, 1, 1), (2, 2, 2)]
     assert check_run(branch).problems == [] and files(run.root) == before
+
+
+def test_pruned_rows_are_not_trained_again(run: Warehouse, tmp_path: Path,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    assert command("prune", run.root, "--before", 1, "--yes").exit_code == 0
+    said = "The tokens of iteration 0 were pruned; it cannot be trained on again. "
+    refused = command("branch", run.root, tmp_path / "new", "--at", 0, "--with-rows")
+    assert refused.exit_code == 1 and said + "Leave --with-rows out" in refused.output
+    monkeypatch.setattr(RunState, "is_pruned", lambda _state, _iteration: False)   # as an older version
+    make_branch(run, tmp_path / "new", 0, rows=True)
+    refused = run_train(open_warehouse(tmp_path / "new"), "--iteration", "0")
+    assert refused.exit_code == 1 and said + "A branch" in refused.output
+    monkeypatch.undo()
+    assert "--with-rows" not in "".join(roll_back(run, 0))
 
 
 def test_nothing_done_to_a_branch_reaches_its_parent(run: Warehouse, tmp_path: Path) -> None:

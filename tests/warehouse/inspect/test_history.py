@@ -37,6 +37,9 @@ def test_the_log_tells_what_happened_the_latest_first(run: Warehouse) -> None:
     assert [row["number"] for row in rows] == list(range(len(rows)))[::-1]
     assert [row["kind"] for row in rows[:2]] == ["begun", "rolled back"] and rows[-1]["kind"] == "made"
     assert rows[0]["changes"] == [{"name": "group_size", "before": 4, "now": 8}]
+    [trained] = [row["policy"] for row in rows if row["stage"] == "train" and row["iteration"] == 0
+                 and row["kind"] == "completed"]
+    assert trained == 1 and rows[0]["policy"] == rows[1]["policy"] == 2        # policy 1 again
     assert rows == history(open_warehouse(run.root).state)
     text = said("log", run.root, "--last", 2)
     assert "rollout of iteration 2, purpose train begins" in text and "went back to policy 1" in text

@@ -220,6 +220,7 @@ def test_a_stage_is_complete_once_its_manifest_exists_and_keeps_its_settings(tmp
         stage.settle({"learning_rate": 0.1, "splits": ("a",)})
     assert vars(refused.value) == {"title": "train of iteration 0", "name": "learning_rate", "before": 1e-5,
                                    "now": 0.1}
+    assert "started with learning-rate = 1e-05" in str(refused.value)           # as it is typed
     warehouse.write_part("train_steps", 0, steps(1), iteration=0)
     manifest = stage.complete({"num_steps": 1})
     assert manifest == warehouse.stage("train", iteration=0).manifest()
