@@ -78,6 +78,7 @@ class Peer:
         if is_first and self.tests:
             self.failure = None
             self.tests.before_call()
+        seen = self.tests.before_question((*operands, *keywords.values())) if self.tests else None
         if is_first and not self.goes_on:
             self.crossing.forget()
         elif is_first or self.crossing.is_small():
@@ -99,6 +100,8 @@ class Peer:
             raise LinkLost("the program ended, or its answer is none") from None
         finally:
             self.depth -= 1
+            if self.tests:
+                self.tests.is_dropped, self.tests.shown = seen or (False, set())
             if is_first:
                 self.end(operation == "name" or len(self.borrowed) > num_borrowed)
             if self.failure is not None:         # whatever else was raised
@@ -139,8 +142,12 @@ class Peer:
     def alter(self, altered: Any) -> None:
         """Apply the other end's alterations."""
         if altered:
-            if self.tests:
-                self.tests.before_alteration()
+            try:
+                places = [place for place, _row in altered[0]]
+                if self.tests:
+                    self.tests.before_alteration(places)
+            except (TypeError, ValueError, IndexError):
+                raise BadMessage("no alteration") from None
             self.crossing.alter(*altered)
 
     def say(self, kind: str, *parts: Any, begins: bool = False, altered: Any = None) -> None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from score.jobs.stand_ins import Failed, Given, Untestable
+from score.jobs.stand_ins import Failed, Given, Untestable, is_stand_in
 
 
 @contextlib.contextmanager
@@ -64,6 +64,8 @@ class approx:
         if hasattr(expected, "__iter__") and not isinstance(expected, str):
             items = list(value)              # `__len__` may lie
             return len(items) == len(expected) and all(map(self.is_near, items, expected))
+        if is_stand_in(value) and not isinstance(value, (int, float, complex)):
+            return False
         if not isinstance(expected, (int, float, complex)):
             if not all(hasattr(each, "__float__") for each in (value, expected)):
                 return bool(value == expected)

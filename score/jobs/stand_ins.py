@@ -3,7 +3,7 @@
 What a test may do to a stand-in is what could be right. It is never equal to plain data; arithmetic, order
 and `in` with plain data are refused, but for objects that the test itself made of a class that it names,
 because they would show the program what is expected of it. Of these, sums and arithmetic with plain data
-make others.
+make others; one that plain data went into is asked nothing that this data could be asked.
 """
 
 import builtins
@@ -34,6 +34,14 @@ QUESTIONS = frozenset({*dir(set)} - {"add", "clear", "copy", "pop", "remove", "u
     "equals", "subtract", "compare", "compare_signal", "compare_total", "compare_total_mag", "same_quantum",
     "is_relative_to", "relative_to"}
 VIEWS = ("keys", "items", "values")
+NUMBERS = (int, float, complex)
+# What a difference would be asked, by which a test compares: of numbers, and of other data.
+OF_NUMBERS = frozenset({*dir(int), *dir(float)} & {
+    "__bool__", "__int__", "__float__", "__round__", "__trunc__", "__floor__", "__ceil__", "__abs__"} | {
+    "__complex__", "__index__", "is_integer", "bit_length", "bit_count", "as_integer_ratio"})
+OF_DATA = OF_NUMBERS | {"__len__", "__iter__", "__next__", "__reversed__", "__getitem__", "__contains__", *(
+    name for kind in (str, list, tuple, dict, set) for name in dir(kind) if name[0] != "_"),
+    "all", "any", "item", "max", "mean", "min", "sum", "tolist"}
 # What leaves an object as many items as it had.
 PASSIVE = frozenset((
     "__len__", "__iter__", "__reversed__", "__getitem__", "__bool__", "__repr__", "__str__", "__eq__",
@@ -106,9 +114,9 @@ class ProgramClass(type):
         if is_inner(name):
             raise AttributeError(name)
         found: Any = peer.ask("getattr", cls, name)
-        if issubclass(type(found), StandIn) and f"{cls.__name__}.{name}" in cls._rh_makers:
-            # Called by this name, it counts as constructing an object.
-            return lambda *arguments, **keywords: as_made(found(*arguments, **keywords), cls)
+        if cls._rh_trusted and issubclass(type(found), StandIn) and (
+                f"{cls.__name__}.{name}" != peer.tests.entry_point):
+            object.__setattr__(found, "_rh_maker", cls)          # calling it counts as constructing an object
         return found
 
     def __setattr__(cls, name: str, value: Any) -> None:
@@ -139,7 +147,7 @@ class ProgramClass(type):
 class StandIn:
     """An object of the other process."""
 
-    __slots__ = ("__weakref__", "_rh_made", "_rh_number")
+    __slots__ = ("__weakref__", "_rh_fed", "_rh_made", "_rh_maker", "_rh_number")
     _rh_likeness, _rh_sized = None, False     # without annotations, which every stand-in would inherit
 
     @property  # type: ignore[misc]
@@ -153,6 +161,7 @@ class StandIn:
             return types.SimpleNamespace(**peer.ask("code", self))
         if is_inner(name):
             raise AttributeError(name)
+        check_unfed(self, name)
         found = peer.ask("getattr", self, name)
         if peer.strict and name in QUESTIONS and is_stand_in(found) and not is_made(self):
             raise refused(AttributeError(f"an object of the program has no method {name}"))
@@ -168,10 +177,10 @@ class StandIn:
         peer.ask("delattr", self, name)
 
     def __copy__(self) -> Any:
-        return as_made(peer.ask("copy", self), is_made(self) and type(self))
+        return as_made(peer.ask("copy", self), is_made(self) and type(self), fed(self))
 
     def __deepcopy__(self, _memo: Any) -> Any:
-        return as_made(peer.ask("deepcopy", self), is_made(self) and type(self))
+        return as_made(peer.ask("deepcopy", self), is_made(self) and type(self), fed(self))
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
         raise refused(TypeError("an object of the other process cannot be pickled"))
@@ -207,20 +216,38 @@ def refused(error: Exception) -> Exception:
 
 def is_made(value: Any) -> bool:
     """True for an object that the test constructed from a class of the program that it names."""
+    return bool(slot(value, "_rh_made"))
+
+
+def slot(value: Any, name: str) -> Any:
+    """What this process notes of an object, or None."""
     try:
-        return bool(object.__getattribute__(value, "_rh_made"))
+        return object.__getattribute__(value, name)
     except AttributeError:
-        return False
+        return None
 
 
-def as_made(value: Any, kind: Any) -> Any:
+def as_made(value: Any, kind: Any, fed_with: frozenset[str] = frozenset()) -> Any:
     """The value, which counts as made by the test if it is an object of just this class.
 
-    What the program gave in another way before never does.
+    What the program gave in another way before never does. `fed_with` is what it is not asked.
     """
     if type(value) is kind and isinstance(value, StandIn) and value is peer.may_be_made:
         object.__setattr__(value, "_rh_made", True)
+    if fed_with and isinstance(value, StandIn):
+        object.__setattr__(value, "_rh_fed", fed_with | fed(value))
     return value
+
+
+def fed(value: Any) -> frozenset[str]:
+    """What an object is not asked, because plain data went into it."""
+    return slot(value, "_rh_fed") or frozenset()
+
+
+def check_unfed(value: Any, name: str) -> None:
+    """Refuse a question that could tell how far the object is from plain data that went into it."""
+    if peer.strict and name in fed(value):
+        raise refused(TypeError(f"'{name}' of what an object of the program and plain data made"))
 
 
 def is_held(value: Any) -> bool:
@@ -277,14 +304,19 @@ def is_stand_in(value: Any) -> bool:
 def forwarder(name: str) -> Callable[..., Any]:
     """The special method of a stand-in."""
     def special(self: Any, /, *operands: Any, **keywords: Any) -> Any:
+        check_unfed(self, name)
         return peer.ask("special", name, self, *operands, **keywords)
+
+    def called(self: Any, /, *arguments: Any, **keywords: Any) -> Any:
+        return as_made(special(self, *arguments, **keywords), slot(self, "_rh_maker"))
 
     def signed(self: Any) -> Any:
         keeps_kind = is_made(self)
-        return as_made(special(self), keeps_kind and type(self))
+        return as_made(special(self), keeps_kind and type(self), fed(self))
 
     def compared(self: Any, other: Any, *more: Any) -> Any:
-        if peer.strict and not (is_stand_in(other) or is_made(self) or callable(other)):
+        if peer.strict and not (is_stand_in(other) or (is_made(self) and name not in ORDER)
+                                or callable(other)):
             if type(other).__module__ == "tests":
                 return NotImplemented
             error = refused(TypeError(f"'{name}' between an object of the program and plain data"))
@@ -293,7 +325,13 @@ def forwarder(name: str) -> Callable[..., Any]:
             return NotImplemented
         keeps_kind = is_made(self) and name not in ORDER and (
             name in SUMS or not is_stand_in(other) or (name == "__sub__" and is_made(other)))
-        return as_made(special(self, other, *more), keeps_kind and type(self))
+        is_plain = peer.strict and not (is_stand_in(other) or callable(other))
+        before = fed(self) | fed(other) | (frozenset() if not is_plain else OF_NUMBERS if isinstance(
+            other, NUMBERS) else OF_DATA)
+        made = as_made(special(self, other, *more), keeps_kind and type(self), before)
+        if is_plain and not is_stand_in(made) and made is not NotImplemented:
+            raise refused(TypeError("an object of the program and plain data make plain data"))
+        return made
 
     def equal(self: Any, other: Any) -> Any:
         if self is other or not peer.strict or is_stand_in(other):
@@ -308,6 +346,7 @@ def forwarder(name: str) -> Callable[..., Any]:
         return same if name == "__eq__" else not same
 
     def contains(self: Any, item: Any) -> Any:
+        check_unfed(self, name)
         if not peer.strict or is_stand_in(item) or is_made(self):
             return peer.ask("special", name, self, item)
         return any(each is item or each == item for each in self)
@@ -331,6 +370,8 @@ def forwarder(name: str) -> Callable[..., Any]:
             return found
         return (hold if name == "__len__" else each_of)(self, found)
 
+    if name == "__call__":
+        return called
     if name in ("__exit__", "__aexit__"):
         return left
     if name in ("__len__", "__iter__", "__reversed__", "__bool__"):
@@ -367,6 +408,7 @@ for each in ("__iter__", "__len__", "__getitem__"):
 def method(owner: int, name: str) -> Callable[..., Any]:
     """A method of a class of the other process, which `super()` finds too."""
     def call(self: Any, /, *arguments: Any, **keywords: Any) -> Any:
+        check_unfed(self, name)
         if peer.strict and (arguments or keywords) and name in QUESTIONS and not is_made(self):
             raise refused(AttributeError(f"an object of the program has no method {name}"))
         ask = functools.partial(peer.ask, "method", peer.classes[owner], name, self, *arguments, **keywords)
@@ -379,7 +421,7 @@ def class_of(number: int, name: str, bases: tuple[type, ...], specials: list[str
              doc: str | None, likeness: str | None) -> Any:
     """The stand-in for a class."""
     names: dict[str, Any] = {
-        "_rh_class": number, "_rh_trusted": None, "_rh_makers": (),
+        "_rh_class": number, "_rh_trusted": None,
         "_rh_likeness": LIKENESSES.get(likeness or ""),
         "_rh_changing": any(getattr(base, "_rh_changing", False) or base in CHANGING for base in bases),
         "__doc__": Doc(doc), "__module__": "program"}

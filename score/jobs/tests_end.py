@@ -23,7 +23,7 @@ from score.jobs.peer import UNPASSED, Peer, special
 from score.jobs.program_end import MIRRORED, code_of, signature_of
 from score.jobs.stand_ins import TEXTS, Failed, Given, ProgramClass, Untestable, is_stand_in
 from score.jobs.test_runner import is_collected, run_test, tests_in
-from score.protocol.crossing import BadMessage, Crossing, TooLarge, items_of
+from score.protocol.crossing import CONTAINERS, BadMessage, Crossing, TooLarge, items_of
 
 TEXT_CAPS = (500, 100, 20, 0)        # characters of a test's message: as many as leave room for all tests
 # Attributes that lead from an object of the tests to their code and values.
@@ -35,15 +35,15 @@ SWALLOWED: tuple[tuple[type[Exception], str], ...] = (
     (IndexError, "__getitem__"), (AttributeError, "__getattr__"))
 ENDS = (StopIteration, StopAsyncIteration)
 MODULES = {"np": "numpy"}
+CLASS = re.compile("[A-Z][A-Za-z0-9]*")      # names of classes
 PATCHED = ("builtins", "time", "random", "os", "math", "datetime", "secrets", "uuid")
 
 
 class Names(dict[str, Any]):
     """The tests' globals; a name that is missing is a builtin, a module, or the program's."""
 
-    def __init__(self, peer: Peer, entry_point: str, classes: list[str], called: list[str]) -> None:
+    def __init__(self, peer: Peer, entry_point: str, called: list[str]) -> None:
         super().__init__(__name__="tests")
-        self.classes = classes       # whose objects the tests use as such
         self.called = called         # what is no module
         self.peer, self.entry_point = peer, entry_point.partition(".")[0]
 
@@ -61,8 +61,7 @@ class Names(dict[str, Any]):
         if is_stand_in(value):
             self[name] = value
             if isinstance(value, ProgramClass):
-                value._rh_trusted = name in self.classes and value._rh_trusted is not False
-                value._rh_makers = self.classes
+                value._rh_trusted = bool(CLASS.fullmatch(name)) and value._rh_trusted is not False
         return value
 
     def fetch(self, names: list[str]) -> bool:
@@ -86,11 +85,14 @@ class TestsEnd:
 
     def __init__(self, order: dict[str, Any]) -> None:
         # By what a source is compiled as: lines that raise on purpose; where functions that claim something
-        # begin, and the lines that raise.
-        self.meant, self.claims = ({f"test {place}" if place else "setup": each for place, each in enumerate(
-            order[key])} for key in ("meant", "claims"))
-        # Whether tests certainly want to see what the program changes, and whether others do not see it.
-        self.in_place, self.copies = order["in_place"][0], order["copies"]
+        # begin, and the lines that raise; lines that drop what the program returns.
+        self.meant, self.claims, self.drops = (
+            {f"test {place}" if place else "setup": each for place, each in enumerate(order[key])}
+            for key in ("meant", "claims", "drops"))
+        # Whether tests see all that the program changes, and if not, whether copies hide it from them.
+        self.in_place, self.copies = order["in_place"], order["copies"]
+        self.shown = set[int]()              # ids of containers that tests see change in the present call
+        self.is_dropped = False              # whether the test drops what this call returns
         # Whether the program changed what it may have to leave, and whether text ran that is not written out.
         self.has_altered = self.has_built = False
         self.parts: Any = None       # contents of patched modules, as the program has them
@@ -110,7 +112,8 @@ class TestsEnd:
             "input": lambda prompt: dict.get(self.names, "input", builtins.input)(prompt),
             "finish": self.of_lent(step_through)}, self)
         self.peer.handed.update([BaseException] if order["catches"] else [])
-        self.names = Names(self.peer, order["entry_point"], order["classes"], order["called"])
+        self.entry_point = order["entry_point"]
+        self.names = Names(self.peer, order["entry_point"], order["called"])
 
     def before_call(self) -> None:
         """Pass on what the tests patched in modules since the last call."""
@@ -137,19 +140,38 @@ class TestsEnd:
             return operation(*operands, **keywords)
         return checked
 
-    def before_alteration(self) -> None:
-        """Note that the program altered its arguments; if tests do not see it, let that go to copies."""
-        self.has_altered |= not self.in_place
-        if self.in_place or not self.copies:
-            return
+    def before_question(self, operands: tuple[Any, ...]) -> tuple[bool, set[int]]:
+        """Decide whether the test sees what a call changes in its arguments: where it drops the answer.
+
+        Returns what it replaces, to be set again after the call.
+        """
+        former = self.is_dropped, self.shown
+        frame = next(self.frames(), None) if any(self.drops.values()) else None
+        self.is_dropped = frame is not None and frame.f_code.co_name != "<lambda>" and (
+            frame.f_lineno in self.drops[frame.f_code.co_filename])
+        if self.is_dropped:
+            passed = {id(each) for each in containers_in(operands)}
+            self.shown = self.shown | passed
+            for each in passed & self.peer.crossing.shadows.keys():
+                del self.peer.crossing.shadows[each]
+        return former
+
+    def before_alteration(self, places: Iterable[Any]) -> None:
+        """Note that the program altered containers; those that tests do not see change give way to copies."""
         crossing = self.peer.crossing
-        mine = tuple(crossing.table[place] for place in crossing.own)
+        if self.in_place or all(id(crossing.table[place]) in self.shown for place in places):
+            return
+        self.has_altered = True
+        if not self.copies:
+            return
+        own = [place for place in crossing.own if id(crossing.table[place]) not in self.shown]
+        mine = tuple(crossing.table[place] for place in own)
         kept = [(each, items_of(each)) for each in mine]
-        for place, each, copied in zip(crossing.own, mine, deep_copies(mine), strict=True):
+        for place, each, copied in zip(own, mine, deep_copies(mine), strict=True):
             crossing.table[place] = copied
             crossing.places[id(copied)] = place
             crossing.shadows[id(each)] = copied, kept
-        crossing.own.clear()
+        crossing.own = [place for place in crossing.own if place not in own]
 
     def before_callback(self, written: Any) -> None:
         """Count what a library's function may do to containers of the tests as done by the program."""
@@ -157,9 +179,9 @@ class TestsEnd:
         parts = [written] if own else []
         for part in parts:
             parts += [each for each in part if type(each) is list]
-        if any(len(part) == 1 and part[0] in own for part in parts) and any(
-                is_librarys(self.peer.lent[part[1]]) for part in parts if part[:1] == ["yours"]):
-            self.before_alteration()
+        passed = [part[0] for part in parts if len(part) == 1 and part[0] in own]
+        if passed and any(is_librarys(self.peer.lent[part[1]]) for part in parts if part[:1] == ["yours"]):
+            self.before_alteration(passed)
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute of an object of the tests, or one that a class of theirs lacks, but no method."""
@@ -175,7 +197,7 @@ class TestsEnd:
             setattr(owner, name, lambda *arguments, **keywords: value(*arguments, **keywords))  # a method
         else:
             setattr(owner, name, value)
-        if not self.in_place:
+        if not (self.in_place or self.is_dropped):
             self.has_altered = True
             self.written.append((owner, name, before))
 
@@ -223,8 +245,9 @@ class TestsEnd:
         for kind, method in SWALLOWED:
             if isinstance(error, kind) and any(each.f_code.co_name == method for each in self.frames()):
                 return blamed(renamed(error))
-        if (name := type(error).__name__) == "CancelledError" and not any(
-                name in each.f_code.co_names for each in self.frames()):     # it ends a task without a word
+        kinds = {each.__name__ for each in type(error).__mro__}
+        if "CancelledError" in kinds and not any(               # it ends a task without a word
+                kinds.intersection(each.f_code.co_names) for each in self.frames()):
             return blamed(renamed(error))
         return error
 
@@ -235,6 +258,21 @@ class TestsEnd:
             if frame.f_code.co_filename in self.meant:
                 yield frame
             frame = frame.f_back
+
+
+def containers_in(value: Any) -> list[Any]:
+    """Containers that a value is or holds, in tuples and in objects of the tests, too."""
+    held, found, seen = [value], [], set[int]()
+    for each in held:
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if type(each) in CONTAINERS or type(each) is tuple:
+            found.append(each)
+            held += items_of(each)
+        elif type(each).__module__ == "tests":
+            held += getattr(each, "__dict__", {}).values()
+    return found
 
 
 def deep_copies(containers: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -392,7 +430,7 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         failed = [type(error).__name__, message_of(error), whose]
         return encode_units([failed] * num_units, room)
     refused = peer.is_unpassed
-    verdicts = [run_unit(*each, refused, end) for each in zip(units, order["in_place"][1:], strict=True)]
+    verdicts = [run_unit(unit, refused, end) for unit in units]
     said = end.has_altered + 2 * end.has_built
     return encode_units([each + said if each == 1 else each for each in verdicts], room)
 
@@ -408,10 +446,10 @@ def check_all_run(names: Names, calls: list[str], lent: dict[int, int]) -> None:
         raise Untestable(f"{found[0]} is defined where it is not found: write it out at the top level")
 
 
-def run_unit(unit: CodeType, in_place: bool, refused: bool, end: TestsEnd) -> Any:
+def run_unit(unit: CodeType, refused: bool, end: TestsEnd) -> Any:
     """Run one test: 1 if it passed, else [error name, message, whose fault: program, assertion or lost]."""
     peer = end.peer
-    peer.is_lost, peer.has_asked, peer.last, end.in_place = False, False, (), in_place
+    peer.is_lost, peer.has_asked, peer.last = False, False, ()
     peer.is_unpassed = refused
     verdict: Any = 1
     try:

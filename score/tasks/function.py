@@ -14,7 +14,7 @@ from score.sandbox.program import Outcome, Program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
 from score.tasks.test_sources import calls_of_tests, facts_of
 
-UNSEEN = "where the test does not see the change to its argument"
+UNSEEN = "where the test does not see the change to its argument (`in_place` shows it)"
 WHERE = {ALTERED: UNSEEN, BUILT: "where what the test builds as text runs in its process"}
 
 
@@ -38,6 +38,7 @@ class FunctionTask:
     setup: str = ""
     units: tuple[str, ...] = ()
     separate: bool = False
+    in_place: bool | None = None         # whether tests see changes to arguments; None: as their text says
 
     @property
     def num_units(self) -> int:
@@ -56,10 +57,12 @@ class FunctionTask:
         """The tests, those that share what the program keeps or each by itself, in each way to run them."""
         facts, units = facts_of(self.setup, self.units, self.entry_point), list(self.units)
         order = {"entry_point": self.entry_point, **facts, "run": units if self.separate else None}
+        order |= {} if self.in_place is None else {"in_place": self.in_place}
         groups = [slice(place, place + 1) for place in range(len(units))] if self.separate else [slice(None)]
+        of_sources = ("meant", "claims", "drops")
         orders = [order | {"sources": [self.setup, *units[group]],
-                           **{key: [facts[key][0], *facts[key][1:][group]]
-                              for key in ("meant", "claims", "in_place")}} for group in groups]
+                           **{key: [facts[key][0], *facts[key][1:][group]] for key in of_sources}}
+                  for group in groups]
         return [[tests_program(each | {"copies": copies, "here": here})
                  for copies, here in ((False, False), (True, False), (True, True))] for each in orders]
 
@@ -121,12 +124,13 @@ class FunctionKind:
                           plain_data.restored(call["expected"])) for call in payload["calls"]]
             return FunctionTask(*names, tuple(calls), payload.get("tolerance", 0))
         tests = payload["tests"]
+        in_place = payload.get("in_place")
         if isinstance(tests, list):
-            return FunctionTask(*names, setup=setup, units=tuple(tests))
+            return FunctionTask(*names, setup=setup, units=tuple(tests), in_place=in_place)
         whole = f"{setup}\n{tests}"
         calls_of = tuple(calls_of_tests(whole))
         return FunctionTask(*names, setup=whole, units=calls_of or ("check(candidate)",),
-                            separate=bool(calls_of))
+                            separate=bool(calls_of), in_place=in_place)
 
     def programs(self, task: FunctionTask, answer: Answer) -> list[Program] | Outcome:
         if answer.code is None:

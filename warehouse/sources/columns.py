@@ -26,7 +26,8 @@ from warehouse.tasks.task_files import Task, generic_task
 COLUMNS = ("prompt", "answer", "tests", "entry_point", "setup", "payload", "id", "solution")
 KINDS = {"answer": ("answer", "math"), "tests": ("function",)}        # that a column can make
 VALUES = ("kind", "match", "label", "tolerance", "columns")
-JUDGES = {"calls", "checker", "compare", "label", "match", "modules", "program_setup", "tolerance"}
+JUDGES = {"calls", "checker", "compare", "in_place", "label", "match", "modules", "program_setup",
+          "tolerance"}
 
 
 def read_columns(text: str) -> Iterator[Task]:

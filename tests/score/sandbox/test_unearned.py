@@ -15,7 +15,6 @@ from score.sandbox.program import Program
 from score.tasks.function import UNSEEN
 from score.tasks.kinds import ENDS, load_task
 from score.tasks.measures import Answer
-from score.tasks.test_sources import facts_of
 from tests.hostile.cheats import CHEATS
 from tests.score.sandbox.forms import FORMS, RIGHT
 
@@ -30,9 +29,9 @@ def executor():
 
 
 def judged(executor: Executor, tests: str | list[str], programs: dict[str, str],
-           entry_point: str = "f") -> dict[str, Judgement]:
+           entry_point: str = "f", in_place: bool | None = None) -> dict[str, Judgement]:
     """The verdicts on programs, by name."""
-    task = load_task("t", "function", {"entry_point": entry_point, "tests": tests})
+    task = load_task("t", "function", {"entry_point": entry_point, "tests": tests, "in_place": in_place})
     items = [Item(task, Answer("", code)) for code in programs.values()]
     return dict(zip(programs, measure(items, run_programs(executor, items)), strict=True))
 
@@ -217,7 +216,8 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
     ("s = Solution()\nassert 2.9 < s.total(1, 2) < 3.1", ITSELF), ("assert 3 in Solution().total(6)", ITSELF),
     ("from unittest import TestCase\nTestCase().assertAlmostEqual(Solution().total(1, 2), 3)", ITSELF),
     ("assert abs(Volume(3) - 27.0) < 1e-6", NAMED), ("assert 26 < Volume(3) < 28", NAMED),
-    ("assert 3 in Volume(3)", NAMED), ("assert Volume(3).startswith('abc')", NAMED),
+    ("assert 3 in volume(3)", NAMED.replace("Volume", "volume")),
+    ("assert volume(3).startswith('abc')", NAMED.replace("Volume", "volume")),
     ("assert 3 in f(6)", CLASS), ("s = Solution()\nassert abs(s.total(1, 2) - 3) < 1e-6", OWN_CLASS),
     ("assert 3 in Solution().total(6)", OWN_CLASS), ("assert f([1], type) == {int: [1]}", MAKES_CLASS),
     ("import pytest\nassert f(1) == pytest.approx([1.0, 2.0])", LONGER),
@@ -647,7 +647,6 @@ def test_what_the_test_filled_or_defined_is_its_own(executor, test, cheat, right
 
 
 @pytest.mark.parametrize(("test", "code"), [
-    ("class A: pass\nassert f(A) == 3 and A.tag == 3", "def f(kind):\n    kind.tag = 3\n    return 3\n"),
     ("@f\nclass A: pass\nassert A.tag == 3", "def f(kind):\n    kind.tag = 3\n    return kind\n"),
     ("memo = {}\nassert f(memo) == 1\nmemo['n'] = 5\nassert f(memo) == 6 and f(memo) == 7",
      "def f(d):\n    d['n'] = d.get('n', 0) + 1\n    return d['n']\n"),
@@ -681,20 +680,18 @@ def test_a_program_without_what_a_class_of_the_tests_reads_is_wrong(executor, ch
     assert not row.measures.correct and not row.outcome.infrastructure
 
 
-def test_a_class_in_lower_case_is_one_by_what_the_test_reads_of_its_objects(executor):
-    stack = "class stack:\n    def __init__(self): self.x = []\n    def push(self, y): self.x.append(y)\n" \
-            "    def __contains__(self, y): return y in self.x\n" \
-            "    def __add__(self, n): return len(self.x) + n\n" \
-            "def f(): pass\n"
-    rows = judged(executor, ["s = stack()\ns.push(3)\nassert 3 in s and s + 1 == 2"], {"it": stack})
-    assert rows["it"].measures.correct
+@pytest.mark.parametrize(("name", "right"), [("Stack", True), ("stack", False), ("Is_Stack", False)])
+def test_a_class_is_what_has_the_name_of_one(executor, name, right):
+    stack = f"class {name}:\n    def __init__(self): self.x = []\n    def push(self, y): self.x.append(y)\n" \
+            "    def __contains__(self, y): return y in self.x\ndef f(): pass\n"
+    rows = judged(executor, [f"s = {name}()\ns.push(3)\nassert 3 in s"], {"it": stack})
+    assert rows["it"].measures.correct is right
 
 
 def test_a_statement_of_its_own_reads_an_argument_as_the_program_left_it(executor):
     tests = ["a = [3, 1, 2]\nf(a)\nassert a == [1, 2, 3]", "a = [3, 1]\nf(a)\nassert a == sorted(a)",
-             "a = [3, 1]\nr = f(a)\nassert r is a",
              "a = [3, 1]\nb = list(a)\nf(a)\nassert a == sorted(b)",
-             "a = [3, 1]\nr = f(a)\nassert a[:len(r)] == [1, 3]",
+             "a = [3, 1]\n_ = f(a)\nassert a == [1, 3]",
              "a = [3, 1]\nf(a)\nr = a\nassert r == [1, 3]",
              "from unittest import TestCase\na = [3, 1]\nf(a)\nTestCase().assertEqual(a, [1, 3])"]
     sorts = "def f(x):\n    x.sort()\n    return x\n"
@@ -740,8 +737,16 @@ def test_a_program_that_alters_an_argument_fails_where_plain_python_fails_it(exe
       f"for c in {cases}:\n    r = f(c.x)\n    assert c.x == c.want" for cases in (
           "[Case([2, 1], [1, 2])]", "[Case(*row) for row in [([2, 1], [1, 2])]]"))])
 def test_a_program_that_has_to_alter_its_argument_is_right(executor, test):
-    rows = judged(executor, [test], {"sorts": "def f(x):\n    x.sort()\n    return x\n"} | EMPTIES)
+    programs = {"sorts": "def f(x):\n    x.sort()\n    return x\n"} | EMPTIES
+    rows = judged(executor, [test], programs, in_place=True)
     assert {name for name, row in rows.items() if row.measures.correct} == {"sorts"}
+
+
+@pytest.mark.parametrize(("in_place", "right"), [(None, False), (False, False), (True, True)])
+def test_a_task_says_that_its_function_works_in_place(executor, in_place, right):
+    tests = ["a = [2, 1]\nassert f(a) == 2 and a == [1, 2]"]
+    sorts = {"sorts": "def f(x):\n    x.sort()\n    return len(x)\n"}
+    assert judged(executor, tests, sorts, in_place=in_place)["sorts"].measures.correct is right
 
 
 def test_a_program_that_fails_with_copies_is_told_so(executor):
@@ -757,12 +762,6 @@ def test_only_a_program_that_alters_what_a_test_holds_is_judged_again(executor):
         before = executor.num_run
         assert judged(executor, [test], {"it": code})["it"].measures.correct
         assert executor.num_run - before == runs
-
-
-def test_a_unit_sees_what_became_of_an_argument_only_where_it_looks_at_it():
-    for test, looks in (("a = [1]\nassert f(a) == [1]", False), ("a = [1]\nf(a)\nassert a == [1]", True),
-                        ("match [1]:\n    case a: assert f(a) == a", False)):
-        assert facts_of("", [test])["in_place"][1:] == [looks]
 
 
 def test_a_program_s_seed_says_nothing_of_its_tests():
@@ -794,6 +793,9 @@ def f(): pass
 """
 
 
+# Programs that change an argument and return something, or keep it and change it later.
+IN_PLACE = ("first items of an argument", "argument that an object keeps", "in place next to the answer",
+            "context with an error")
 DATA = "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\n    y: list\ndef f(): pass\n"
 
 
@@ -814,11 +816,10 @@ DATA = "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\n    y:
     ("t = Tree()\nt.put(3)\nassert 3 in t and 4 not in t",
      "class Tree:\n    def __init__(self): self.x = {0}\n    def put(self, y): self.x.add(y)\n"
      "    def __contains__(self, y): return y in self.x\ndef f(): pass\n"),
-    ("v = V(1)\nassert v * 3 == V(3) and (v * 3).size == 3 and v < 2",
+    ("v = V(1)\nassert v * 3 == V(3) and (v * 3).size == 3",
      "class V:\n    def __init__(self, size): self.size = size\n"
      "    def __mul__(self, n): return V(self.size * n)\n"
-     "    def __eq__(self, o): return self.size == o.size\n    def __lt__(self, n): return self.size < n\n"
-     "def f(): pass\n"),
+     "    def __eq__(self, o): return self.size == o.size\ndef f(): pass\n"),
     ("m = M.one()\nn = m * 3\nassert n.size == 3", OBJECTS),
     ("m = M.one()\nassert m * 3 == M(3) and (3 * m * 2).size == 6", OBJECTS),
     ("m = M(1)\nassert ((m + m) * 3).size == 6 and (-m * 2).size == -2 and (M.of(4) * 2).size == 8", OBJECTS),
@@ -896,9 +897,6 @@ DATA = "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\n    y:
      "assert cm.output == ['INFO:a:hi']", "import logging\ndef f(): logging.getLogger('a').info('hi')\n"),
     ("import pytest\nwith pytest.raises(BankError):\n    f()\ntry:\n    f()\nexcept BankError:\n    pass",
      "BankError = Exception\ndef f(): raise BankError\n"),
-    ("def good(): pass\ndef bad(): assert 1 == 2\nassert f([good, bad]) == (1, 1)",
-     "def f(tests):\n    n = [0, 0]\n    for t in tests:\n        try:\n            t()\n"
-     "            n[0] += 1\n        except AssertionError: n[1] += 1\n    return tuple(n)\n"),
     ("with f(ZeroDivisionError):\n    1 / 0", "from contextlib import suppress as f\n"),
     ("class Own(Exception): pass\nseen = []\ndef g():\n    seen.append(1)\n"
      "    if len(seen) < 3: raise Own(1)\n    return 'ok'\nassert f(g, Own) == 'ok'",
@@ -971,15 +969,15 @@ DATA = "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\n    y:
         "frozen dataclass", "error of a library", "an object as it is or cached",
         "fields of a dataclass", "type", "suppressed error",
         "context with an error", "decorator of classes", "derived dataclass", "overridden methods",
-        "asynchronous callback", "logs", "error by another name", "runner of tests", "error on purpose",
+        "asynchronous callback", "logs", "error by another name", "error on purpose",
         "error of the test", "error passed on",
         "memory in an argument", "linked list", "sorted inside", "altered for the next call",
         "copies of an object", "copy of an object of the test", "pickled object", "fields as a dictionary",
         "kinds of functions", "timeout", "callback that waits", "not a number", "tree of text",
         "callback sees the change", "callback makes the change", "a container of its own",
         "special methods of the test", "patched values", "near in other numbers", "state of a generator"])
-def test_everyday_right_programs_are_right(executor, test, code):
-    row = judged(executor, [test], {"it": code})["it"]
+def test_everyday_right_programs_are_right(executor, request, test, code):
+    row = judged(executor, [test], {"it": code}, in_place=request.node.callspec.id in IN_PLACE or None)["it"]
     assert row.measures.correct, (row.outcome, row.measures.outputs)
 
 
@@ -1282,7 +1280,7 @@ COPIES = KEEPS.replace("= rows or []", "= [*(rows or [])]")
 def test_what_an_object_holds_is_followed_over_many_calls(executor, test, right):
     tests = [f"rows = [1, 2]\nb = Board(rows)\nfor _ in range(200):\n    assert b.get(1) == 2\n"
              f"b.set(0, 5)\nassert b.get(0) == 5\n{test}"]
-    rows = judged(executor, tests, {"keeps": KEEPS, "copies": COPIES})
+    rows = judged(executor, tests, {"keeps": KEEPS, "copies": COPIES}, in_place=True)
     assert [name for name, row in rows.items() if row.measures.correct] == [right]
 
 
@@ -1292,7 +1290,8 @@ def test_many_lists_are_followed(executor, rows):
              "assert len(rows) == b.size() and rows[-1] == [99]"]
     adds = "    def add(self, x): self.rows.append(x)\n    def size(self): return len(self.rows)\ndef f(rows)"
     codes = {"right": KEEPS.replace("= rows or []", "= rows"), "wrong": COPIES}
-    rows = judged(executor, tests, {name: code.replace("def f(rows)", adds) for name, code in codes.items()})
+    rows = judged(executor, tests, in_place=True, programs={
+        name: code.replace("def f(rows)", adds) for name, code in codes.items()})
     assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
 
 
@@ -1579,7 +1578,7 @@ def test_a_program_cannot_choose_to_be_judged_by_no_test(executor, tests):
     assert not row.measures.correct and not row.outcome.infrastructure
 
 
-COMPARES = "class f:\n    def __init__(s, x): s.x = x\n    def __eq__(s, o): return {}\n"
+COMPARES = "class F:\n    def __init__(s, x): s.x = x\n    def __eq__(s, o): return {}\nf = F\n"
 SWALLOWS = "class f:\n    def __enter__(s): return s\n    def bad(s): raise KeyError\n" \
            "    def __exit__(s, *a): return True\n    __aenter__ = lambda s: f.same(s)\n" \
            "    async def same(s): return s\n    async def __aexit__(s, *a): return True\n"
@@ -1597,13 +1596,13 @@ ERRORS = "import pytest\nwith pytest.raises({}) as e:\n    f()\nassert {}"
       for wrong, right in [("\\ud83d\\ude00", "\\U0001f600")]),
     ("assert len(f()) == 1", "def f(): return {'\\ud83d\\ude00', '\\U0001f600'}\n",
      "def f(): return {'\\ud83d\\ude00'}\n"),
-    *((f"from datetime import date\nE = date(1, 1, 1)\nassert f(1) != {other} and f(1).x == 1",
-       COMPARES.format(says), COMPARES.format("isinstance(o, f) and s.x == o.x"))
+    *((f"from datetime import date\nE = date(1, 1, 1)\nassert F(1) != {other} and F(1).x == 1",
+       COMPARES.format(says), COMPARES.format("isinstance(o, F) and s.x == o.x"))
       for other in ("'x'", "None", "1", "object()", "E")
       for says in ("s.x == o.x", "True")),
-    ("assert f(1) not in ['x'] and f(1).x == 1", COMPARES.format("s.x == o.x"),
+    ("assert F(1) not in ['x'] and F(1).x == 1", COMPARES.format("s.x == o.x"),
      COMPARES.format("NotImplemented")),
-    ("assert not (f(1) == 1) and f(1).x == 1", COMPARES.format("True"), COMPARES.format("False")),
+    ("assert not (F(1) == 1) and F(1).x == 1", COMPARES.format("True"), COMPARES.format("False")),
     *((RAISES_KEY.format("", f"with f() as a: {body}"), SWALLOWS, SWALLOWS.replace("True", "False"))
       for body in ("boom()", "a.bad()")),
     (RAISES_KEY.format("async def m():\n    async with f(): boom()\n", "asyncio.run(m())"), SWALLOWS,

@@ -12,17 +12,19 @@ class Shape(NamedTuple):
     program: str
     tests: str | list[str]
     right: bool
+    in_place: bool | None
 
 
 def read_shapes() -> list[Shape]:
-    """Shapes as `=== name | entry point | statement or source | right or wrong`, program, `---`, test."""
+    """Shapes as `=== name | entry point | statement or source | verdict`, program, `---`, test."""
     shapes = []
     for block in (Path(__file__).parent / "shapes.txt").read_text().split("=== ")[1:]:
         head, _, body = block.partition("\n")
         name, entry_point, form, verdict = head.split(" | ")
         program, _, test = body.partition("\n---\n")
         tests: str | list[str] = test if form == "source" else [test]
-        shapes.append(Shape(name, entry_point, program + "\n", tests, verdict == "right"))
+        shapes.append(Shape(name, entry_point, program + "\n", tests, verdict != "wrong",
+                            verdict == "in place" or None))
     return shapes
 
 

@@ -23,8 +23,9 @@ def executor():
 
 
 def test_shapes_are_right_but_for_those_that_are_said_not_to_be(executor):
-    items = [Item(load_task(shape.name, "function", {"entry_point": shape.entry_point, "tests": shape.tests}),
-                  Answer("", shape.program)) for shape in SHAPES]
+    items = [Item(load_task(shape.name, "function", {
+        "entry_point": shape.entry_point, "tests": shape.tests, "in_place": shape.in_place}),
+        Answer("", shape.program)) for shape in SHAPES]
     judgements = measure(items, run_programs(executor, items))
     rows: dict[str, Judgement] = dict(zip(BY_NAME, judgements, strict=True))
     wrong = {name: (row.outcome.error_class, row.outcome.error_message, row.measures.outputs)
