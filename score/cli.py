@@ -49,8 +49,9 @@ def check_reward(values: dict[str, Any]) -> None:
     from warehouse.stages.user_code import load_function
     file, reward, wanted = values["reward_file"], values["reward"], values.get("scorer")
     named = load_function(file, "--reward-file").name if file else reward
-    if not file and isinstance(values["run"], Path):        # `init` asks before there is a run
-        check_kinds(reward, kinds_in(values["run"]))
+    kinds = values.get("kinds") or (kinds_in(values["run"]) if isinstance(values["run"], Path) else ())
+    if not file and kinds:                      # `init` asks before it has read tasks, too
+        check_kinds(reward, kinds)
     made = [named] if named else [*REWARDS, BY_KIND]
     if wanted and not any(is_named(wanted, name) for name in made):
         raise StageError(f"[score] of config.toml makes the scorer {named or 'of the default reward'}, and "

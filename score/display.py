@@ -53,7 +53,7 @@ def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], n
     """Rewards, correctness, errors and time of one scored rollout."""
     num_rows = samples.num_rows
     running = seconds.get("running", 0.0)
-    lines = [f"{where}: {counted(num_rows, 'completion')}, {counted(num_run, 'distinct run')}"
+    lines = [f"{where}: {counted(num_rows, 'completion')}, {counted(num_run, 'program run')}"
              + (f" ({num_run / running:.0f}/s)" if running and num_run else "")]
     if not num_rows:
         return lines

@@ -42,6 +42,8 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
         check_adapter(adapter)
     rows = read_sources(tasks, heldout)
     counts, num_tasks = Counter(source.split for source, _task in rows), len(rows)
+    if config:
+        check_config(config, {task.kind for _source, task in rows})
     hidden = sum(task.is_hidden for _source, task in rows)
     table = task_table(rows)
     facts = {"schema_version": SCHEMA_VERSION, "model": base.stored_path, "model_sha256": base.sha256,

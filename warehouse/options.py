@@ -144,8 +144,8 @@ def open_run(run: str | Path, at: int | None = None) -> Any:
     return open_warehouse(run, at)
 
 
-def check_config(path: Path) -> None:
-    """StageError for config values that any command would refuse, alone or together.
+def check_config(path: Path, kinds: Iterable[str] = ()) -> None:
+    """StageError for config values that any command would refuse, alone, together or for `kinds` of tasks.
 
     Values with a function of the user's own are not checked together: nobody has trusted the file yet.
     """
@@ -158,7 +158,7 @@ def check_config(path: Path) -> None:
             command, given = commands[name], config_defaults(commands[name], path)
             if isinstance(command, TitledCommand) and ".py:" not in str(given):
                 try:
-                    command.check(in_effect(command, read_config(path)[name]))
+                    command.check(in_effect(command, read_config(path)[name]) | {"kinds": set(kinds)})
                 except StageError as error:
                     raise StageError(f"{path}: [{name}] {error}") from error
 

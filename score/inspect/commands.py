@@ -32,14 +32,15 @@ def limits_of_score(context: click.Context, parameter: click.Parameter, value: P
 @click.argument("second", metavar="B")
 @click.option("--examples", type=click.IntRange(min=0), default=3, show_default=True,
               help="Completions to show per kind of change.")
+@click.option("--purpose", default=None, help="Rows of this purpose, as train or eval. [default: all]")
 @shows_errors
-def diff(run: Path, first: str, second: str, examples: int) -> None:
+def diff(run: Path, first: str, second: str, examples: int, purpose: str | None) -> None:
     """Compare what scorers A and B say about the same completions of RUN.
 
     A and B are scorers as in the view scorers; a name without its hash means the newest in each iteration.
     """
     from score.inspect.diff import diff_lines
-    for line in diff_lines(run, first, second, examples):
+    for line in diff_lines(run, first, second, examples, purpose):
         click.echo(line)
 
 

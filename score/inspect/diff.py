@@ -20,10 +20,11 @@ CHANGES = {"reward_changed": "another reward", "correct_changed": "another corre
 NEGLIGIBLE = 1e-9
 
 
-def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[str]:
+def diff_lines(run: Path, first: str, second: str, num_examples: int, purpose: str | None) -> list[str]:
     """A report on all rollouts that both scorers scored, in total, per task, and with examples."""
     warehouse = open_warehouse(run)
-    (before, first, stage), (after, second, other) = (scored_by(warehouse, name) for name in (first, second))
+    (before, first, stage), (after, second, other) = (
+        scored_by(warehouse, name, purpose) for name in (first, second))
     if first == second:
         raise StageError(f"Both are {first}. Name two scorers with their hashes: "
                          f"`warehouse sql {shell_quote(run)} \"FROM scorers\"` lists them.")
@@ -46,11 +47,12 @@ def diff_lines(run: Path, first: str, second: str, num_examples: int) -> list[st
     return lines
 
 
-def scored_by(warehouse: Warehouse, name: str) -> tuple[pl.DataFrame, str, Stage]:
-    """Rows of a scorer with differences to the group's mean; its identity; its last stage."""
+def scored_by(warehouse: Warehouse, name: str, wanted: str | None = None) -> tuple[pl.DataFrame, str, Stage]:
+    """Rows of a scorer, all or of one purpose, with differences to the group's mean; its identity; its last stage."""
     tables, scorers, named = [], set(), set()
     for iteration in warehouse.state.iterations("score"):
-        for purpose in warehouse.state.purposes(iteration):
+        for purpose in {wanted} & {*warehouse.state.purposes(iteration)} if wanted else (
+                warehouse.state.purposes(iteration)):
             complete = warehouse.state.scorers(iteration, purpose)
             scorers |= set(complete)
             if any(is_named(scorer, name) for scorer in complete):

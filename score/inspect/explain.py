@@ -9,7 +9,7 @@ from score.judging.completions import Item
 from score.judging.judge import measure, registered_terms, run_programs
 from score.judging.samples import verdict_row
 from score.options import LaneOptions, TierOptions
-from score.rewards.named import default_reward
+from score.rewards.named import check_kinds, default_reward
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
 from score.sandbox.limits import Limits
@@ -90,6 +90,7 @@ def try_file(run: Path, file: Path, task_id: str, reward: str | None, limits: Li
         raise StageError(f"{run} has no task {task_id}. List them with "
                          f"`warehouse sql {shell_quote(run)} \"select task_id from tasks\"`.")
     [row] = rows
+    check_kinds(reward, [row["kind"]])
     task = load_task(task_id, row["kind"], json.loads(row["payload"]))
     imports = tuple(sorted(lanes.allow_import))
     graders = graders_of([(row["kind"], task.payload)], lanes.import_path)

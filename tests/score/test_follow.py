@@ -105,7 +105,7 @@ def test_programs_run_before_their_part_is_whole_and_rows_are_those_of_a_score_a
     done = beside(under_way.warehouse, sample)
     assert done.exit_code == 0, done.output
     assert ran == [golden[0] + 6, golden[0] + 8]
-    assert "8 completions, 8 distinct runs" in done.output
+    assert "8 completions, 8 program runs" in done.output
     twin = new_run(tmp_path / "twin")
     add_rollout(twin, ANSWERS, part_size=4)
     assert CliRunner().invoke(score, [str(twin.root)]).exit_code == 0

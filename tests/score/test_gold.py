@@ -43,12 +43,17 @@ def test_gold_and_cheats_are_judged_of_a_run_and_of_a_source_alike(files):
     made = CliRunner().invoke(cli, ["init", str(files / "run"), "--model", str(MODEL), "--tasks",
                                     str(files / "tasks.jsonl")])
     assert made.exit_code == 0, made.output
-    for where in ("run", "tasks.jsonl"):
-        judged = CliRunner().invoke(score, ["gold", str(files / where), str(files / "gold.jsonl")])
+    solved = "".join(json.dumps({"solution" if name == "code" else name: value for name, value in row.items()})
+                     + "\n" for row in GOLD)
+    (files / "solved.jsonl").write_text(solved)
+    for where, gold in (("run", "gold"), ("tasks.jsonl", "gold"), ("run", "solved")):
+        judged = CliRunner().invoke(score, ["gold", str(files / where), str(files / f"{gold}.jsonl")])
         assert judged.output.splitlines() == TOLD
+    judged = CliRunner().invoke(score, ["gold", str(files / "run")])
+    assert judged.exit_code == 1 and "run has no solutions; a run keeps none. Name the source" in judged.output
     (files / "table.jsonl").write_text(json.dumps({"q": "?", "a": "1"}) + "\n")
     judged = CliRunner().invoke(score, ["gold", f"hf:{files}/table.jsonl?prompt=q&answer=a"])
-    assert "brings no solutions" in judged.output       # a source, though it looks like an address
+    assert "has no solutions" in judged.output       # a source, though it looks like an address
 
 
 @pytest.mark.parametrize(("kind", "payload", "paid"), [
@@ -101,7 +106,7 @@ def test_the_solutions_that_a_source_brings_are_judged(files):
     judged = CliRunner().invoke(score, ["gold", str(files / "solved.jsonl")])
     assert judged.exit_code == 0 and judged.output.startswith("3 of 5 canonical solutions"), judged.output
     refused = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl")])
-    assert refused.exit_code == 1 and "brings no solutions. Name a file of them" in refused.output
+    assert refused.exit_code == 1 and "has no solutions; a run keeps none. Name the source" in refused.output
 
 
 def test_a_file_of_solutions_may_be_packed(files):

@@ -285,11 +285,21 @@ def test_a_reward_of_grids_is_refused_without_grids_also_by_a_loop_before_it_sam
     add_rollout(run, [("sum", fenced("print(3)\n"))])
     (run.root / "config.toml").write_text('[score]\nreward = "arc-exact-shaped"\n')
     monkeypatch.setenv("ROLLHOUSE_WARM", "off")
-    for result in (invoke(run.root), CliRunner().invoke(cli, ["loop", str(run.root), "1"])):
+    (tmp_path / "tasks.jsonl").write_text(json.dumps({
+        "task_id": "sum", "kind": "stdio", "messages": [{"role": "user", "content": "?"}],
+        "payload": {"cases": [{"input": "1 2", "output": "3"}]}}) + "\n")
+    (tmp_path / "sum.py").write_text("print(3)\n")
+    starter = Path(__file__).parents[2] / "examples/starter/model"
+    init = ["init", str(tmp_path / "new"), "--model", str(starter), "--tasks", str(tmp_path / "tasks.jsonl"),
+            "--config", str(run.root / "config.toml")]
+    tried = ["try", str(run.root), str(tmp_path / "sum.py"), "--task", "sum", "--reward", "arc-exact-shaped"]
+    for result in (invoke(run.root), CliRunner().invoke(cli, ["loop", str(run.root), "1"]),
+                   CliRunner().invoke(cli, init), CliRunner().invoke(score, tried)):
         assert result.exit_code == 1
         assert ("'arc-exact-shaped' is a reward of grids, and this run has none: its tasks are of kind "
                 "stdio. Take `reward` out of [score] in config.toml") in result.output
     assert not (run.root / "samples").exists() and not (run.root / "loop.log").exists()
+    assert not (tmp_path / "new").exists()
     assert invoke(run.root, "--reward", "exact").exit_code == 0
 
 

@@ -110,6 +110,8 @@ def advise(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) ->
     first = min(alarm.first_iteration for alarm in firing)
     newest = warehouse.state.newest
     causes = [alarm.signal for alarm in firing if alarm.first_iteration == first and alarm.spoils_next]
+    # Results that are bad already show the policy that sampled them: the steps before were too large, too.
+    shown = any(alarm.first_iteration == first and not alarm.spoils_next for alarm in firing)
     lines = changed_settings(connection, first)
     mismatched = not set(causes).isdisjoint(MISMATCH_SIGNALS)
     changed = _changed_sampling(connection, first) if mismatched else ""
@@ -129,9 +131,9 @@ def advise(warehouse: Warehouse, connection: Connection, alarms: list[Alarm]) ->
     elif causes:
         way_out = ("Fewer rows of earlier iterations first (--replay)" if set(causes) == {"reuse"} else
                    "Smaller steps first (--learning-rate, --updates-per-batch)")
-        lines.append(f"{way_out}, or it happens again: "
-                     f"policy {first} is sound; policy {first + 1} was made by {_steps(connection, first)}.")
-    sound = first if causes else _policy_before(warehouse, first)
+        lines.append(f"{way_out}, or it happens again: " + ("" if shown else f"policy {first} is sound; ")
+                     + f"policy {first + 1} was made by {_steps(connection, first)}.")
+    sound = first if mismatched or (causes and not shown) else _policy_before(warehouse, first)
     mend = bool(mismatched or paid)
     if sound >= newest:
         lines.append(f"Stop here: policy {newest} is the newest, so there is nothing to go back from.")

@@ -725,6 +725,15 @@ def test_bad_steps_spoil_the_policy_that_they_made(tmp_path: Path) -> None:
     assert lines[1].endswith(f"warehouse rollback {run.root} --to 4")
 
 
+def test_a_policy_that_samples_worse_is_not_sound_though_it_was_stepped_from_too_far(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=4, evals=())
+    go_on(run, 4, Weather(invalid=0.6, ratio_max=2472.0, policy_kl=8.7))
+    assert fired(run).items() >= {"errors": 4, "step_kl": 4}.items()
+    lines = watch(run).stdout.splitlines()
+    assert lines[0].startswith("Smaller steps first") and "happens again: policy 5 was made by" in lines[0]
+    assert lines[1].endswith(f"warehouse rollback {run.root} --to 3")
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_the_drill_in_small_broken_runs_fire_in_time(name: str) -> None:
     onset = 1 if name == "bad first iterations" else DRILL_ONSET
