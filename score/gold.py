@@ -61,8 +61,8 @@ def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limit
     solved = [load_task(*task) for task in tasks if task[0] in answers]
     if not solved:
         raise StageError(f"{gold} has no solution of any task in {where}: their task_ids differ. Correct "
-                         "them." if gold else f"{where} has no solutions; a run keeps none. Name the source of "
-                                              f"its tasks, or a file of solutions: score gold {where} FILE.")
+                         "them." if gold else f"{where} has no solutions; a run keeps none. Name the source "
+                                              f"of its tasks, or a file of them: score gold {where} FILE.")
     graders = graders_of(((task.kind_name, task.payload) for task in solved), lanes.import_path)
     verdicts: dict[str, GoldVerdict] = {}
     paid: dict[str, str] = {}
@@ -148,7 +148,7 @@ def read_tasks(where: str) -> tuple[list[tuple[str, str, dict[str, Any]]], dict[
 
 
 def read_answers(gold: Path) -> dict[str, Answer]:
-    """Solutions by task, from lines with task_id and `code` or `solution` (a program) or `text` (an answer)."""
+    """Solutions by task: lines with task_id and `code` or `solution` (a program) or `text` (an answer)."""
     answers = {}
     for where, row in json_lines(gold):
         if isinstance(row, dict) and "solution" in row:

@@ -48,7 +48,7 @@ def diff_lines(run: Path, first: str, second: str, num_examples: int, purpose: s
 
 
 def scored_by(warehouse: Warehouse, name: str, wanted: str | None = None) -> tuple[pl.DataFrame, str, Stage]:
-    """Rows of a scorer, all or of one purpose, with differences to the group's mean; its identity; its last stage."""
+    """Rows of a scorer, all or of one purpose, with advantages; its identity; its last stage."""
     tables, scorers, named = [], set(), set()
     for iteration in warehouse.state.iterations("score"):
         for purpose in {wanted} & {*warehouse.state.purposes(iteration)} if wanted else (

@@ -59,15 +59,19 @@ def test_slurm_gets_two_arrays_and_a_job_per_iteration(tmp_path: Path) -> None:
     options = [set(job["options"]) - {"--parsable"} for job in jobs]
     assert options[0] == {"--job-name=run-rollout", "--gres=gpu:1", "--array=0-15"}
     assert options[1] == {"--job-name=run-score", "--array=0-3", "--partition=cpu", "--mem=8G",
-                          "--dependency=afterany:100"}
-    assert options[2] == {"--job-name=run-learn", "--gres=gpu:1", "--dependency=afterany:101"}
+                          "--dependency=afterany:100", "--kill-on-invalid-dep=yes"}
+    assert options[2] == {"--job-name=run-learn", "--gres=gpu:1", "--dependency=afterany:101",
+                          "--kill-on-invalid-dep=yes"}
     assert options[3] >= {"--dependency=afterok:102", "--kill-on-invalid-dep=yes"}
+    # A score task does not start after a rollout that was cancelled because its policy failed.
+    assert options[4] >= {"--dependency=afterok:102,afterany:103", "--kill-on-invalid-dep=yes"}
+    assert options[5] >= {"--dependency=afterok:102,afterany:104", "--kill-on-invalid-dep=yes"}
     jobs = submitted(Path(run), tmp_path / "evaluated", "2", "16", "4", EVAL_EVERY="2")
     assert [job["words"][1:] for job in (jobs[0], jobs[-1])] == [["eval", run, "0"], ["eval", run, "2"]]
     assert "--job-name=run-eval" in jobs[0]["options"] and len(jobs) == 8
     assert f"--dependency=afterok:{jobs[-2]['id']}" in jobs[-1]["options"]
     text = (JOBS / "slurm" / "stage.sbatch").read_text()
-    assert "#SBATCH --requeue\n" in text and "#SBATCH --signal=B:TERM@" in text
+    assert "JobState=RUNNING" in text and "#SBATCH --requeue\n" in text and "#SBATCH --signal=B:TERM@" in text
 
 
 @pytest.fixture
@@ -86,9 +90,15 @@ def gone_back(tmp_path: Path) -> Warehouse:
 
 def test_submit_begins_at_the_first_untrained_iteration(gone_back: Warehouse, tmp_path: Path) -> None:
     jobs = submitted(gone_back.root, tmp_path, "4", "16", EVAL_EVERY="4")
-    assert [job["words"][1::2] for job in jobs] == [
-        [stage, str(iteration)] for iteration in (2, 3) for stage in ("rollout", "score", "learn")] + [
+    assert [job["words"][1::2] for job in jobs] == [["eval", "0"], *(
+        [stage, str(iteration)] for iteration in (2, 3) for stage in ("rollout", "score", "learn")),
         ["eval", "4"]]
+    for words in (["warehouse", "tasks", "add", str(gone_back.root), "--heldout", "synthetic:2:7"],
+                  ["bash", "examples/jobs/work.sh", "eval", str(gone_back.root), "0"]):
+        code, output = run_until(words, commands(tmp_path / "bin"), preempt_after=None)
+        assert code == 0, output
+    jobs = submitted(gone_back.root, tmp_path / "again", "3", "16", EVAL_EVERY="2")
+    assert [job["words"][3] for job in jobs if job["words"][1] == "eval"] == ["2", "3"]
 
 
 @pytest.mark.parametrize("role", ["rollout", "score", "learn"])
@@ -326,7 +336,7 @@ def _scorer(warehouse: Warehouse) -> str:
 def test_a_slurm_task_of_an_array_requeues_itself_alone(tmp_path: Path) -> None:
     """The task that runs under the array's own job id is among them: 700 names all tasks, 700_3 the one."""
     said = tmp_path / "said"
-    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$*" >> {said}\n')
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$*" >> {said}\necho JobState=RUNNING\n')
     (tmp_path / "scontrol").chmod(0o755)
     (tmp_path / "examples" / "jobs").mkdir(parents=True)
     (tmp_path / "examples" / "jobs" / "work.sh").write_text("exit 75\n")
@@ -335,7 +345,10 @@ def test_a_slurm_task_of_an_array_requeues_itself_alone(tmp_path: Path) -> None:
                        "SLURM_JOB_ID": "700", "REQUEUE_WAIT": "0", **array}
         words = ["bash", str(JOBS / "slurm" / "stage.sbatch"), "rollout", "run", "0", "4"]
         assert subprocess.run(words, env=environment, check=False).returncode == 75
-    assert said.read_text().splitlines() == ["requeue 700_3", "requeue 700"]
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$*" >> {said}\necho JobState=CANCELLED\n')
+    assert subprocess.run(words, env=environment, check=False).returncode == 75
+    assert said.read_text().splitlines() == [
+        "show job 700_3", "requeue 700_3", "show job 700", "requeue 700", "show job 700"]
 
 
 def test_ray_without_a_cluster_is_one_sentence(tmp_path: Path) -> None:

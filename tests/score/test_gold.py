@@ -43,14 +43,13 @@ def test_gold_and_cheats_are_judged_of_a_run_and_of_a_source_alike(files):
     made = CliRunner().invoke(cli, ["init", str(files / "run"), "--model", str(MODEL), "--tasks",
                                     str(files / "tasks.jsonl")])
     assert made.exit_code == 0, made.output
-    solved = "".join(json.dumps({"solution" if name == "code" else name: value for name, value in row.items()})
-                     + "\n" for row in GOLD)
+    solved = "".join(f"{json.dumps(row)}\n" for row in GOLD).replace('"code"', '"solution"')
     (files / "solved.jsonl").write_text(solved)
     for where, gold in (("run", "gold"), ("tasks.jsonl", "gold"), ("run", "solved")):
         judged = CliRunner().invoke(score, ["gold", str(files / where), str(files / f"{gold}.jsonl")])
         assert judged.output.splitlines() == TOLD
     judged = CliRunner().invoke(score, ["gold", str(files / "run")])
-    assert judged.exit_code == 1 and "run has no solutions; a run keeps none. Name the source" in judged.output
+    assert judged.exit_code == 1 and "run has no solutions; a run keeps none. Name" in judged.output
     (files / "table.jsonl").write_text(json.dumps({"q": "?", "a": "1"}) + "\n")
     judged = CliRunner().invoke(score, ["gold", f"hf:{files}/table.jsonl?prompt=q&answer=a"])
     assert "has no solutions" in judged.output       # a source, though it looks like an address
