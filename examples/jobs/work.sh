@@ -10,7 +10,8 @@
 #   work.sh loop    RUN ITERATIONS        `warehouse loop` on all GPUs of this machine; an alarm ends it with 3
 #   work.sh arms    RUN ARMS.TOML         `warehouse arms`
 #   work.sh trainer RUN ITERATIONS        `learn` each iteration once its rollout is complete
-# TRAIN="accelerate launch --multi_gpu --num_processes 8 --no_python train" in the environment trains on eight GPUs.
+# In the environment: TRAIN="accelerate launch --multi_gpu --num_processes 8 --no_python train" trains on eight GPUs;
+# WATCH=yes, or WATCH="--ignore errors", ends `learn` with 3 when an alarm fires.
 set -euo pipefail
 usage="usage: work.sh rollout|score|learn|eval|loop|arms|worker|trainer RUN ITERATION [K/N]"
 if (($# < 3)); then echo "$usage" >&2; exit 2; fi
@@ -54,6 +55,9 @@ learn() {
   stage score "$run" --iteration "$1"
   stage "${train[@]}" "$run" --iteration "$1"
   stage warehouse summary "$run" --iteration "$1" --line
+  local options=()
+  [[ ${WATCH:-yes} == yes ]] || read -ra options <<<"$WATCH"
+  if [[ ${WATCH:-} ]]; then stage warehouse watch "$run" "${options[@]}"; fi
 }
 
 ask() {   # for the log, latest entry first, and the newest policy

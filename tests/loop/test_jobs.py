@@ -233,6 +233,17 @@ def test_a_nodes_loop_is_a_job_whose_alarm_is_final(words: str, tmp_path: Path) 
     assert code == 3 and f"{words}\n" in output
 
 
+@pytest.mark.parametrize(("asked", "options"), [("yes", ""), ("--ignore errors", " --ignore errors"), ("", None)])
+def test_an_alarm_ends_training_where_it_is_asked_for(asked: str, options: str | None, tmp_path: Path) -> None:
+    for name in ("rollout", "score", "train", "warehouse"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$*"\n[ "$1" != watch ] || exit 3\n')
+        (tmp_path / name).chmod(0o755)
+    code, output = run_until(["bash", "examples/jobs/work.sh", "learn", "run", "0"], os.environ | {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}", "WATCH": asked}, preempt_after=None)
+    assert code == (0 if options is None else 3)
+    assert (f"warehouse watch run{options}\n" in output) is (options is not None)
+
+
 @pytest.mark.slow("the loop is started five times, with the imports of its commands")
 def test_the_loop_killed_in_the_middle_gives_the_undisturbed_result(undisturbed: Warehouse,
                                                                     tmp_path: Path) -> None:
