@@ -97,9 +97,9 @@ def sample_and_finish(job: Job, plan: Plan, engine: Engine | None, clock: Clock,
     elsewhere = job.missing(plan.rows, Shard())
     if elsewhere and not job.stage.is_complete():
         num_parts, shard = len(split_parts(plan.rows, job.options.part_size, Shard())), job.options.shard
-        size = max(1, job.options.part_size * num_parts // (4 * shard.count))
-        few = [f"{counted(num_parts, 'part')} for {shard.count} shards: some have nothing to do. Give the "
-               f"next rollouts a --part-size of {size}"] if num_parts < shard.count else []
+        size = max(1, sum(row["group_size"] for row in plan.rows) // (4 * shard.count))
+        few = [f"{counted(num_parts, 'part')} for {shard.count} shards: some have nothing to do. Set "
+               f"part-size = {size} before the next iteration begins"] if num_parts < shard.count else []
         return [f"shard {shard} of {job.title} is done; left to the other shards: "
                 f"{counted(len(elsewhere), 'part')}", *few]
     return finish(job, plan, {"import": 0.0, "start": 0.0, **clock.seconds,

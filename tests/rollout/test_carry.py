@@ -548,4 +548,4 @@ def test_of_two_workers_on_one_part_the_first_settles_what_is_carried_over(tmp_p
 
 def test_a_rollout_with_fewer_parts_than_shards_says_so(tmp_path: Path) -> None:
     said = sample(small_run(tmp_path, num_tasks=6), 0, shard=Shard(1, 99))[-1]
-    assert "parts for 99 shards: some have nothing to do. Give the next rollouts a --part-size of 1" in said
+    assert "parts for 99 shards: some have nothing to do. Set part-size = 1 before the next" in said

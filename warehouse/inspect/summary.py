@@ -181,7 +181,7 @@ def _trends(rows: list[dict[str, Any]], reached: list[dict[str, Any]]) -> list[s
 def _parts(connection: Connection) -> list[str]:
     """Sparklines of the parts of the reward, if it has several."""
     parts = rows_of(connection, PARTS)
-    return [f"{row['part']:<10} {sparkline(row['means'])}  {row['means'][0]:.2g} → {row['means'][-1]:.2g}"
+    return [f"reward part {row['part']:<10} {sparkline(row['means'])}  {row['means'][0]:.2g} → {row['means'][-1]:.2g}"
             for row in parts if len(parts) > 1]
 
 

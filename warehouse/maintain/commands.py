@@ -95,8 +95,8 @@ def check(run: Path, iteration: int | None, quick: bool, fixes: bool, as_json: b
 def rollback(run: Path, to: int, why: str) -> None:
     """Continue from an earlier policy; nothing is deleted.
 
-    Its weights become the next policy; iterations go on counting. To train an iteration again, use `warehouse
-    branch`.
+    The newest policy gets its weights and optimizer state, or the next one if the newest has sampled; iterations
+    go on counting. To train an iteration again, use `warehouse branch`.
     """
     from warehouse.maintain.rollback import roll_back
     for line in roll_back(open_run(run), to, why):
