@@ -65,6 +65,7 @@ class Peer:
         self.may_be_made: Any = None             # an object that the program has not returned before
         self.failure: BaseException | None = None            # a failed assertion of the tests, in a callback
         self.has_asked = self.has_answered = self.is_lost = self.is_unpassed = False
+        self.refusal = ""                        # why a test cannot pass any more
         self.gave_back: list[Any] = []           # objects of this process in the last answer
         stand_ins.peer = self
 
@@ -78,7 +79,7 @@ class Peer:
         if is_first and self.tests:
             self.failure = None
             self.tests.before_call()
-        seen = self.tests.before_question((*operands, *keywords.values())) if self.tests else None
+        seen = self.tests.before_question(operation, (*operands, *keywords.values())) if self.tests else None
         if is_first and not self.goes_on:
             self.crossing.forget()
         elif is_first or self.crossing.is_small():

@@ -115,7 +115,7 @@ class ProgramClass(type):
             raise AttributeError(name)
         found: Any = peer.ask("getattr", cls, name)
         if cls._rh_trusted and issubclass(type(found), StandIn) and (
-                f"{cls.__name__}.{name}" != peer.tests.entry_point):
+                name != peer.tests.entry_point.rpartition(".")[2]):
             object.__setattr__(found, "_rh_maker", cls)          # calling it counts as constructing an object
         return found
 
@@ -210,7 +210,7 @@ def is_inner(name: str) -> bool:
 
 def refused(error: Exception) -> Exception:
     """An error that the program did not raise: a test that expects it does not pass."""
-    peer.is_unpassed = True
+    peer.is_unpassed, peer.refusal = True, str(error)
     return error
 
 
@@ -434,7 +434,8 @@ def class_of(number: int, name: str, bases: tuple[type, ...], specials: list[str
         names["__getattr__"] = StandIn.__getattr__
         names["__str__"] = lambda self: self._rh_text
     elif values:
-        kept = [*values[:1], *kept]
+        # Their layouts conflict: an enumeration of numbers keeps their value.
+        kept = [*values[:1], *(base for base in kept if not issubclass(base, StandIn))]
         names["__getattr__"] = StandIn.__getattr__
         names |= {text: FORWARDERS[text] for text in TEXTS if text in specials}
     else:

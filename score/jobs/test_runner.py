@@ -45,8 +45,8 @@ def run_all(names: dict[str, Any], path: str, kind: Any, test: Any) -> None:
             kind(path.partition(".")[2]).debug()
             return
         surround(stack, kind, "setup_class", "teardown_class", kind)
-        fixtures = {each.name: each for each in fixtures_here()
-                    if each.owner in ("", *(base.__name__ for base in getattr(kind, "__mro__", ())))}
+        owners = [*(base.__name__ for base in getattr(kind, "__mro__", ())), ""][::-1]
+        fixtures = {each.name: each for owner in owners for each in fixtures_here() if each.owner == owner}
         wanted = [name for name, each in fixtures.items() if each.is_automatic]
         wanted += parameters_of(test)
         for name in wanted:                    # those that they want, too
@@ -73,12 +73,14 @@ def run_row(names: dict[str, Any], kind: Any, test: Any, fixtures: dict[str, Any
             surround(stack, names, "setup_function", "teardown_function", test)
 
         def call(function: Any, name: str = "") -> Any:
+            if name in parameters_of(function):
+                raise Untestable(f"the fixture {name} that another has in its place is not here")
+            missing = {*parameters_of(function)} - {"self", "request"} - fixtures.keys() - row.keys()
+            if missing and not hasattr(function, "__wrapped__"):          # a patch has arguments of its own
+                raise Untestable(f"no fixture {', '.join(sorted(missing))} is here")
             request = Given(param=row.get(f"{name}="), addfinalizer=stack.callback, getfixturevalue=make)
             known = {each: request if each == "request" else make(each) for each in parameters_of(function)
                      if each in fixtures or each in row or each == "request"}
-            missing = set(parameters_of(function)) - {"self"} - known.keys()
-            if missing and not hasattr(function, "__wrapped__"):          # a patch has arguments of its own
-                raise Untestable(f"no fixture {', '.join(sorted(missing))} is here")
             takes_it = kind and code_of(function).co_varnames[:1] == ("self",)
             return function(*([it] if takes_it else []), **known)
 

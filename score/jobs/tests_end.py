@@ -10,6 +10,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from types import CodeType
 from typing import Any
 
@@ -61,7 +62,8 @@ class Names(dict[str, Any]):
         if is_stand_in(value):
             self[name] = value
             if isinstance(value, ProgramClass):
-                value._rh_trusted = bool(CLASS.fullmatch(name)) and value._rh_trusted is not False
+                called = self.entry_point if name == "candidate" else name
+                value._rh_trusted = bool(CLASS.fullmatch(called)) and value._rh_trusted is not False
         return value
 
     def fetch(self, names: list[str]) -> bool:
@@ -71,6 +73,19 @@ class Names(dict[str, Any]):
                 self[name] = self[name]
         has_asked, self.peer.has_asked = self.peer.has_asked, False
         return has_asked
+
+
+class ProgramModule(types.ModuleType):
+    """A module from which tests import the program."""
+
+    def __init__(self, name: str, **attributes: Any) -> None:
+        super().__init__(name)
+        vars(self).update(attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.names[name]
 
 
 def parts_of_modules() -> dict[tuple[str, str], Any]:
@@ -85,10 +100,11 @@ class TestsEnd:
 
     def __init__(self, order: dict[str, Any]) -> None:
         # By what a source is compiled as: lines that raise on purpose; where functions that claim something
-        # begin, and the lines that raise; lines that drop what the program returns.
-        self.meant, self.claims, self.drops = (
+        # begin, and the lines that raise; by line, what is called there without using what it returns; by
+        # first line of a function, variables that are compared with literals, and where they last are.
+        self.meant, self.claims, self.drops, self.pins = (
             {f"test {place}" if place else "setup": each for place, each in enumerate(order[key])}
-            for key in ("meant", "claims", "drops"))
+            for key in ("meant", "claims", "drops", "pins"))
         # Whether tests see all that the program changes, and if not, whether copies hide it from them.
         self.in_place, self.copies = order["in_place"], order["copies"]
         self.shown = set[int]()              # ids of containers that tests see change in the present call
@@ -140,15 +156,19 @@ class TestsEnd:
             return operation(*operands, **keywords)
         return checked
 
-    def before_question(self, operands: tuple[Any, ...]) -> tuple[bool, set[int]]:
+    def before_question(self, operation: str, operands: tuple[Any, ...]) -> tuple[bool, set[int]]:
         """Decide whether the test sees what a call changes in its arguments: where it drops the answer.
 
         Returns what it replaces, to be set again after the call.
         """
         former = self.is_dropped, self.shown
-        frame = next(self.frames(), None) if any(self.drops.values()) else None
-        self.is_dropped = frame is not None and frame.f_code.co_name != "<lambda>" and (
-            frame.f_lineno in self.drops[frame.f_code.co_filename])
+        frame: Any = next(self.frames(), None) if any(self.drops.values()) else None
+        names = self.drops[frame.f_code.co_filename].get(str(frame.f_lineno), ()) if frame else ()
+        asked = operands[1] if operation in ("method", "special") else operands[0] if operands else None
+        self.is_dropped = frame is not None and frame.f_code.co_name != "<lambda>" and any(
+            asked == name if operation == "method" else
+            asked is not None and frame.f_locals.get(name, dict.get(self.names, name)) is asked
+            for name in names)
         if self.is_dropped:
             passed = {id(each) for each in containers_in(operands)}
             self.shown = self.shown | passed
@@ -159,12 +179,13 @@ class TestsEnd:
     def before_alteration(self, places: Iterable[Any]) -> None:
         """Note that the program altered containers; those that tests do not see change give way to copies."""
         crossing = self.peer.crossing
-        if self.in_place or all(id(crossing.table[place]) in self.shown for place in places):
+        shown = self.shown | {id(each) for each in containers_in(self.pinned())}
+        if self.in_place or all(id(crossing.table[place]) in shown for place in places):
             return
         self.has_altered = True
         if not self.copies:
             return
-        own = [place for place in crossing.own if id(crossing.table[place]) not in self.shown]
+        own = [place for place in crossing.own if id(crossing.table[place]) not in shown]
         mine = tuple(crossing.table[place] for place in own)
         kept = [(each, items_of(each)) for each in mine]
         for place, each, copied in zip(own, mine, deep_copies(mine), strict=True):
@@ -172,6 +193,21 @@ class TestsEnd:
             crossing.places[id(copied)] = place
             crossing.shadows[id(each)] = copied, kept
         crossing.own = [place for place in crossing.own if place not in own]
+
+    def pinned(self) -> tuple[Any, ...]:
+        """Values of the variables that the tests which wait for the program compare with literals."""
+        values = []
+        for frame in self.frames():
+            code = frame.f_code
+            first = "0" if code.co_name == "<module>" else str(code.co_firstlineno)
+            line, _, column, _ = next(islice(code.co_positions(), frame.f_lasti // 2, None))
+            for name, place in self.pins[code.co_filename].get(first, {}).items():
+                if place <= [line or 0, column or 0]:           # before this call
+                    continue
+                owner, _, attribute = name.partition(".")
+                value = frame.f_locals.get(owner, dict.get(self.names, owner))
+                values.append(getattr(value, "__dict__", {}).get(attribute) if attribute else value)
+        return tuple(values)
 
     def before_callback(self, written: Any) -> None:
         """Count what a library's function may do to containers of the tests as done by the program."""
@@ -197,7 +233,7 @@ class TestsEnd:
             setattr(owner, name, lambda *arguments, **keywords: value(*arguments, **keywords))  # a method
         else:
             setattr(owner, name, value)
-        if not (self.in_place or self.is_dropped):
+        if not (self.in_place or self.is_dropped or any(owner is each for each in self.pinned())):
             self.has_altered = True
             self.written.append((owner, name, before))
 
@@ -413,6 +449,8 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         code, *units = [compile(source, name, "exec", dont_inherit=True)
                         for source, name in zip(order["sources"], end.meant, strict=True)]
         names.update(order.get("names", {}))
+        for module in order["program"]:
+            sys.modules[module] = ProgramModule(module, names=names)
         evaluation.patch(peer, names, [code, *units], order["here"])
         may_patch = "unittest.mock" in sys.modules or not set(PATCHED).isdisjoint(order.get("sets", ()))
         end.parts = parts_of_modules() if may_patch else None
@@ -450,17 +488,18 @@ def run_unit(unit: CodeType, refused: bool, end: TestsEnd) -> Any:
     """Run one test: 1 if it passed, else [error name, message, whose fault: program, assertion or lost]."""
     peer = end.peer
     peer.is_lost, peer.has_asked, peer.last = False, False, ()
-    peer.is_unpassed = refused
+    peer.is_unpassed, peer.refusal = refused, ""
     verdict: Any = 1
     try:
         exec(unit, end.names)
     except BaseException as error:
         message = message_of(error) or account_of(error, peer)
+        message += f" ({peer.refusal})" if peer.refusal and peer.refusal not in message else ""
         is_skip = type(error).__name__ == "SkipTest" and not (                    # whatever the program does
             peer.has_answered or hasattr(error, "raised_by_program"))
         verdict = 1 if is_skip else [type(error).__name__, message, whose_fault(error, peer)]
     if verdict == 1 and peer.is_unpassed:       # its error is none that a test can expect
-        verdict = ["RuntimeError", UNPASSED, "program"]
+        verdict = ["RuntimeError", peer.refusal or UNPASSED, "program"]
     return ["", "the program ended during the test", "lost"] if peer.is_lost else verdict
 
 
@@ -479,10 +518,11 @@ def whose_fault(error: BaseException, peer: Peer) -> str:
         return "assertion" if peer.has_answered else "tests"
     if hasattr(error, "raised_by_program"):
         return "program"
-    wants_more = isinstance(error, Untestable) or (isinstance(error, ImportError) and not peer.has_asked) or (
-        isinstance(error, PermissionError) and error.errno == 1 and error.filename is not None
-        and not peer.has_answered)
-    return "tests" if wants_more else "assertion"
+    is_missing = isinstance(error, ImportError) and not peer.has_asked
+    is_refused = isinstance(error, Untestable) or (
+        isinstance(error, PermissionError) and error.errno == 1 and error.filename is not None)
+    # After an answer it may be the program that led the test there.
+    return "tests" if is_missing or (is_refused and not peer.has_answered) else "assertion"
 
 
 def encode_units(units: list[Any], room: int) -> bytes:

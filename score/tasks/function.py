@@ -38,7 +38,7 @@ class FunctionTask:
     setup: str = ""
     units: tuple[str, ...] = ()
     separate: bool = False
-    in_place: bool | None = None         # whether tests see changes to arguments; None: as their text says
+    in_place: bool = False               # whether tests see all changes to arguments
 
     @property
     def num_units(self) -> int:
@@ -57,9 +57,9 @@ class FunctionTask:
         """The tests, those that share what the program keeps or each by itself, in each way to run them."""
         facts, units = facts_of(self.setup, self.units, self.entry_point), list(self.units)
         order = {"entry_point": self.entry_point, **facts, "run": units if self.separate else None}
-        order |= {} if self.in_place is None else {"in_place": self.in_place}
+        order["in_place"] |= self.in_place
         groups = [slice(place, place + 1) for place in range(len(units))] if self.separate else [slice(None)]
-        of_sources = ("meant", "claims", "drops")
+        of_sources = ("meant", "claims", "drops", "pins")
         orders = [order | {"sources": [self.setup, *units[group]],
                            **{key: [facts[key][0], *facts[key][1:][group]] for key in of_sources}}
                   for group in groups]
@@ -124,7 +124,7 @@ class FunctionKind:
                           plain_data.restored(call["expected"])) for call in payload["calls"]]
             return FunctionTask(*names, tuple(calls), payload.get("tolerance", 0))
         tests = payload["tests"]
-        in_place = payload.get("in_place")
+        in_place = payload.get("in_place", False)
         if isinstance(tests, list):
             return FunctionTask(*names, setup=setup, units=tuple(tests), in_place=in_place)
         whole = f"{setup}\n{tests}"

@@ -2,9 +2,10 @@
 
 import ast
 import builtins
+import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -13,14 +14,16 @@ SEVERAL = (ast.Tuple, ast.List, ast.Set, ast.Dict)
 DATA_METHODS = set[str]().union(*map(dir, (str, int, float, list, dict, set)))
 BUILTINS = frozenset(dir(builtins))
 PYTEST = {"raises", "approx", "fail", "fixture", "mark", "param", "skip", "xfail", "nan", "main"}
+EQUAL = re.compile("assert(List|Dict|Set|Tuple|Sequence|Count)?Equal|assertIn")
+LATER = 1 << 40              # a line after all others
 HOLDING = {"eval", "exec", "globals", "locals", "super", "vars"}    # what holds variables that are not named
 
 
 def calls_of_tests(source: str) -> list[str]:
     """Statements that run each test function and each method of a class, inherited ones too.
 
-    None where there is a `check` that no test calls, and none of a source that cannot be read, which running
-    it then says.
+    None where `check` is the test: there are no others, or it calls them itself. None of a source that cannot
+    be read, which running it then says.
     """
     try:
         tree = ast.parse(source)
@@ -28,19 +31,19 @@ def calls_of_tests(source: str) -> list[str]:
         return []
     functions = [node for node in tree.body if isinstance(node, FUNCTIONS)]
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    tests = [*filter(is_test, functions), *classes.values()]
-    called = {each.id for test in tests for each in ast.walk(test) if isinstance(each, ast.Name)}
-    if "check" not in called and any(node.name == "check" for node in functions):
-        return []
+    checks = [node for node in functions if node.name == "check"]
+    called = set[str]().union(*(names_in(node, ast.Load) for node in checks))
     bases = {base.id for node in classes.values() for base in node.bases if isinstance(base, ast.Name)}
 
     def is_run(node: ast.ClassDef) -> bool:
         is_mixin = node.name in bases and not node.bases and not node.name.startswith("Test")
         return not (is_skipped(node) or is_abstract(node) or is_mixin)
-    return [f"__run__({path!r})" for path in (
-        *dict.fromkeys(node.name for node in functions if is_test(node)),
-        *(f"{name}.{test}" for name, node in classes.items() if is_run(node)
-          for test in tests_of(node, classes)))]
+    paths = [*dict.fromkeys(node.name for node in functions if is_test(node)),
+             *(f"{name}.{test}" for name, node in classes.items() if is_run(node)
+               for test in tests_of(node, classes))]
+    if checks and all(path.partition(".")[0] in called for path in paths):
+        return []
+    return [f"__run__({path!r})" for path in paths] or ["raise ImportError('all tests are skipped')"]
 
 
 def tests_of(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> dict[str, ast.AST]:
@@ -60,8 +63,8 @@ def is_test(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 def is_skipped(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
     """True for `@unittest.skip('reason')` and the like, and for what is expected to fail."""
-    return any(ast.unparse(each).partition("(")[0].endswith(("skip", "expectedFailure"))
-               for each in node.decorator_list)
+    return any(ast.unparse(each).partition("(")[0].removeprefix("unittest.").removeprefix("pytest.mark.")
+               in ("skip", "mark.skip", "expectedFailure") for each in node.decorator_list)
 
 
 def is_abstract(node: ast.ClassDef) -> bool:
@@ -78,7 +81,7 @@ class WithoutLiterals(ast.NodeTransformer):
         is_literal = isinstance(node, (*SEVERAL, ast.UnaryOp)) and all(
             isinstance(each, (ast.Constant, ast.expr_context, ast.unaryop))
             for each in ast.iter_child_nodes(node))
-        return ast.copy_location(ast.Constant(None), node) if is_literal else node
+        return ast.copy_location(ast.Constant(...), node) if is_literal else node
 
 
 def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[str, Any]:
@@ -87,90 +90,157 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
     `catches` says whether they catch errors by a name of the program, `in_classes` are names that bodies of
     classes read and the tests do not set, `called` names that they call, `lacks` what they want of pytest in
     vain, `sets` what they set attributes of. Of each source, `meant` are the lines that raise on purpose,
-    `claims` the lines at which functions that claim something begin and those that raise, `drops` the lines
-    that drop what the program returns. `in_place` says that the tests keep no argument, so that it does not
-    matter what the program does to one.
+    `claims` the lines at which functions that claim something begin and those that raise, `drops` names
+    by which lines call something and drop what it returns, `pins` variables that functions compare with
+    literals, and where. `program` are modules from which they import the program. `in_place` says that the
+    tests keep no argument, so that it does not matter what the program does to one.
     """
     try:
         trees = [parsed(source) for source in (setup, *units)]
     except NO_PYTHON:
         return {"catches": True, "in_classes": [], "called": [], "lacks": [], "sets": [], "in_place": True,
                 "meant": [[]] * (1 + len(units)), "claims": [[[], []]] * (1 + len(units)),
-                "drops": [[]] * (1 + len(units))}
+                "drops": [{}] * (1 + len(units)), "pins": [{}] * (1 + len(units)), "program": []}
+    entry = entry_point.partition(".")[0]
+    imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+               and node.module and any(alias.name == entry for alias in node.names)]
+    for node in imports:
+        node.names = []                  # they are names of the program
     claims = [list(each) for each in zip(claiming(trees), map(raising, trees), strict=True)]
     whole = ast.Module([node for tree in trees for node in tree.body], [])
     nodes, own = list(ast.walk(whole)), names_set(whole)
-    fixed = BUILTINS - HOLDING - own - {entry_point.partition(".")[0]}
+    fixed = BUILTINS - HOLDING - own - {entry}
     catches = any(names_in(node.type, ast.Load) - BUILTINS - own for node in nodes
                   if isinstance(node, ast.ExceptHandler) and node.type)
     called = {node.func.id for node in nodes if isinstance(node, ast.Call)
               and isinstance(node.func, ast.Name)} - own
     sets = {ast.unparse(node.value) for node in nodes if isinstance(node, ast.Attribute)
             and (isinstance(node.ctx, ast.Store) or node.attr == "environ")}
-    imported = {alias.asname or alias.name: alias.name for node in nodes
-                if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names}
-    pytest = {name for name, module in imported.items() if module == "pytest"}
+    pytest = {alias.asname or alias.name for node in nodes if isinstance(node, ast.Import)
+              for alias in node.names if alias.name == "pytest"}
     lacks = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)
              and isinstance(node.value, ast.Name) and (
                  node.attr not in PYTEST if node.value.id in pytest else node.attr == "getsource")}
     return {"catches": catches, "in_classes": sorted(read_in_classes(whole) - BUILTINS - own),
             "called": sorted(called), "lacks": sorted(lacks), "sets": sorted(sets),
             "meant": [raised_on_purpose(tree, fixed) for tree in trees], "claims": claims,
-            "drops": dropping(trees, BUILTINS.union(imported)),
+            "drops": dropping(trees), "pins": pinning(trees),
+            "program": sorted({str(node.module) for node in imports}),
             "in_place": holds_nothing(whole, BUILTINS - HOLDING - own)}
 
 
 def holds_nothing(tree: ast.Module, fixed: frozenset[str]) -> bool:
     """True of tests that read no names but `fixed` ones: nothing holds an argument that could be altered."""
     nodes = list(ast.walk(tree))
-    called = {node.func for node in nodes if isinstance(node, ast.Call)}
+    called = {each for node in nodes if isinstance(node, ast.Call)
+              for each in (node.func, getattr(node.func, "value", None))
+              if each is node.func or (isinstance(each, ast.Name) and each.id == "self")}
     read = {node.id for node in nodes if isinstance(node, ast.Name) and (
-        node not in called or node.id in HOLDING)} - {"self", "candidate"}
+        node not in called or node.id in HOLDING)}
     return read <= fixed and not any(getattr(node, "decorator_list", ()) for node in nodes)
 
 
-def dropping(trees: Sequence[ast.AST], known: frozenset[str]) -> list[list[int]]:
-    """Lines of each tree that call the program and drop the answer, or only claim that it is None.
+def scopes_of(tree: ast.AST) -> dict[int, list[ast.AST]]:
+    """Nodes of each function that is in no other, by its first line; 0 has what is in none."""
+    scopes, inside = dict[int, list[ast.AST]](), set[ast.AST]()
+    for node in ast.walk(tree):                                        # outer ones first
+        if isinstance(node, FUNCTIONS) and node not in inside:
+            scopes[first_line(node)] = nodes = list(ast.walk(node))
+            inside.update(nodes)
+    return {0: [node for node in ast.walk(tree) if node not in inside]} | scopes
 
-    Not of what could call it with other arguments: functions by `known` names, or that are passed something
-    that is called.
-    """
-    nodes = [list(ast.walk(tree)) for tree in trees]
-    claimed = [call_claimed_none(node) for each in nodes for node in each]
-    read = {node.id for each in nodes for node in each if isinstance(node, ast.Name)
-            and isinstance(node.ctx, ast.Load) and node not in claimed}
-    read |= {node.attr for each in nodes for node in each if isinstance(node, ast.Attribute)}
 
-    def drops(node: ast.stmt) -> bool:
+def first_line(function: Any) -> int:
+    """The line at which the code of a function begins."""
+    return min([function.lineno, *(each.lineno for each in getattr(function, "decorator_list", ()))])
+
+
+def dropping(trees: Sequence[ast.AST]) -> list[dict[int, list[str]]]:
+    """By line of each tree, names of what it calls there in a statement that drops the answer."""
+    scopes = [scopes_of(tree) for tree in trees]
+    shared = [node for each in scopes for nodes in each.values() for node in nodes]
+    return [{line: names for first, nodes in each.items()
+             for line, names in drops_in(nodes, nodes if first else shared).items()} for each in scopes]
+
+
+def drops_in(nodes: Sequence[ast.AST], readers: Sequence[ast.AST]) -> dict[int, list[str]]:
+    """The same of the nodes of a function, or of a module, whose variables `readers` read."""
+    read, found = set[str](), dict[int, list[str]]()
+    for node in readers:
+        if isinstance(node, (ast.Global, ast.Nonlocal)):
+            read.update(node.names)
+        elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+            read.add(node.id if isinstance(node, ast.Name) else node.attr)
+    for node in nodes:
         match node:
-            case ast.Assign([ast.Name(name)], ast.Call() as call) if not read & {name, *HOLDING}:
+            case ast.Assign([ast.Name(name)], ast.Call() as call) if not read & {name, "getattr", *HOLDING}:
                 pass
-            case ast.Assert() | ast.Expr():
-                found = call_claimed_none(node) or getattr(node, "value", None)
-                if not isinstance(found, ast.Call):
-                    return False
-                call = found
+            case ast.Expr(ast.Call() as call):
+                pass
             case _:
-                return False
-        root: ast.AST = call
-        while isinstance(root, (ast.Call, ast.Attribute, ast.Subscript)):
-            root = root.func if isinstance(root, ast.Call) else root.value
-        passed = [*call.args, *(each.value for each in call.keywords)]
-        return isinstance(root, ast.Name) and root.id not in known and not (
-            name_of(call.func).startswith("assert")) and not any(
-            isinstance(each, ast.Call) for part in passed if not isinstance(part, ast.Lambda)
-            for each in ast.walk(part))
-    return [sorted({line for node in each if isinstance(node, ast.stmt) and drops(node)
-                    for line in range(node.lineno, (node.end_lineno or 0) + 1)}) for each in nodes]
+                continue
+        for line in range(call.lineno, (call.end_lineno or 0) + 1):
+            found.setdefault(line, []).append(name_of(call.func))
+    return found
 
 
-def call_claimed_none(node: ast.AST) -> ast.AST | None:
-    """What a statement claims to be None."""
-    match node:
-        case ast.Assert(ast.Compare(value, [ast.Is()], [ast.Constant(None)])) | ast.Expr(
-                ast.Call(func=ast.Attribute(attr="assertIsNone"), args=[value, *_])):
-            return value
-    return None
+def pinning(trees: Sequence[ast.AST]) -> list[dict[int, dict[str, tuple[int, int]]]]:
+    """By first line of a function of each tree, variables that it compares with literals, and where last.
+
+    0 is the module. A program that changes such a variable has to make it what the test expects.
+    """
+    scopes = [scopes_of(tree) for tree in trees]
+    pins = [{line: pins_in(nodes) for line, nodes in each.items()} for each in scopes]
+    stored = [{each.id for each in nodes[0] if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+              for nodes in scopes]
+    for place, each in enumerate(pins):             # later statements share the variables of earlier ones
+        rebound = set[str]()
+        for its, own in zip(pins[place + 1:], stored[place + 1:], strict=True):
+            rebound |= own
+            each[0].update(dict.fromkeys(its[0].keys() - rebound, (LATER, 0)))
+    return [{line: names for line, names in each.items() if names} for each in pins]
+
+
+def pins_in(nodes: Sequence[ast.AST]) -> dict[str, tuple[int, int]]:
+    """The variables of one scope that a claim compares with literals, and where the last one reads them."""
+    stored = Counter(node.id for node in nodes if isinstance(node, ast.Name)
+                     and isinstance(node.ctx, ast.Store))
+    values = {node.targets[0].id: node.value for node in nodes if isinstance(node, ast.Assign)
+              and isinstance(node.targets[0], ast.Name) and stored[node.targets[0].id] == 1}
+
+    def is_literal(value: ast.expr) -> bool:
+        return not any(isinstance(each, (ast.Name, ast.Call)) for each in ast.walk(values.get(
+            value.id, value) if isinstance(value, ast.Name) else value))
+
+    def pin(value: ast.expr) -> list[tuple[str, tuple[int, int]]]:
+        match value:
+            case ast.Tuple(parts) | ast.List(parts):
+                return [each for part in parts for each in pin(part)]
+            case ast.Subscript(held, ast.Constant() | ast.UnaryOp(operand=ast.Constant()) | ast.Slice(
+                    lower=None | ast.Constant())) | ast.Call(ast.Attribute(held, "tolist")) | (
+                    ast.Call(ast.Name("list" | "sorted" | "dict"), [held])):
+                return pin(held)
+            case ast.Name(name):
+                return [(name, (value.lineno, value.col_offset))]
+            case ast.Attribute(ast.Name(owner), name):
+                name = f"self.{name}" if owner == "self" else owner
+                return [(name, (value.lineno, value.col_offset))]
+        return []
+
+    def claims(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
+        match node:
+            case ast.Assert(test):
+                return claims(test)
+            case ast.BoolOp(ast.And(), parts):
+                return [pair for part in parts for pair in claims(part)]
+            case ast.Compare(left, ops, others) if all(isinstance(each, (ast.Eq, ast.In)) for each in ops):
+                return list(pairwise([left, *others]))
+            case ast.Call(ast.Attribute(attr=str(attr)), [left, right, *_]) if EQUAL.fullmatch(attr):
+                return [(left, right)]
+        return []
+    return dict(sorted(each for node in nodes if isinstance(node, (ast.Assert, ast.Call))
+                       for pair in claims(node) for value, other in (pair, pair[::-1]) if is_literal(other)
+                       for each in pin(value)))
 
 
 def names_in(node: ast.AST, kind: type[ast.expr_context]) -> set[str]:
@@ -256,8 +326,7 @@ def claiming(trees: Sequence[ast.AST]) -> list[list[int]]:
     while len(names) > before:
         before = len(names)
         names |= {node.name for node in by_name if node.name not in names and claims(node)}
-    return [sorted({min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
-                    for node in each if claims(node)}) for each in functions]
+    return [sorted({first_line(node) for node in each if claims(node)}) for each in functions]
 
 
 def raising(tree: ast.AST) -> list[int]:

@@ -233,8 +233,9 @@ def test_a_nodes_loop_is_a_job_whose_alarm_is_final(words: str, tmp_path: Path) 
     assert code == 3 and f"{words}\n" in output
 
 
-@pytest.mark.parametrize(("asked", "options"), [("yes", ""), ("--ignore errors", " --ignore errors"), ("", None)])
-def test_an_alarm_ends_training_where_it_is_asked_for(asked: str, options: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("asked", "options"), [
+    ("yes", ""), ("--ignore errors", " --ignore errors"), ("", None)])
+def test_an_alarm_ends_training_where_it_should(asked: str, options: str | None, tmp_path: Path) -> None:
     for name in ("rollout", "score", "train", "warehouse"):
         (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$*"\n[ "$1" != watch ] || exit 3\n')
         (tmp_path / name).chmod(0o755)

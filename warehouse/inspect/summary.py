@@ -181,8 +181,9 @@ def _trends(rows: list[dict[str, Any]], reached: list[dict[str, Any]]) -> list[s
 def _parts(connection: Connection) -> list[str]:
     """Sparklines of the parts of the reward, if it has several."""
     parts = rows_of(connection, PARTS)
-    return [f"reward part {row['part']:<10} {sparkline(row['means'])}  {row['means'][0]:.2g} → {row['means'][-1]:.2g}"
-            for row in parts if len(parts) > 1]
+    lines = [f"{row['part']:<10} {sparkline(row['means'])}  {row['means'][0]:.2g} → {row['means'][-1]:.2g}"
+             for row in parts]
+    return ["parts of the reward:", *lines] if len(lines) > 1 else []
 
 
 def _table(rows: list[dict[str, Any]], kind: str) -> list[str]:

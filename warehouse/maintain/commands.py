@@ -95,7 +95,7 @@ def check(run: Path, iteration: int | None, quick: bool, fixes: bool, as_json: b
 def rollback(run: Path, to: int, why: str) -> None:
     """Continue from an earlier policy; nothing is deleted.
 
-    The newest policy gets its weights and optimizer state, or the next one if the newest has sampled; iterations
+    The newest policy gets its weights and optimizer state; if that has sampled, the next one does. Iterations
     go on counting. To train an iteration again, use `warehouse branch`.
     """
     from warehouse.maintain.rollback import roll_back

@@ -118,7 +118,7 @@ def _check_function(payload: dict[str, Any], where: str) -> None:
             raise StageError(f"{where}: payload field 'any_order' is not known. Write the comparison into "
                              "'tests': assert sorted(f(x)) == [..].")
         return
-    _field(where, payload, "in_place", (bool, type(None)), None)
+    _field(where, payload, "in_place", bool, False)
     setup = _field(where, payload, "setup", str, "")
     tests = _field(where, payload, "tests", (str, list))
     statements = [tests] if isinstance(tests, str) else tests

@@ -29,7 +29,7 @@ def executor():
 
 
 def judged(executor: Executor, tests: str | list[str], programs: dict[str, str],
-           entry_point: str = "f", in_place: bool | None = None) -> dict[str, Judgement]:
+           entry_point: str = "f", in_place: bool = False) -> dict[str, Judgement]:
     """The verdicts on programs, by name."""
     task = load_task("t", "function", {"entry_point": entry_point, "tests": tests, "in_place": in_place})
     items = [Item(task, Answer("", code)) for code in programs.values()]
@@ -742,11 +742,11 @@ def test_a_program_that_has_to_alter_its_argument_is_right(executor, test):
     assert {name for name, row in rows.items() if row.measures.correct} == {"sorts"}
 
 
-@pytest.mark.parametrize(("in_place", "right"), [(None, False), (False, False), (True, True)])
-def test_a_task_says_that_its_function_works_in_place(executor, in_place, right):
-    tests = ["a = [2, 1]\nassert f(a) == 2 and a == [1, 2]"]
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_task_says_that_its_function_works_in_place(executor, in_place):
+    tests = ["a = [2, 1]\nassert f(a) == 2 and a == sorted([2, 1])"]
     sorts = {"sorts": "def f(x):\n    x.sort()\n    return len(x)\n"}
-    assert judged(executor, tests, sorts, in_place=in_place)["sorts"].measures.correct is right
+    assert judged(executor, tests, sorts, in_place=in_place)["sorts"].measures.correct is in_place
 
 
 def test_a_program_that_fails_with_copies_is_told_so(executor):
@@ -977,7 +977,7 @@ DATA = "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\n    y:
         "callback sees the change", "callback makes the change", "a container of its own",
         "special methods of the test", "patched values", "near in other numbers", "state of a generator"])
 def test_everyday_right_programs_are_right(executor, request, test, code):
-    row = judged(executor, [test], {"it": code}, in_place=request.node.callspec.id in IN_PLACE or None)["it"]
+    row = judged(executor, [test], {"it": code}, in_place=request.node.callspec.id in IN_PLACE)["it"]
     assert row.measures.correct, (row.outcome, row.measures.outputs)
 
 

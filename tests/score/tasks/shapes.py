@@ -12,7 +12,7 @@ class Shape(NamedTuple):
     program: str
     tests: str | list[str]
     right: bool
-    in_place: bool | None
+    in_place: bool
 
 
 def read_shapes() -> list[Shape]:
@@ -24,7 +24,7 @@ def read_shapes() -> list[Shape]:
         program, _, test = body.partition("\n---\n")
         tests: str | list[str] = test if form == "source" else [test]
         shapes.append(Shape(name, entry_point, program + "\n", tests, verdict != "wrong",
-                            verdict == "in place" or None))
+                            verdict == "in place"))
     return shapes
 
 
