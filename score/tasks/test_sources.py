@@ -205,8 +205,15 @@ def pins_in(nodes: Sequence[ast.AST]) -> dict[str, tuple[int, int]]:
     """The variables of one scope that a claim compares with literals, and where the last one reads them."""
     stored = Counter(node.id for node in nodes if isinstance(node, ast.Name)
                      and isinstance(node.ctx, ast.Store))
+    # What may fill them: methods, items that are set, and calls that are no claims.
+    filled = set[str]().union(*(names_in(part, ast.Load) for node in nodes for part in (
+        [node.value] if isinstance(node, ast.Attribute) or (
+            isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store))
+        else [*node.args, *node.keywords] if isinstance(node, ast.Call) and not EQUAL.fullmatch(
+            name_of(node.func)) else [])))
     values = {node.targets[0].id: node.value for node in nodes if isinstance(node, ast.Assign)
-              and isinstance(node.targets[0], ast.Name) and stored[node.targets[0].id] == 1}
+              and isinstance(node.targets[0], ast.Name) and stored[node.targets[0].id] == 1
+              and node.targets[0].id not in filled}
 
     def is_literal(value: ast.expr) -> bool:
         return not any(isinstance(each, (ast.Name, ast.Call)) for each in ast.walk(values.get(

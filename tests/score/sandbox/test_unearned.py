@@ -1764,3 +1764,76 @@ def test_a_result_of_two_surrogates_is_no_other_text(executor):
              for text in ("\\ud83d\\ude00", "\\U0001f600", "\\ud83d")]
     rows = measure(items, run_programs(executor, items))
     assert [row.measures.correct for row in rows] == [False, True, False]
+
+
+ZERO, GROWS = "def f(*a): return 0\n", "def f(x): return x + 1\n"
+LISTS = "class X:\n    def __contains__(self, x): return True\n    @staticmethod\n    def f(n): return X()\n"
+
+
+@pytest.mark.parametrize(("test", "cheat", "right"), [
+    # A helper called `check` is no test next to those that have the name of one.
+    ("def check(r): assert r is not None\ndef verify(x, want):\n    r = f(x)\n    check(r)\n"
+     "    assert r == want\ndef test_f(): verify(1, 2)\n", ZERO, GROWS),
+    ("def no_skip(g): return g\n@no_skip\ndef test_f(): assert f(1) == 2\n",
+     ZERO + "def check(c): pass\n", GROWS),
+    # The fixture of a class goes before one of the module.
+    ("import pytest\nclass TestF:\n    @pytest.fixture\n    def case(self): return (1, 2)\n"
+     "    def test_f(self, case): assert f(case[0]) == case[1]\n@pytest.fixture\ndef case(): return (0, 0)\n",
+     ZERO, GROWS),
+    # What a test holds, and calls whose answer it uses in whatever way, show no changes.
+    ("class TestF:\n    def setup_method(self): self.data = [3, 1, 2]\n"
+     "    def test_f(self): assert f(self.data) == sorted(self.data)\n", CLEARS, "f = sorted\n"),
+    ("def test_f():\n    for candidate in [[3, 1], [2]]: assert f(candidate) == sorted(candidate)\n",
+     CLEARS, "f = sorted\n"),
+    *((f"def test_f():\n    a = [3, 1]\n    {line}\n", f"class H:\n    def push(self, x): pass\n{CLEARS}",
+       "class H:\n    def push(self, x): pass\nf = sorted\n") for line in (
+        "h = H(); h.push(1); assert f(a) == sorted(a)",
+        "out = []; out.extend(map(f, [a])); assert out == [sorted(a)]",
+        "it = map(f, [a]); out = []; out.extend(it); assert out == [sorted(a)]",
+        "b = [a]; b.sort(key=f); assert f(a) == sorted(a)", "assert a == [3, 1] and f(a) == sorted(a)",
+        "r = f(a); assert a[:0] == [] or True; assert r == sorted(a)")),
+    ("class Expect:\n    def __init__(self, r): self.r = r\n"
+     "    def same(self, a): assert self.r == sorted(a)\n"
+     "def test_f():\n    a = [3, 1]\n    Expect(f(a)).same(a)\n", CLEARS, "f = sorted\n"),
+    ("import unittest\nDATA = [3, 1]\nclass T(unittest.TestCase):\n    result = f(DATA)\n"
+     "    def test_f(self): self.assertEqual(getattr(self, 'result'), sorted(DATA))\n", CLEARS,
+     "f = sorted\n"),
+    ("def test_f():\n    nums = [1, 3, 5]\n    assert f(nums, 4) is None\n"
+     "    for i, x in enumerate(nums): assert f(nums, x) == i\n", "def f(a, x): a.clear()\n",
+     "def f(a, x): return a.index(x) if x in a else None\n"),
+    ("def test_f(): assert 3 in S.f(6)\n", LISTS + "S = X\n",
+     "class S:\n    @staticmethod\n    def f(n): return [3]\n"),
+    # After an answer nothing that the tests lack makes a program unmeasured.
+    ("import pytest\ndef test_f():\n    with pytest.raises(ValueError) as e: f(1)\n"
+     "    assert 'neg' in str(e.value), e.traceback\n", "def f(x): raise ValueError('x')\n",
+     "def f(x): raise ValueError('neg')\n")])
+def test_ordinary_tests_tell_cheats_from_right_programs(executor, test, cheat, right):
+    entry_point = "S.f" if "S.f" in test else "f"
+    rows = judged(executor, test, {"cheat": cheat, "right": right}, entry_point=entry_point)
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+    assert not any(row.outcome.infrastructure for row in rows.values())
+
+
+@pytest.mark.parametrize(("test", "code"), [
+    ("from solution import f\ndef test_f(): assert f(1) == 2\n", GROWS),
+    ("import pytest\nfrom my.solution import f as g, Own\n"
+     "def test_f():\n    with pytest.raises(Own): g(1)\n",
+     "class Own(Exception): pass\ndef f(x): raise Own\n"),
+    ("def test_f(): assert Code.OK.name == 'OK' and f() is Code.OK and Code.OK == 200\n",
+     "from enum import IntEnum\nclass Code(IntEnum):\n    OK = 200\ndef f(): return Code.OK\n"),
+    ("def test_f():\n    a = [0, 0, 1]\n    k = f(a)\n    assert k == 2\n    assert a[:k] == [0, 1]\n",
+     "def f(a):\n    a[:] = sorted(set(a))\n    return len(a)\n"),
+    ("def test_f():\n    a = [3, 1]\n    want = [1, 3]\n    f(a, 0, len(a) - 1)\n    assert a == want\n",
+     "def f(a, i, j): a.sort()\n"),
+    ("def test_f():\n    out = []\n    log = Log(out)\n    assert log.say('x') == 1\n"
+     "    assert out == ['x']\n",
+     "class Log:\n    def __init__(self, out): self.out = out\n"
+     "    def say(self, x):\n        self.out.append(x)\n        return 1\ndef f(): pass\n"),
+    ("class A: n = 3\ndef test_f():\n    a = A()\n    assert f(a) is True\n    assert a.n == 4\n",
+     "def f(a):\n    a.n += 1\n    return True\n"),
+    ("import unittest\nclass T(unittest.TestCase):\n    def setUp(self): self.d = {}\n    def test_f(self):\n"
+     "        self.assertTrue(f(self.d))\n        self.assertEqual(self.d, {'x': 1})\n",
+     "def f(d):\n    d['x'] = 1\n    return True\n")])
+def test_ordinary_tests_pass_right_programs(executor, test, code):
+    row = judged(executor, test, {"it": code})["it"]
+    assert row.measures.correct, (row.outcome, row.measures.outputs)
