@@ -42,14 +42,15 @@ def function(entry_point: str, body: str) -> str:
 
 
 def paid_cheats(executor: Executor, tasks: Sequence[Task],
-                finished: Callable[[Outcome], None]) -> dict[str, str]:
-    """Per task, the cheats that pass all its tests, and the first test."""
+                finished: Callable[[Outcome], None]) -> tuple[dict[str, str], str]:
+    """Per task, the cheats that pass all its tests, and the first test; and which gets most of another."""
     items, names = [], []
     for task in tasks:
         for name, code in cheats_for(task.kind_name, task.payload.get("entry_point", "")).items():
             items.append(Item(task, Answer("", code)))
             names.append(name)
     paid: dict[str, list[str]] = {}
+    most, says = 0.0, ""
     tests: dict[str, str] = {}
     rows = measure(items, run_programs(executor, items, finished))
     for item, name, row in zip(items, names, rows, strict=True):
@@ -57,4 +58,7 @@ def paid_cheats(executor: Executor, tasks: Sequence[Task],
             task, outputs = item.task, json.loads(row.measures.outputs or "{}").get("test")
             paid.setdefault(task.task_id, []).append(name)
             tests[task.task_id] = next(iter(unit_lines(task.kind_name, task.payload, outputs)))
-    return {name: f"{', '.join(paid[name])}; {' '.join(test.split())}" for name, test in tests.items()}
+        elif row.measures.correct_share > most:
+            most = row.measures.correct_share
+            says = f"{most:.2f} of {item.task.task_id}: {name}"
+    return {name: f"{', '.join(paid[name])}; {' '.join(test.split())}" for name, test in tests.items()}, says

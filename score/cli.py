@@ -30,16 +30,17 @@ LOADS, STAYS = ("score.run",), True  # what `warehouse warm` imports beforehand;
 @options_of(TierOptions)
 @shows_errors
 def gold(where: str, file: Path | None, output: Path | None, **values: Any) -> None:
-    """Judge canonical solutions, which should all be right.
+    """Judge canonical solutions, which should all be right; exit code 1 if they are not.
 
     SOURCE is as in `warehouse init --tasks`. Its solutions count unless FILE has others: lines of JSON with
     task_id and code, or text for a whole answer. Tasks that a program passes without solving anything (a
     constant, its argument, an object equal to everything, exit code 0) are named, too.
     """
     from score.gold import score_gold
-    for line in score_gold(where, file, output, options_from(LimitOptions, values).limits,
-                           options_from(LaneOptions, values), options_from(TierOptions, values)):
-        click.echo(line)
+    lines, are_right = score_gold(where, file, output, options_from(LimitOptions, values).limits,
+                                  options_from(LaneOptions, values), options_from(TierOptions, values))
+    click.echo("\n".join(lines))
+    raise SystemExit(0 if are_right else 1)
 
 
 def check_reward(values: dict[str, Any]) -> None:

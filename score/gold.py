@@ -50,8 +50,8 @@ class GoldVerdict:
 
 
 def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limits, lanes: LaneOptions,
-               isolation: TierOptions) -> list[str]:
-    """Judge solutions of the tasks in `where`, a run or a source; the lines to print.
+               isolation: TierOptions) -> tuple[list[str], bool]:
+    """Judge solutions of the tasks in `where`, a run or a source: lines to print, and whether all are right.
 
     Those in `gold` go before those that the source brings.
     """
@@ -65,7 +65,7 @@ def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limit
                                               f"of its tasks, or a file of them: score gold {where} FILE.")
     graders = graders_of(((task.kind_name, task.payload) for task in solved), lanes.import_path)
     verdicts: dict[str, GoldVerdict] = {}
-    paid: dict[str, str] = {}
+    paid, part = dict[str, str](), ""
     asked = solved
     for step in STEPS:
         cpu, wall = limits.cpu_seconds * step, limits.wall_seconds * step
@@ -80,7 +80,7 @@ def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limit
             executor = Executor(pool, isolated=best.isolated)
             judged = judge_gold(executor, asked, answers, progress.note_outcome)
             if step == 1:
-                paid = paid_cheats(executor, solved, progress.note_outcome)
+                paid, part = paid_cheats(executor, solved, progress.note_outcome)
         verdicts |= {verdict.task_id: replace(verdict, needs=needs, pays=paid.get(verdict.task_id, ""))
                      for verdict in judged}
         asked = [task for task in asked if verdicts[task.task_id].limited]
@@ -88,7 +88,10 @@ def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limit
             break
     if output:
         output.write_text("".join(json.dumps(asdict(verdict)) + "\n" for verdict in verdicts.values()))
-    return lines_of(list(verdicts.values()), len(tasks) - len(solved))
+    lines = lines_of(list(verdicts.values()), len(tasks) - len(solved))
+    if part:
+        lines.append(f"a reward by share would pay a program that solves nothing {part}")
+    return lines, all(verdict.right for verdict in verdicts.values())
 
 
 def judge_gold(executor: Executor, tasks: Sequence[Task], answers: Mapping[str, Answer],
@@ -124,8 +127,8 @@ def lines_of(verdicts: list[GoldVerdict], num_unsolved: int) -> list[str]:
     if num_unsolved:
         lines.append(f"  no solution of {counted(num_unsolved, 'task')}")
     paying = [f"  {verdict.task_id}: {verdict.pays}" for verdict in verdicts if verdict.pays]
-    if paying:
-        lines.append(f"{len(paying)} of {counted(len(verdicts), 'task')} pay programs that solve nothing")
+    lines.append(f"{len(paying)} of {counted(len(verdicts), 'task')} pay programs that solve nothing"
+                 if paying else "no task pays programs that solve nothing")
     return lines + first_of(paying)
 
 

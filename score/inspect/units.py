@@ -74,7 +74,7 @@ def test_lines(number: int, task: FunctionTask, verdict: Any) -> Iterator[str]:
         failed = lines[place].strip() if place < len(lines) else ""
         if failed not in ("", unit.strip()):
             yield f"  failed   {printable(failed)}"
-        yield from [f"  got      {printable(at[2])}"] if at[2] else []
+        yield from [f"  answered {printable(at[2])}"] if at[2] else []
     else:
         yield f"  {printable(': '.join(filter(None, (name, str(message)[:LONGEST]))))}"
 

@@ -23,7 +23,7 @@ GOLD = [{"task_id": "plain", "code": HELPER}, {"task_id": "helper", "code": HELP
         {"task_id": "broken", "code": HELPER}, {"task_id": "text", "text": "It is 12."},
         {"task_id": "elsewhere", "code": ""}]
 TOLD = ["3 of 4 canonical solutions are judged right",
-        "  not right: broken: test 1: wrong assert f(2) == 5; got 2.0", "  no solution of 1 task",
+        "  not right: broken: test 1: wrong assert f(2) == 5; answered 2.0", "  no solution of 1 task",
         "1 of 4 tasks pay programs that solve nothing",
         "  plain: returns its argument; test 1: right assert f(2) == 2"]
 
@@ -82,7 +82,19 @@ def test_tests_that_pay_a_cheat_are_named(files, kind, payload, paid):
     (files / "gold.jsonl").write_text(json.dumps({"task_id": "weak", "code": ""}))
     found = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl"), str(files / "gold.jsonl")])
     lines = found.output.splitlines()
-    assert lines[2:] == (["1 of 1 task pay programs that solve nothing", f"  weak: {paid}"] if paid else [])
+    assert lines[2:] == (["1 of 1 task pay programs that solve nothing", f"  weak: {paid}"] if paid else
+                         ["no task pays programs that solve nothing"])
+
+
+def test_what_programs_that_solve_nothing_get_by_share_is_named(files):
+    row = {"task_id": "even", "kind": "function", "messages": [{"role": "user", "content": "?"}], "payload": {
+        "entry_point": "f", "tests": ["assert f(2) is True", "assert f(4) is True", "assert f(3) is False"]},
+        "solution": "def f(x): return x % 2 == 0\n"}
+    (files / "tasks.jsonl").write_text(json.dumps(row))
+    found = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl")])
+    assert found.exit_code == 0 and found.output.splitlines()[1:] == [
+        "no task pays programs that solve nothing",
+        "a reward by share would pay a program that solves nothing 0.67 of even: returns True"]
 
 
 def test_a_grader_that_pays_for_silence_is_named(files):
@@ -103,7 +115,7 @@ def test_the_solutions_that_a_source_brings_are_judged(files):
     solved = [{**row, "solution": "It is 12." if row["kind"] == "answer" else HELPER} for row in rows]
     (files / "solved.jsonl").write_text("".join(json.dumps(row) + "\n" for row in solved))
     judged = CliRunner().invoke(score, ["gold", str(files / "solved.jsonl")])
-    assert judged.exit_code == 0 and judged.output.startswith("3 of 5 canonical solutions"), judged.output
+    assert judged.exit_code == 1 and judged.output.startswith("3 of 5 canonical solutions"), judged.output
     refused = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl")])
     assert refused.exit_code == 1 and "has no solutions; a run keeps none. Name the source" in refused.output
 
@@ -159,7 +171,7 @@ def test_solutions_of_a_file_go_before_those_of_the_sources(files):
     solved = [{**row, "solution": "It is 3."} for row in rows if row["kind"] == "answer"]
     (files / "solved.jsonl").write_text("".join(json.dumps(row) + "\n" for row in solved))
     judged = CliRunner().invoke(score, ["gold", str(files / "solved.jsonl"), str(files / "gold.jsonl")])
-    assert judged.exit_code == 0 and judged.output.startswith("1 of 2 canonical solutions"), judged.output
+    assert judged.exit_code == 1 and judged.output.startswith("1 of 2 canonical solutions"), judged.output
 
 
 def test_a_missing_grader_is_named_with_its_installation(files, monkeypatch):

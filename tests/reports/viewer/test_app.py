@@ -280,7 +280,7 @@ def test_a_verdict_is_worded_as_score_explain_words_it(tmp_path: Path) -> None:
         texts = {task: unescape(client.get(f"/run/completion?name=0/{task}/1").text) for task in outputs}
         settings_text = client.get("/run/settings").text
         [figure] = [client.get("/run/figure?figure=groups").json()["facts"]["series"]]
-    assert "  failed   assert got == 2\n  got      3" in texts["f"]
+    assert "  failed   assert got == 2\n  answered 3" in texts["f"]
     assert "case 1: wrong" in texts["s"] and '  got      ""' in texts["s"]
     assert 'got "42"' in texts["g"] and "The program that was run" not in texts["g"]
     assert all('<span class="tag">0.25 right</span>' in text for text in texts.values())

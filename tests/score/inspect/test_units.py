@@ -29,9 +29,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("task", "shown"), [
     ("tests", ["test 1: right   assert add(1, 2) == 3", "test 2: wrong   assert add(2, 2) == want",
-               "  failed   assert add(2, 2) == want", "  got      4",
+               "  failed   assert add(2, 2) == want", "  answered 4",
                "test 3: wrong   assert add(1, 1) == 3, 'two'", "  AssertionError: two"]),
-    ("check", ["test 1: wrong   check(candidate)", "  failed   assert candidate(2, 2) == 5", "  got      4"]),
+    ("check", ["test 1: wrong   check(candidate)", "  failed   assert candidate(2, 2) == 5", "  answered 4"]),
     ("calls", ["call 1: right   add(1, 2)", 'call 2: wrong   add(2, b="x")', "  expected 5",
                '  raised   "TypeError"', "call 3: wrong   add(2, 2)", "  expected 5", "  got      4"])])
 def test_a_failed_test_is_shown_with_what_was_expected_and_what_came(folder: Path, task: str,
