@@ -11,7 +11,7 @@
 #   work.sh arms    RUN ARMS.TOML         `warehouse arms`
 #   work.sh trainer RUN ITERATIONS        `learn` each iteration once its rollout is complete
 # In the environment: TRAIN="accelerate launch --multi_gpu --num_processes 8 --no_python train" trains on eight GPUs;
-# WATCH=yes, or WATCH="--ignore errors", ends `learn` with 3 when an alarm fires.
+# WATCH=yes, or WATCH="--ignore errors", ends `learn` with 3 when an alarm holds in its iteration.
 set -euo pipefail
 usage="usage: work.sh rollout|score|learn|eval|loop|arms|worker|trainer RUN ITERATION [K/N]"
 if (($# < 3)); then echo "$usage" >&2; exit 2; fi
@@ -57,7 +57,7 @@ learn() {
   stage warehouse summary "$run" --iteration "$1" --line
   local options=()
   [[ ${WATCH:-yes} == yes ]] || read -ra options <<<"$WATCH"
-  if [[ ${WATCH:-} ]]; then stage warehouse watch "$run" "${options[@]}"; fi
+  if [[ ${WATCH:-} ]]; then stage warehouse watch "$run" --since "$1" "${options[@]}"; fi
 }
 
 ask() {   # for the log, latest entry first, and the newest policy

@@ -242,7 +242,7 @@ def test_an_alarm_ends_training_where_it_should(asked: str, options: str | None,
     code, output = run_until(["bash", "examples/jobs/work.sh", "learn", "run", "0"], os.environ | {
         "PATH": f"{tmp_path}:{os.environ['PATH']}", "WATCH": asked}, preempt_after=None)
     assert code == (0 if options is None else 3)
-    assert (f"warehouse watch run{options}\n" in output) is (options is not None)
+    assert (f"warehouse watch run --since 0{options}\n" in output) is (options is not None)
 
 
 @pytest.mark.slow("the loop is started five times, with the imports of its commands")

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Submit what is not trained of ITERATIONS iterations to SLURM: for each an array of ROLLOUTS tasks, one of SCORES tasks,
 # then a job that samples and scores what they left and trains. The last line cancels what was queued.
-# In the environment: what each needs, ROLLOUT_NEEDS="--gres=gpu:1 --partition=spot" SCORE_NEEDS=.. LEARN_NEEDS=..;
-# EVAL_EVERY=5 samples and scores evaluations of policy 0, every fifth and the last, with what a rollout needs; those
-# that the run lacks are submitted, too.
+# In the environment, the same each time that a run is submitted: what each needs, ROLLOUT_NEEDS="--gres=gpu:1
+# --partition=spot" SCORE_NEEDS=.. LEARN_NEEDS=..; WATCH and TRAIN as work.sh has them; EVAL_EVERY=5 samples and scores
+# evaluations of policy 0, every fifth and the last, each in a job with what a rollout needs; those that the run lacks are
+# submitted, too.
 set -euo pipefail
 usage="usage: examples/jobs/slurm/submit.sh RUN ITERATIONS ROLLOUTS [SCORES]"
 if (($# < 3)); then echo "$usage" >&2; exit 2; fi
+[[ -f examples/jobs/work.sh ]] || { echo "run this in the checkout of Rollhouse" >&2; exit 2; }
 run=$1 name=$(basename "$1") iterations=$2 rollouts=$3 scores=${4:-$3}
 read -ra rollout_needs <<<"${ROLLOUT_NEEDS---gres=gpu:1}"
 read -ra score_needs <<<"${SCORE_NEEDS---cpus-per-task=8}"
@@ -33,7 +35,9 @@ evaluate() {   # POLICY, if it is one to evaluate
   fi
 }
 tell() {   # also if sbatch refuses one of them
-  if ((${#queued[@]})); then printf '%s\n' "to cancel all of them:" "scancel ${queued[*]}"; fi
+  if ((${#queued[@]})); then
+    printf '%s\n' "with EVAL_EVERY=$EVAL_EVERY WATCH=${WATCH:-} TRAIN=${TRAIN:-}; to cancel all of them:" "scancel ${queued[*]}"
+  fi
 }
 trap tell EXIT
 
