@@ -163,12 +163,14 @@ class TestsEnd:
         """
         former = self.is_dropped, self.shown
         frame: Any = next(self.frames(), None) if any(self.drops.values()) else None
-        names = self.drops[frame.f_code.co_filename].get(str(frame.f_lineno), ()) if frame else ()
         asked = operands[1] if operation in ("method", "special") else operands[0] if operands else None
-        self.is_dropped = frame is not None and frame.f_code.co_name != "<lambda>" and any(
+        name = None
+        if frame is not None:
+            _, line, _, column = position(frame)
+            name = self.drops[frame.f_code.co_filename].get(f"{line}:{column}")
+        self.is_dropped = name is not None and (
             asked == name if operation == "method" else
-            asked is not None and frame.f_locals.get(name, dict.get(self.names, name)) is asked
-            for name in names)
+            asked is not None and frame.f_locals.get(name, dict.get(self.names, name)) is asked)
         if self.is_dropped:
             passed = {id(each) for each in containers_in(operands)}
             self.shown = self.shown | passed
@@ -179,7 +181,8 @@ class TestsEnd:
     def before_alteration(self, places: Iterable[Any]) -> None:
         """Note that the program altered containers; those that tests do not see change give way to copies."""
         crossing = self.peer.crossing
-        shown = self.shown | {id(each) for each in containers_in(self.pinned())}
+        shown = self.shown | {id(each) for each in containers_in(tuple(
+            value for _owner, _attribute, value in self.pinned()))}
         if self.in_place or all(id(crossing.table[place]) in shown for place in places):
             return
         self.has_altered = True
@@ -194,20 +197,23 @@ class TestsEnd:
             crossing.shadows[id(each)] = copied, kept
         crossing.own = [place for place in crossing.own if place not in own]
 
-    def pinned(self) -> tuple[Any, ...]:
-        """Values of the variables that the tests which wait for the program compare with literals."""
-        values = []
+    def pinned(self) -> list[tuple[Any, str, Any]]:
+        """Values of variables that the tests which wait for the program then compare with literals.
+
+        With the object and attribute of `owner.attribute`.
+        """
+        found = list[tuple[Any, str, Any]]()
         for frame in self.frames():
             code = frame.f_code
             first = "0" if code.co_name == "<module>" else str(code.co_firstlineno)
-            line, _, column, _ = next(islice(code.co_positions(), frame.f_lasti // 2, None))
-            for name, place in self.pins[code.co_filename].get(first, {}).items():
-                if place <= [line or 0, column or 0]:           # before this call
-                    continue
-                owner, _, attribute = name.partition(".")
-                value = frame.f_locals.get(owner, dict.get(self.names, owner))
-                values.append(getattr(value, "__dict__", {}).get(attribute) if attribute else value)
-        return tuple(values)
+            line, _, column, _ = position(frame)
+            for name, spans in self.pins[code.co_filename].get(first, {}).items():
+                if any(since <= [line, column] < until for since, until in spans):
+                    owner, _, attribute = name.partition(".")
+                    value = frame.f_locals.get(owner, dict.get(self.names, owner))
+                    held = getattr(value, "__dict__", {}).get(attribute)
+                    found.append((value, attribute, held) if attribute else (None, "", value))
+        return found
 
     def before_callback(self, written: Any) -> None:
         """Count what a library's function may do to containers of the tests as done by the program."""
@@ -233,7 +239,8 @@ class TestsEnd:
             setattr(owner, name, lambda *arguments, **keywords: value(*arguments, **keywords))  # a method
         else:
             setattr(owner, name, value)
-        if not (self.in_place or self.is_dropped or any(owner is each for each in self.pinned())):
+        if not (self.in_place or self.is_dropped or any(
+                owner is each and name == attribute for each, attribute, _value in self.pinned())):
             self.has_altered = True
             self.written.append((owner, name, before))
 
@@ -309,6 +316,12 @@ def containers_in(value: Any) -> list[Any]:
         elif type(each).__module__ == "tests":
             held += getattr(each, "__dict__", {}).values()
     return found
+
+
+def position(frame: Any) -> tuple[int, int, int, int]:
+    """Line, last line, column and last column of what a frame is at."""
+    found = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    return tuple(each or 0 for each in found)  # type: ignore[return-value]
 
 
 def deep_copies(containers: tuple[Any, ...]) -> tuple[Any, ...]:

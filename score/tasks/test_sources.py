@@ -2,9 +2,10 @@
 
 import ast
 import builtins
+import importlib.util
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise, takewhile
 from typing import Any
 
@@ -14,16 +15,19 @@ SEVERAL = (ast.Tuple, ast.List, ast.Set, ast.Dict)
 DATA_METHODS = set[str]().union(*map(dir, (str, int, float, list, dict, set)))
 BUILTINS = frozenset(dir(builtins))
 PYTEST = {"raises", "approx", "fail", "fixture", "mark", "param", "skip", "xfail", "nan", "main"}
-EQUAL = re.compile("assert(List|Dict|Set|Tuple|Sequence|Count)?Equal|assertIn")
+EQUAL = re.compile("assert(List|Dict|Set|Tuple|Sequence|Count)?Equal")
+CONDITIONAL = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.match_case, *FUNCTIONS)
 LATER = 1 << 40              # a line after all others
+# By variable, from where to where in a source a call has to be that changes what is then compared.
+Pins = dict[str, list[tuple[tuple[int, int], tuple[int, int]]]]
 HOLDING = {"eval", "exec", "globals", "locals", "super", "vars"}    # what holds variables that are not named
 
 
 def calls_of_tests(source: str) -> list[str]:
     """Statements that run each test function and each method of a class, inherited ones too.
 
-    None where `check` is the test: there are no others, or it calls them itself. None of a source that cannot
-    be read, which running it then says.
+    None where `check` is the test: there are no others, or it has the parameter `candidate` and nobody calls
+    it. None of a source that cannot be read, which running it then says.
     """
     try:
         tree = ast.parse(source)
@@ -32,7 +36,6 @@ def calls_of_tests(source: str) -> list[str]:
     functions = [node for node in tree.body if isinstance(node, FUNCTIONS)]
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     checks = [node for node in functions if node.name == "check"]
-    called = set[str]().union(*(names_in(node, ast.Load) for node in checks))
     bases = {base.id for node in classes.values() for base in node.bases if isinstance(base, ast.Name)}
 
     def is_run(node: ast.ClassDef) -> bool:
@@ -41,7 +44,8 @@ def calls_of_tests(source: str) -> list[str]:
     paths = [*dict.fromkeys(node.name for node in functions if is_test(node)),
              *(f"{name}.{test}" for name, node in classes.items() if is_run(node)
                for test in tests_of(node, classes))]
-    if checks and all(path.partition(".")[0] in called for path in paths):
+    is_asked = any([each.arg for each in node.args.args][:1] == ["candidate"] for node in checks)
+    if checks and (not paths or (is_asked and "check" not in names_in(tree, ast.Load))):
         return []
     return [f"__run__({path!r})" for path in paths] or ["raise ImportError('all tests are skipped')"]
 
@@ -91,7 +95,7 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
     classes read and the tests do not set, `called` names that they call, `lacks` what they want of pytest in
     vain, `sets` what they set attributes of. Of each source, `meant` are the lines that raise on purpose,
     `claims` the lines at which functions that claim something begin and those that raise, `drops` names
-    by which lines call something and drop what it returns, `pins` variables that functions compare with
+    of what is called by statements that drop what it returns, `pins` variables that functions compare with
     literals, and where. `program` are modules from which they import the program. `in_place` says that the
     tests keep no argument, so that it does not matter what the program does to one.
     """
@@ -103,7 +107,8 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
                 "drops": [{}] * (1 + len(units)), "pins": [{}] * (1 + len(units)), "program": []}
     entry = entry_point.partition(".")[0]
     imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
-               and node.module and any(alias.name == entry for alias in node.names)]
+               and node.module and any(alias.name == entry for alias in node.names)
+               and not is_library(node.module)]
     for node in imports:
         node.names = []                  # they are names of the program
     claims = [list(each) for each in zip(claiming(trees), map(raising, trees), strict=True)]
@@ -118,15 +123,23 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
             and (isinstance(node.ctx, ast.Store) or node.attr == "environ")}
     pytest = {alias.asname or alias.name for node in nodes if isinstance(node, ast.Import)
               for alias in node.names if alias.name == "pytest"}
-    lacks = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)
+    programs = {str(node.module) for node in imports}
+    # Of two modules with the program's name one is a reference.
+    lacks = programs if len(programs) > 1 else {
+        ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)
              and isinstance(node.value, ast.Name) and (
                  node.attr not in PYTEST if node.value.id in pytest else node.attr == "getsource")}
     return {"catches": catches, "in_classes": sorted(read_in_classes(whole) - BUILTINS - own),
             "called": sorted(called), "lacks": sorted(lacks), "sets": sorted(sets),
             "meant": [raised_on_purpose(tree, fixed) for tree in trees], "claims": claims,
             "drops": dropping(trees), "pins": pinning(trees),
-            "program": sorted({str(node.module) for node in imports}),
+            "program": sorted(programs),
             "in_place": holds_nothing(whole, BUILTINS - HOLDING - own)}
+
+
+def is_library(module: str) -> bool:
+    """True of a module that is here, and so is not the program."""
+    return importlib.util.find_spec(module.partition(".")[0]) is not None
 
 
 def holds_nothing(tree: ast.Module, fixed: frozenset[str]) -> bool:
@@ -155,17 +168,17 @@ def first_line(function: Any) -> int:
     return min([function.lineno, *(each.lineno for each in getattr(function, "decorator_list", ()))])
 
 
-def dropping(trees: Sequence[ast.AST]) -> list[dict[int, list[str]]]:
-    """By line of each tree, names of what it calls there in a statement that drops the answer."""
+def dropping(trees: Sequence[ast.AST]) -> list[dict[str, str]]:
+    """By the end (line and column) of calls of each tree that are statements: the name of what is called."""
     scopes = [scopes_of(tree) for tree in trees]
     shared = [node for each in scopes for nodes in each.values() for node in nodes]
-    return [{line: names for first, nodes in each.items()
-             for line, names in drops_in(nodes, nodes if first else shared).items()} for each in scopes]
+    return [{end: name for first, nodes in each.items()
+             for end, name in drops_in(nodes, nodes if first else shared).items()} for each in scopes]
 
 
-def drops_in(nodes: Sequence[ast.AST], readers: Sequence[ast.AST]) -> dict[int, list[str]]:
+def drops_in(nodes: Sequence[ast.AST], readers: Sequence[ast.AST]) -> dict[str, str]:
     """The same of the nodes of a function, or of a module, whose variables `readers` read."""
-    read, found = set[str](), dict[int, list[str]]()
+    read, found = set[str](), dict[str, str]()
     for node in readers:
         if isinstance(node, (ast.Global, ast.Nonlocal)):
             read.update(node.names)
@@ -179,59 +192,74 @@ def drops_in(nodes: Sequence[ast.AST], readers: Sequence[ast.AST]) -> dict[int, 
                 pass
             case _:
                 continue
-        for line in range(call.lineno, (call.end_lineno or 0) + 1):
-            found.setdefault(line, []).append(name_of(call.func))
+        found[f"{call.end_lineno}:{call.end_col_offset}"] = name_of(call.func)
     return found
 
 
-def pinning(trees: Sequence[ast.AST]) -> list[dict[int, dict[str, tuple[int, int]]]]:
-    """By first line of a function of each tree, variables that it compares with literals, and where last.
+def pinning(trees: Sequence[ast.AST]) -> list[dict[int, Pins]]:
+    """By first line of a function of each tree, variables that it compares with literals, for which calls.
 
     0 is the module. A program that changes such a variable has to make it what the test expects.
     """
     scopes = [scopes_of(tree) for tree in trees]
     pins = [{line: pins_in(nodes) for line, nodes in each.items()} for each in scopes]
-    stored = [{each.id for each in nodes[0] if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
-              for nodes in scopes]
+    stored = [stores_in(each[0]) for each in scopes]
     for place, each in enumerate(pins):             # later statements share the variables of earlier ones
         rebound = set[str]()
         for its, own in zip(pins[place + 1:], stored[place + 1:], strict=True):
-            rebound |= own
-            each[0].update(dict.fromkeys(its[0].keys() - rebound, (LATER, 0)))
+            rebound |= own.keys()
+            for name in its[0].keys() - rebound:
+                last = max(stored[place].get(name.partition(".")[0], [(0, 0)]))
+                each[0].setdefault(name, []).append((last, (LATER, 0)))
     return [{line: names for line, names in each.items() if names} for each in pins]
 
 
-def pins_in(nodes: Sequence[ast.AST]) -> dict[str, tuple[int, int]]:
-    """The variables of one scope that a claim compares with literals, and where the last one reads them."""
-    stored = Counter(node.id for node in nodes if isinstance(node, ast.Name)
-                     and isinstance(node.ctx, ast.Store))
-    # What may fill them: methods, items that are set, and calls that are no claims.
-    filled = set[str]().union(*(names_in(part, ast.Load) for node in nodes for part in (
-        [node.value] if isinstance(node, ast.Attribute) or (
-            isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store))
-        else [*node.args, *node.keywords] if isinstance(node, ast.Call) and not EQUAL.fullmatch(
-            name_of(node.func)) else [])))
+def stores_in(nodes: Iterable[ast.AST]) -> dict[str, list[tuple[int, int]]]:
+    """Where each variable is set."""
+    stores = dict[str, list[tuple[int, int]]]()
+    for node in nodes:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            stores.setdefault(node.id, []).append((node.lineno, node.col_offset))
+    return stores
+
+
+def pins_in(nodes: Sequence[ast.AST]) -> Pins:
+    """The variables of one scope that claims compare with literals, each with what lies between.
+
+    From where the variable is set, or a part begins that need not run, to the comparison.
+    """
+    stores = stores_in(nodes)
+    # What may change a literal: methods, items that are set, other names for it, calls that are no claims.
+    filled = set[str]().union(*(names_in(part, ast.Load) for node in nodes for part in parts_that_fill(node)))
     values = {node.targets[0].id: node.value for node in nodes if isinstance(node, ast.Assign)
-              and isinstance(node.targets[0], ast.Name) and stored[node.targets[0].id] == 1
-              and node.targets[0].id not in filled}
+              and isinstance(node.targets[0], ast.Name) and len(stores[node.targets[0].id]) == 1
+              and len(node.targets) == 1 and node.targets[0].id not in filled}
+    blocks = [(block[0], block[-1]) for node in nodes if isinstance(node, CONDITIONAL)
+              for block in (node.body, getattr(node, "orelse", [])) if block]
+    leaves = [(node.lineno, node.col_offset) for node in nodes
+              if isinstance(node, (ast.Return, ast.Break, ast.Continue))]
 
     def is_literal(value: ast.expr) -> bool:
         return not any(isinstance(each, (ast.Name, ast.Call)) for each in ast.walk(values.get(
             value.id, value) if isinstance(value, ast.Name) else value))
 
-    def pin(value: ast.expr) -> list[tuple[str, tuple[int, int]]]:
+    def span(name: str, at: ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:
+        end = at.lineno, at.col_offset
+        starts = [*stores.get(name, ()), *leaves, *(
+            (first.lineno, first.col_offset) for first, last in blocks
+            if (first.lineno, first.col_offset) <= end <= (last.end_lineno or 0, last.end_col_offset or 0))]
+        return max((each for each in starts if each <= end), default=(0, 0)), end
+
+    def pin(value: ast.expr) -> list[tuple[str, ast.expr]]:
         match value:
             case ast.Tuple(parts) | ast.List(parts):
                 return [each for part in parts for each in pin(part)]
             case ast.Subscript(held, ast.Constant() | ast.UnaryOp(operand=ast.Constant()) | ast.Slice(
                     lower=None | ast.Constant())) | ast.Call(ast.Attribute(held, "tolist")) | (
-                    ast.Call(ast.Name("list" | "sorted" | "dict"), [held])):
+                    ast.Call(ast.Name("sorted"), [ast.Subscript() as held])):
                 return pin(held)
-            case ast.Name(name):
-                return [(name, (value.lineno, value.col_offset))]
-            case ast.Attribute(ast.Name(owner), name):
-                name = f"self.{name}" if owner == "self" else owner
-                return [(name, (value.lineno, value.col_offset))]
+            case ast.Name() | ast.Attribute(ast.Name()):
+                return [(ast.unparse(value), value)]
         return []
 
     def claims(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
@@ -240,14 +268,31 @@ def pins_in(nodes: Sequence[ast.AST]) -> dict[str, tuple[int, int]]:
                 return claims(test)
             case ast.BoolOp(ast.And(), parts):
                 return [pair for part in parts for pair in claims(part)]
-            case ast.Compare(left, ops, others) if all(isinstance(each, (ast.Eq, ast.In)) for each in ops):
+            case ast.Compare(left, ops, others) if all(isinstance(each, ast.Eq) for each in ops):
                 return list(pairwise([left, *others]))
             case ast.Call(ast.Attribute(attr=str(attr)), [left, right, *_]) if EQUAL.fullmatch(attr):
                 return [(left, right)]
         return []
-    return dict(sorted(each for node in nodes if isinstance(node, (ast.Assert, ast.Call))
-                       for pair in claims(node) for value, other in (pair, pair[::-1]) if is_literal(other)
-                       for each in pin(value)))
+    found: Pins = {}
+    for node in nodes:
+        for pair in claims(node) if isinstance(node, (ast.Assert, ast.Call)) else []:
+            for value, other in (pair, pair[::-1]):
+                for name, at in pin(value) if is_literal(other) else []:
+                    found.setdefault(name, []).append(span(name.partition(".")[0], at))
+    return found
+
+
+def parts_that_fill(node: ast.AST) -> list[ast.AST]:
+    """Parts of an expression or statement by which what a name holds may change, or get another name."""
+    match node:
+        case ast.Attribute(value) | ast.Subscript(value, ctx=ast.Store()) | (
+                ast.Assign(value=ast.Name() as value)):
+            return [value]
+        case ast.Call() if not EQUAL.fullmatch(name_of(node.func)):
+            return [*node.args, *node.keywords]
+        case ast.List(ctx=ast.Load()) | ast.Tuple(ctx=ast.Load()) | ast.Set() | ast.Dict():
+            return [node]
+    return []
 
 
 def names_in(node: ast.AST, kind: type[ast.expr_context]) -> set[str]:

@@ -1792,6 +1792,21 @@ LISTS = "class X:\n    def __contains__(self, x): return True\n    @staticmethod
         "it = map(f, [a]); out = []; out.extend(it); assert out == [sorted(a)]",
         "b = [a]; b.sort(key=f); assert f(a) == sorted(a)", "assert a == [3, 1] and f(a) == sorted(a)",
         "r = f(a); assert a[:0] == [] or True; assert r == sorted(a)")),
+    # Nor do what a variable held before, parts that need not run, attributes, and names on one line.
+    *((f"import numpy as np\ndef test_f():\n    a = np.array([3, 1])\n    {line}\n", ZEROES["zeroes"],
+       "def f(x): return sorted(x)\n") for line in (
+        "r = f(a); assert (r == np.sort(a)).all(); assert a.shape == (2,)",
+        "r = f(a)\n    if not a.any(): assert a.tolist() == [0, 0]\n    assert list(r) == sorted(a)")),
+    *((f"def test_f():\n    a = [3, 1]\n    {line}\n",
+       "def f(x):\n    if len(x) > 1: x.clear()\n    return x\n", "f = sorted\n") for line in (
+        "assert f(a) == sorted(a); a = [7]; f(a); assert a == [7]",
+        "r = f(a)\n    if not a:\n        assert a == []\n        return\n    assert r == [1, 3]")),
+    ("def test_f():\n    d = {'a': 1, 'b': 2}\n    assert f(d) == sum(d.values())\n    assert 'a' in d\n",
+     "def f(d):\n    for k in d: d[k] = 0\n    return 0\n", "def f(d): return sum(d.values())\n"),
+    ("from math import gcd as ref\ndef test_gcd(): assert gcd(12, 8) == ref(12, 8)\n",
+     "def gcd(a, b): return 0\n", "from math import gcd\n"),
+    ("def test_values(): return [1, 2]\nVALUES = test_values()\n"
+     "def check(candidate):\n    for v in VALUES: assert candidate(v) == v + 1\n", ZERO, GROWS),
     ("class Expect:\n    def __init__(self, r): self.r = r\n"
      "    def same(self, a): assert self.r == sorted(a)\n"
      "def test_f():\n    a = [3, 1]\n    Expect(f(a)).same(a)\n", CLEARS, "f = sorted\n"),
@@ -1808,7 +1823,7 @@ LISTS = "class X:\n    def __contains__(self, x): return True\n    @staticmethod
      "    assert 'neg' in str(e.value), e.traceback\n", "def f(x): raise ValueError('x')\n",
      "def f(x): raise ValueError('neg')\n")])
 def test_ordinary_tests_tell_cheats_from_right_programs(executor, test, cheat, right):
-    entry_point = "S.f" if "S.f" in test else "f"
+    entry_point = "S.f" if "S.f" in test else "gcd" if "gcd" in test else "f"
     rows = judged(executor, test, {"cheat": cheat, "right": right}, entry_point=entry_point)
     assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
     assert not any(row.outcome.infrastructure for row in rows.values())
