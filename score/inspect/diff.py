@@ -51,8 +51,9 @@ def scored_by(warehouse: Warehouse, name: str, wanted: str | None = None) -> tup
     """Rows of a scorer, all or of one purpose, with advantages; its identity; its last stage."""
     tables, scorers, named = [], set(), set()
     for iteration in warehouse.state.iterations("score"):
-        for purpose in {wanted} & {*warehouse.state.purposes(iteration)} if wanted else (
-                warehouse.state.purposes(iteration)):
+        for purpose in warehouse.state.purposes(iteration):
+            if wanted not in (None, purpose):
+                continue
             complete = warehouse.state.scorers(iteration, purpose)
             scorers |= set(complete)
             if any(is_named(scorer, name) for scorer in complete):
@@ -62,7 +63,8 @@ def scored_by(warehouse: Warehouse, name: str, wanted: str | None = None) -> tup
                 tables.append(warehouse.read("samples", columns=COLUMNS, **keys))
                 stage = warehouse.stage("score", **keys)
     if not tables:
-        raise StageError(f"No scorer called '{name}' has scored anything in {warehouse.root}. There are: "
+        of = f" of '{wanted}'" if wanted else ""
+        raise StageError(f"No scorer called '{name}' has scored anything{of} in {warehouse.root}. There are: "
                          f"{', '.join(sorted(scorers)) or 'none'}; `score {shell_quote(warehouse.root)} "
                          f"--reward {name}` adds one.")
     rows = pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in tables])

@@ -462,7 +462,7 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         code, *units = [compile(source, name, "exec", dont_inherit=True)
                         for source, name in zip(order["sources"], end.meant, strict=True)]
         names.update(order.get("names", {}))
-        for module in order["program"]:
+        for module in (each for each in order["program"] if each.partition(".")[0] not in sys.modules):
             sys.modules[module] = ProgramModule(module, names=names)
         evaluation.patch(peer, names, [code, *units], order["here"])
         may_patch = "unittest.mock" in sys.modules or not set(PATCHED).isdisjoint(order.get("sets", ()))

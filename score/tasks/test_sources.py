@@ -2,8 +2,8 @@
 
 import ast
 import builtins
-import importlib.util
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise, takewhile
@@ -124,22 +124,20 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
     pytest = {alias.asname or alias.name for node in nodes if isinstance(node, ast.Import)
               for alias in node.names if alias.name == "pytest"}
     programs = {str(node.module) for node in imports}
-    # Of two modules with the program's name one is a reference.
-    lacks = programs if len(programs) > 1 else {
-        ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)
+    lacks = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)
              and isinstance(node.value, ast.Name) and (
                  node.attr not in PYTEST if node.value.id in pytest else node.attr == "getsource")}
+    lacks |= programs if len(programs) > 1 else set()         # one of them is a reference
     return {"catches": catches, "in_classes": sorted(read_in_classes(whole) - BUILTINS - own),
             "called": sorted(called), "lacks": sorted(lacks), "sets": sorted(sets),
             "meant": [raised_on_purpose(tree, fixed) for tree in trees], "claims": claims,
-            "drops": dropping(trees), "pins": pinning(trees),
-            "program": sorted(programs),
+            "drops": dropping(trees), "pins": pinning(trees), "program": sorted(programs),
             "in_place": holds_nothing(whole, BUILTINS - HOLDING - own)}
 
 
 def is_library(module: str) -> bool:
-    """True of a module that is here, and so is not the program."""
-    return importlib.util.find_spec(module.partition(".")[0]) is not None
+    """True of what is never the program; what else is allowed, the tests' process has loaded."""
+    return module.partition(".")[0] in (*sys.stdlib_module_names, "numpy", "__main__")
 
 
 def holds_nothing(tree: ast.Module, fixed: frozenset[str]) -> bool:

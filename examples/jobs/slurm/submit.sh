@@ -18,8 +18,11 @@ newest=$(warehouse log "$run" --json --last 1)
 [[ $newest =~ \"policy\":\ ([0-9]+) ]]
 first=${BASH_REMATCH[1]}
 
-evaluated=" $(warehouse sql "$run" --format csv \
-  "SELECT DISTINCT policy_version FROM samples WHERE purpose LIKE 'eval%'" | tr '\n' ' ') "
+evaluated=
+if ((EVAL_EVERY)); then
+  evaluated=" $(warehouse sql "$run" --format csv \
+    "SELECT DISTINCT policy_version FROM samples WHERE purpose LIKE 'eval%'" | tr '\n' ' ') "
+fi
 
 queued=() learned=
 submit() {   # STAGE JOB OPTION..: after the iteration before, and after JOB however it ended; its job id is in `id`

@@ -217,7 +217,8 @@ def test_diff_counts_changed_rewards_correctness_and_signs(warehouse, user_file)
     assert "  0/turn/3: reward 0 -> 0.9, minus the group's mean -5.278 -> 0.175" in result.output
     assert invoke("diff", warehouse.root, "arc-v1", "lenient", "--examples", 1, "--purpose",
                   "train").output == result.output
-    assert invoke("diff", warehouse.root, "arc-v1", "lenient", "--purpose", "eval").exit_code == 1
+    refused = invoke("diff", warehouse.root, "arc-v1", "lenient", "--purpose", "eval")
+    assert refused.exit_code == 1 and "'arc-v1' has scored anything of 'eval' in" in refused.output
 
 
 def test_diff_shows_how_limits_and_the_source_of_a_reward_changed(warehouse, user_file):

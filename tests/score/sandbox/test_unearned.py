@@ -1852,3 +1852,11 @@ def test_ordinary_tests_tell_cheats_from_right_programs(executor, test, cheat, r
 def test_ordinary_tests_pass_right_programs(executor, test, code):
     row = judged(executor, test, {"it": code})["it"]
     assert row.measures.correct, (row.outcome, row.measures.outputs)
+
+
+@pytest.mark.parametrize("test", ["from __main__ import f\ndef test_f(): assert f(1) == 2\n",
+                                  "from reference import f as ref\nfrom solution import f\n"
+                                  "def test_f(): assert f(1) == ref(1)\n"])
+def test_modules_that_are_not_the_program_alone_judge_nobody(executor, test):
+    row = judged(executor, test, {"cheat": ZERO})["cheat"]
+    assert not row.measures.correct and row.outcome.error_class == "untestable"
