@@ -144,12 +144,13 @@ class Peer:
         """Apply the other end's alterations."""
         if altered:
             try:
-                places = [place for place, _row in altered[0]]
                 if self.tests:
-                    self.tests.before_alteration(places)
-            except (TypeError, ValueError, IndexError):
+                    self.tests.before_alteration([place for place, _row in altered[0]])
+                self.crossing.alter(*altered)
+            except TooLarge:
+                raise
+            except (TypeError, ValueError, LookupError):
                 raise BadMessage("no alteration") from None
-            self.crossing.alter(*altered)
 
     def say(self, kind: str, *parts: Any, begins: bool = False, altered: Any = None) -> None:
         """Send a message of these values."""
