@@ -16,7 +16,7 @@ from warehouse.store.stage import Stage
 KEYS = ["iteration", "purpose", "task_id", "sample_index"]
 COLUMNS = [*KEYS, "group_id", "reward", "correct", "error_class"]
 CHANGES = {"reward_changed": "another reward", "correct_changed": "another correctness",
-           "sign_changed": "another sign of the advantage"}
+           "sign_changed": "another sign (-, 0, +) of the advantage"}
 NEGLIGIBLE = 1e-9
 
 

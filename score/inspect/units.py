@@ -13,6 +13,7 @@ from score.tasks.script import is_expected as is_expected_text
 from warehouse.store.errors import printable
 
 FAILED_AT = re.compile(r"line (\d+)(?: of the setup)?(?:, (.*))?", re.DOTALL)    # as lanes say it
+CALL_OF_TEST = re.compile(r"__run__\('(.*)'\)")     # of test_sources.calls_of_tests
 LONGEST = 400                       # characters of a value
 
 
@@ -65,7 +66,8 @@ def test_lines(number: int, task: FunctionTask, verdict: Any) -> Iterator[str]:
     """Lines about a test: the assertion that failed, and the program's last answer."""
     unit = task.units[number - 1] if number <= len(task.units) else ""
     passed, name, message = (*verdict, "", "")[:3] if isinstance(verdict, list) else (bool(verdict), "", "")
-    yield f"test {number}: {'right' if passed else 'wrong'}   {printable(''.join(unit.splitlines()[-1:]))}"
+    called = CALL_OF_TEST.sub(r"\1", "".join(unit.splitlines()[-1:]))
+    yield f"test {number}: {'right' if passed else 'wrong'}   {printable(called)}"
     if passed:
         return
     if at := FAILED_AT.fullmatch(str(message)):

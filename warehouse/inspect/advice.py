@@ -24,7 +24,7 @@ FROM (SELECT *, lag(value) OVER by_setting AS former, row_number() OVER by_setti
             WHERE chosen AND purpose = 'train')
       WINDOW by_setting AS (PARTITION BY stage, name ORDER BY iteration))
 WHERE followed AND former IS DISTINCT FROM value
-      AND NOT regexp_matches(name, 'sha256|version|^serve$|^imported_from$')"""
+      AND NOT regexp_matches(name, 'sha256|version|^serve$|^imported_from$|^part_size$')"""
 
 
 def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm], since: int) -> list[str]:

@@ -12,6 +12,8 @@ from tests.building.runs import new_run
 
 TESTS = ["assert add(1, 2) == 3", "want = 5\nassert add(2, 2) == want", "assert add(1, 1) == 3, 'two'"]
 CHECK = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(2, 2) == 5\n"
+UNITTEST = ("import unittest\nclass T(unittest.TestCase):\n"
+            "    def test_sum(self):\n        self.assertEqual(add(1, 2), 4)\n")
 CALLS = [{"args": [1, 2], "expected": 3}, {"args": [2], "kwargs": {"b": "x"}, "expected": 5},
          {"args": [2, 2], "expected": 5}]
 
@@ -20,7 +22,7 @@ CALLS = [{"args": [1, 2], "expected": 3}, {"args": [2], "kwargs": {"b": "x"}, "e
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("try")
     payloads = {"tests": {"tests": TESTS},
-                "check": {"tests": CHECK}, "calls": {"calls": CALLS}}
+                "check": {"tests": CHECK}, "class": {"tests": UNITTEST}, "calls": {"calls": CALLS}}
     new_run(folder / "run", {name: ("function", {"entry_point": "add", **payload})
                              for name, payload in payloads.items()})
     (folder / "program.py").write_text("def add(a, b):\n    return a + b\n")
@@ -32,6 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                "  failed   assert add(2, 2) == want", "  answered 4",
                "test 3: wrong   assert add(1, 1) == 3, 'two'", "  AssertionError: two"]),
     ("check", ["test 1: wrong   check(candidate)", "  failed   assert candidate(2, 2) == 5", "  answered 4"]),
+    ("class", ["test 1: wrong   T.test_sum", "  AssertionError: 3 != 4"]),
     ("calls", ["call 1: right   add(1, 2)", 'call 2: wrong   add(2, b="x")', "  expected 5",
                '  raised   "TypeError"', "call 3: wrong   add(2, 2)", "  expected 5", "  got      4"])])
 def test_a_failed_test_is_shown_with_what_was_expected_and_what_came(folder: Path, task: str,

@@ -212,7 +212,7 @@ def test_diff_counts_changed_rewards_correctness_and_signs(warehouse, user_file)
         f"4 completions in 1 task, {against}", '  reward: "arc-v1" -> "lenient"',
         f'  user_code: null -> "{load_function(f"{user_file}:lenient", "").content_hash}"',
         "  another reward: 4 (100.0%)",
-        "  another correctness: 0 (0.0%)", "  another sign of the advantage: 1 (25.0%)",
+        "  another correctness: 0 (0.0%)", "  another sign (-, 0, +) of the advantage: 1 (25.0%)",
         "  mean reward: 5.2778 -> 0.7250"]
     assert "  0/turn/3: reward 0 -> 0.9, minus the group's mean -5.278 -> 0.175" in result.output
     assert invoke("diff", warehouse.root, "arc-v1", "lenient", "--examples", 1, "--purpose",
