@@ -61,7 +61,7 @@ def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], n
     measured = samples.filter(pc.is_valid(samples.column("reward")))
     means = {name: pc.mean(rows.column(column).cast(pa.float64())).as_py() for name, rows, column in
              (("reward", measured, "reward"), ("correct", measured, "correct"),
-              ("valid outputs", samples, "valid_outputs"), ("valid code", samples, "valid_code"),
+              ("valid outputs", samples, "valid_outputs"), ("code blocks", samples, "valid_code"),
               ("truncated", samples, "truncated"))}
     lines.append("  " + "  ".join(f"{name} {value:.3f}" for name, value in means.items()
                                   if value is not None))

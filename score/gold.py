@@ -90,7 +90,7 @@ def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limit
         output.write_text("".join(json.dumps(asdict(verdict)) + "\n" for verdict in verdicts.values()))
     lines = lines_of(list(verdicts.values()), len(tasks) - len(solved))
     if part:
-        lines.append(f"a reward by share would pay a program that solves nothing {part}")
+        lines.append(f"`--reward tests-share` would pay a program that solves nothing {part}")
     return lines, all(verdict.right for verdict in verdicts.values())
 
 

@@ -11,7 +11,7 @@
 #   work.sh arms    RUN ARMS.TOML         `warehouse arms`
 #   work.sh trainer RUN ITERATIONS        `learn` each iteration once its rollout is complete
 # In the environment: TRAIN="accelerate launch --multi_gpu --num_processes 8 --no_python train" trains on eight GPUs;
-# WATCH=yes, or WATCH="--ignore errors", ends `learn` with 3 when an alarm holds in its iteration.
+# WATCH=yes, or WATCH="--ignore errors", ends `learn` and `eval` with 3 when an alarm holds in what they made.
 set -euo pipefail
 usage="usage: work.sh rollout|score|learn|eval|loop|arms|worker|trainer RUN ITERATION [K/N]"
 if (($# < 3)); then echo "$usage" >&2; exit 2; fi
@@ -55,6 +55,10 @@ learn() {
   stage score "$run" --iteration "$1"
   stage "${train[@]}" "$run" --iteration "$1"
   stage warehouse summary "$run" --iteration "$1" --line
+  watch "$1"
+}
+
+watch() {   # FIRST: the iteration that is judged
   local options=()
   [[ ${WATCH:-yes} == yes ]] || read -ra options <<<"$WATCH"
   if [[ ${WATCH:-} ]]; then stage warehouse watch "$run" --since "$1" "${options[@]}"; fi
@@ -81,7 +85,8 @@ case $role in
   learn) learn "$number" ;;
   eval)
     stage rollout "$run" --eval --iteration "$number" --shard "$share"
-    score_share "$number" --purpose eval ;;
+    score_share "$number" --purpose eval
+    watch "$number" ;;
   loop | arms) stage warehouse "$role" "$run" "$number" ;;
   worker)
     for ((i = 0; i < number; i++)); do

@@ -110,7 +110,7 @@ def runs_page(sessions: Sequence[Session]) -> Page:
 
 
 def short(value: Any) -> str:
-    text = "none" if value is None else str(value)
+    text = "default" if value is None else str(value)
     return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE - 1] + "…"
 
 

@@ -89,7 +89,7 @@ def shade(value: float | None, full: float) -> str:
     """The class of a value: p1 .. p8 above zero, m1 .. m8 below."""
     if value is None or not math.isfinite(value) or full <= 0:
         return ""
-    step = min(STEPS, math.ceil(abs(value) / full * STEPS - 1e-9))
+    step = min(STEPS, round(abs(value) / full * STEPS))          # what is small beside `full` has no colour
     return f"{'p' if value > 0 else 'm'}{step}" if step else ""
 
 
@@ -129,9 +129,9 @@ def quantities_of(row: dict[str, Any]) -> list[Quantity]:
         Quantity("old", "Logprob, trainer", "log pi_old: in the trainer, before its steps, nats", old, 5.0),
         Quantity("gap", "Engine against trainer", "log pi_old - log mu, nats; 0 if they agree", gap,
                  spread(gap, 0.05)),
-        Quantity("rho", "Importance ratio", "log of pi_old / mu; colours end at 1 nat", gap, 1.0),
-        Quantity("ratio", "Ratio at its step", "log pi - log pi_old at the step that trained on it", drift,
-                 spread(drift, 0.05)),
+        Quantity("rho", "Log importance ratio", "log of pi_old / mu; colours end at 1 nat", gap, 1.0),
+        Quantity("ratio", "Log ratio at its step", "log pi - log pi_old at the step that trained on it",
+                 drift, spread(drift, 0.05)),
         Quantity("clip", "Clipped", "1 if clipping removed the token's gradient", clipped, 1.0),
         Quantity("pull", "Gradient share", "advantage x ratio of tokens that were not clipped, as a share of "
                  "the sum of its sizes over this stretch", share, spread(share, 1e-9)),

@@ -65,8 +65,8 @@ def scored_by(warehouse: Warehouse, name: str, wanted: str | None = None) -> tup
     if not tables:
         of = f" of '{wanted}'" if wanted else ""
         raise StageError(f"No scorer called '{name}' has scored anything{of} in {warehouse.root}. There are: "
-                         f"{', '.join(sorted(scorers)) or 'none'}; `score {shell_quote(warehouse.root)} "
-                         f"--reward {name}` adds one.")
+                         f"{', '.join(sorted(scorers)) or 'none'}; `score {shell_quote(warehouse.root)}` "
+                         "with --reward or --reward-file adds one.")
     rows = pl.concat([pl.DataFrame(pl.from_arrow(table)) for table in tables])
     advantage = pl.col("reward") - pl.col("reward").mean().over("iteration", "purpose", "group_id")
     return rows.with_columns(advantage=advantage), ", ".join(sorted(named)), stage

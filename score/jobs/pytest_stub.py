@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from score.jobs import stand_ins
 from score.jobs.stand_ins import Failed, Given, Untestable, is_stand_in
 
 
@@ -130,8 +131,14 @@ class Mark:
 
     parametrize = staticmethod(parametrize)
 
+    def skipif(self, condition: Any, **_options: Any) -> Any:
+        """Leave the test as it is where it is not to be skipped, whatever the program does."""
+        if stand_ins.peer.has_asked or isinstance(condition, str) or condition:
+            raise Untestable("pytest.mark.skipif is not here")
+        return lambda test: test
+
     def __getattr__(self, name: str) -> Any:
-        if name in ("skipif", "xfail", "usefixtures"):
+        if name in ("xfail", "usefixtures"):
             raise Untestable(f"pytest.mark.{name} is not here")
 
         def marked(*given: Any, **_options: Any) -> Any:

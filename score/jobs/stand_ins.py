@@ -164,7 +164,7 @@ class StandIn:
         check_unfed(self, name)
         found = peer.ask("getattr", self, name)
         if peer.strict and name in QUESTIONS and is_stand_in(found) and not is_made(self):
-            raise refused(AttributeError(f"an object of the program has no method {name}"))
+            raise refused(AttributeError(f"'{name}' of an object that the program returned"))
         return functools.partial(viewed, self, found) if name in VIEWS and is_held(self) else found
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -349,7 +349,17 @@ def forwarder(name: str) -> Callable[..., Any]:
         check_unfed(self, name)
         if not peer.strict or is_stand_in(item) or is_made(self):
             return peer.ask("special", name, self, item)
-        return any(each is item or each == item for each in self)
+        is_unknown = False           # whether its own `__contains__` may say something else
+        try:
+            for each in self:
+                if each is item or each == item:
+                    return True
+                is_unknown |= is_stand_in(each)
+        except TypeError:
+            is_unknown = True
+        if is_unknown:
+            raise refused(TypeError("'in' between an object of the program and plain data"))
+        return False
 
     def left(self: Any, kind: Any, error: Any, _trace: Any) -> Any:
         # Only an error that the tests raise on purpose may be passed over: any other may be due to the
@@ -409,8 +419,9 @@ def method(owner: int, name: str) -> Callable[..., Any]:
     """A method of a class of the other process, which `super()` finds too."""
     def call(self: Any, /, *arguments: Any, **keywords: Any) -> Any:
         check_unfed(self, name)
-        if peer.strict and (arguments or keywords) and name in QUESTIONS and not is_made(self):
-            raise refused(AttributeError(f"an object of the program has no method {name}"))
+        shows = any(not (is_stand_in(each) or callable(each)) for each in (*arguments, *keywords.values()))
+        if peer.strict and shows and name in QUESTIONS and not is_made(self):
+            raise refused(AttributeError(f"'{name}' with plain data of an object that the program returned"))
         ask = functools.partial(peer.ask, "method", peer.classes[owner], name, self, *arguments, **keywords)
         return viewed(self, ask) if name in VIEWS and is_held(self) else ask()
     call.__name__ = name
@@ -446,7 +457,7 @@ def class_of(number: int, name: str, bases: tuple[type, ...], specials: list[str
         if likeness == "function":           # decorated methods of a test's class
             names["__get__"] = bound_to
         names |= {special: None for special in ("__iter__", "__len__") if special not in names and any(
-            hasattr(base, special) for base in kept)}
+            special in vars(each) for base in kept for each in base.__mro__)}
     return type.__new__(ProgramClass, name, tuple(kept), names)
 
 

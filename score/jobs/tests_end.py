@@ -37,7 +37,9 @@ SWALLOWED: tuple[tuple[type[Exception], str], ...] = (
 ENDS = (StopIteration, StopAsyncIteration)
 MODULES = {"np": "numpy"}
 CLASS = re.compile("[A-Z][A-Za-z0-9]*")      # names of classes
-PATCHED = ("builtins", "time", "random", "os", "math", "datetime", "secrets", "uuid")
+PATCHED = ("builtins", "time", "random", "os", "math", "os.path", "datetime", "secrets", "uuid")
+# Of other modules; what programs print and read crosses anyway.
+PATCHED_PARTS = ("sys.argv", "sys.stdin", "sys.stdout", "sys.stderr")
 
 
 class Names(dict[str, Any]):
@@ -78,6 +80,8 @@ class Names(dict[str, Any]):
 class ProgramModule(types.ModuleType):
     """A module from which tests import the program."""
 
+    __all__ = ()             # `import *` sets no names: they are asked for as they are read
+
     def __init__(self, name: str, **attributes: Any) -> None:
         super().__init__(name)
         vars(self).update(attributes)
@@ -92,7 +96,7 @@ def parts_of_modules() -> dict[tuple[str, str], Any]:
     """The contents of modules that tests patch."""
     parts = {(module, name): value for module in PATCHED if module in sys.modules
              for name, value in vars(sys.modules[module]).items() if not name.startswith("_")}
-    return parts | {("os", "environ"): dict(os.environ)}
+    return parts | {("os", "environ"): dict(os.environ), ("sys", "argv"): sys.argv}
 
 
 class TestsEnd:
@@ -457,15 +461,17 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
     mirror(peer)
     refuse_empty_arrays()
     try:
-        if order["lacks"]:
-            raise Untestable(f"{order['lacks'][0]} is not here")
+        lacks = [*order["lacks"], *(f"a patch of {each}" for each in order["patches"]
+                                    if each.rpartition(".")[0] not in PATCHED and each not in PATCHED_PARTS)]
+        if lacks:
+            raise Untestable(f"{lacks[0]} is not here")
         code, *units = [compile(source, name, "exec", dont_inherit=True)
                         for source, name in zip(order["sources"], end.meant, strict=True)]
         names.update(order.get("names", {}))
         for module in (each for each in order["program"] if each.partition(".")[0] not in sys.modules):
             sys.modules[module] = ProgramModule(module, names=names)
         evaluation.patch(peer, names, [code, *units], order["here"])
-        may_patch = "unittest.mock" in sys.modules or not set(PATCHED).isdisjoint(order.get("sets", ()))
+        may_patch = "unittest.mock" in sys.modules or not {*PATCHED, "sys"}.isdisjoint(order.get("sets", ()))
         end.parts = parts_of_modules() if may_patch else None
         sys.modules["tests"] = types.ModuleType("tests")
         is_given = names.fetch(order.get("in_classes", ()))

@@ -16,6 +16,7 @@ DATA_METHODS = set[str]().union(*map(dir, (str, int, float, list, dict, set)))
 BUILTINS = frozenset(dir(builtins))
 PYTEST = {"raises", "approx", "fail", "fixture", "mark", "param", "skip", "xfail", "nan", "main"}
 EQUAL = re.compile("assert(List|Dict|Set|Tuple|Sequence|Count)?Equal")
+READING = {"len", "print", "repr", "str", "subTest", "sum"}      # what they take stays as it is
 CONDITIONAL = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.match_case, *FUNCTIONS)
 LATER = 1 << 40              # a line after all others
 # By variable, from where to where in a source a call has to be that changes what is then compared.
@@ -93,24 +94,20 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
 
     `catches` says whether they catch errors by a name of the program, `in_classes` are names that bodies of
     classes read and the tests do not set, `called` names that they call, `lacks` what they want of pytest in
-    vain, `sets` what they set attributes of. Of each source, `meant` are the lines that raise on purpose,
-    `claims` the lines at which functions that claim something begin and those that raise, `drops` names
-    of what is called by statements that drop what it returns, `pins` variables that functions compare with
-    literals, and where. `program` are modules from which they import the program. `in_place` says that the
-    tests keep no argument, so that it does not matter what the program does to one.
+    vain, `sets` what they set attributes of, `patches` what mocks replace in modules. Of each source, `meant`
+    are the lines that raise on purpose, `claims` the lines at which functions that claim something begin and
+    those that raise, `drops` names of what is called by statements that drop what it returns, `pins` what
+    functions compare with literals, and where. `program` are modules from which they import the program.
+    `in_place` says that the tests keep no argument, so that it does not matter what the program does to one.
     """
     try:
         trees = [parsed(source) for source in (setup, *units)]
     except NO_PYTHON:
-        return {"catches": True, "in_classes": [], "called": [], "lacks": [], "sets": [], "in_place": True,
-                "meant": [[]] * (1 + len(units)), "claims": [[[], []]] * (1 + len(units)),
+        return {"catches": True, "in_classes": [], "called": [], "lacks": [], "patches": [], "sets": [],
+                "in_place": True, "meant": [[]] * (1 + len(units)), "claims": [[[], []]] * (1 + len(units)),
                 "drops": [{}] * (1 + len(units)), "pins": [{}] * (1 + len(units)), "program": []}
     entry = entry_point.partition(".")[0]
-    imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
-               and node.module and any(alias.name == entry for alias in node.names)
-               and not is_library(node.module)]
-    for node in imports:
-        node.names = []                  # they are names of the program
+    programs = imports_of(trees, entry)
     claims = [list(each) for each in zip(claiming(trees), map(raising, trees), strict=True)]
     whole = ast.Module([node for tree in trees for node in tree.body], [])
     nodes, own = list(ast.walk(whole)), names_set(whole)
@@ -123,16 +120,51 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
             and (isinstance(node.ctx, ast.Store) or node.attr == "environ")}
     pytest = {alias.asname or alias.name for node in nodes if isinstance(node, ast.Import)
               for alias in node.names if alias.name == "pytest"}
-    programs = {str(node.module) for node in imports}
     lacks = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)
              and isinstance(node.value, ast.Name) and (
                  node.attr not in PYTEST if node.value.id in pytest else node.attr == "getsource")}
     lacks |= programs if len(programs) > 1 else set()         # one of them is a reference
     return {"catches": catches, "in_classes": sorted(read_in_classes(whole) - BUILTINS - own),
             "called": sorted(called), "lacks": sorted(lacks), "sets": sorted(sets),
+            "patches": sorted(patches_in(nodes)),
             "meant": [raised_on_purpose(tree, fixed) for tree in trees], "claims": claims,
             "drops": dropping(trees), "pins": pinning(trees), "program": sorted(programs),
             "in_place": holds_nothing(whole, BUILTINS - HOLDING - own)}
+
+
+def imports_of(trees: Sequence[ast.AST], entry: str) -> set[str]:
+    """Modules from which tests import the program, of which they read its entry point.
+
+    What they import from there by name is dropped from the trees, where it would be a name of theirs.
+    """
+    found, nodes = set[str](), [node for tree in trees for node in ast.walk(tree)]
+    modules = {node.value.id for node in nodes if isinstance(node, ast.Attribute) and node.attr == entry
+               and isinstance(node.value, ast.Name)}
+    for node in nodes:
+        match node:
+            case ast.ImportFrom(module=str(module), names=names) if not is_library(module) and (
+                    {entry, "*"} & {alias.name for alias in names}):
+                found.add(module)
+                node.names = []
+            case ast.Import(names):
+                found |= {alias.name for alias in names if (alias.asname or alias.name) in modules
+                          and not is_library(alias.name)}
+    return found
+
+
+def patches_in(nodes: Sequence[ast.AST]) -> set[str]:
+    """What `patch("module.name")` and `patch.object(module, "name")` replace."""
+    modules = {alias.asname or alias.name for node in nodes if isinstance(node, ast.Import)
+               for alias in node.names}
+    found = set[str]()
+    for node in nodes:
+        match node:
+            case ast.Call(function, [ast.Constant(str(target)), *_]) if name_of(function) == "patch":
+                found.add(target)
+            case ast.Call(ast.Attribute(_, "object"), [owner, ast.Constant(str(name)), *_]) if (
+                    ast.unparse(owner).partition(".")[0] in modules):
+                found.add(f"{ast.unparse(owner)}.{name}")
+    return found
 
 
 def is_library(module: str) -> bool:
@@ -232,14 +264,15 @@ def pins_in(nodes: Sequence[ast.AST]) -> Pins:
     values = {node.targets[0].id: node.value for node in nodes if isinstance(node, ast.Assign)
               and isinstance(node.targets[0], ast.Name) and len(stores[node.targets[0].id]) == 1
               and len(node.targets) == 1 and node.targets[0].id not in filled}
+    often = {name for name, places in stores.items() if len(places) > 1}
+    given = given_in(nodes, values) - filled - often
     blocks = [(block[0], block[-1]) for node in nodes if isinstance(node, CONDITIONAL)
               for block in (node.body, getattr(node, "orelse", [])) if block]
     leaves = [(node.lineno, node.col_offset) for node in nodes
               if isinstance(node, (ast.Return, ast.Break, ast.Continue))]
 
     def is_literal(value: ast.expr) -> bool:
-        return not any(isinstance(each, (ast.Name, ast.Call)) for each in ast.walk(values.get(
-            value.id, value) if isinstance(value, ast.Name) else value))
+        return (isinstance(value, ast.Name) and value.id in given) or is_written_out(value, values)
 
     def span(name: str, at: ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:
         end = at.lineno, at.col_offset
@@ -280,13 +313,33 @@ def pins_in(nodes: Sequence[ast.AST]) -> Pins:
     return found
 
 
+def given_in(nodes: Sequence[ast.AST], values: dict[str, ast.expr]) -> set[str]:
+    """Names that get values out of literals, as `values` are: by `parametrize`, and in loops over tables."""
+    found = set[str]()
+    for node in nodes:
+        if isinstance(node, FUNCTIONS) and node is nodes[0]:
+            rows = [each for each in node.decorator_list if ast.unparse(each).startswith("pytest.mark.param")]
+            if rows and not any(names_in(each, ast.Load) - {"pytest"} for each in rows):
+                found |= {each.arg for each in node.args.args}
+        elif isinstance(node, ast.For) and is_written_out(node.iter, values):
+            found |= names_in(node.target, ast.Store)
+    return found
+
+
+def is_written_out(value: ast.expr, values: dict[str, ast.expr]) -> bool:
+    """True of a literal, and of a variable that stands for one of these `values`."""
+    if isinstance(value, ast.Name):
+        value = values.get(value.id, value)
+    return not any(isinstance(each, (ast.Name, ast.Call)) for each in ast.walk(value))
+
+
 def parts_that_fill(node: ast.AST) -> list[ast.AST]:
     """Parts of an expression or statement by which what a name holds may change, or get another name."""
     match node:
         case ast.Attribute(value) | ast.Subscript(value, ctx=ast.Store()) | (
                 ast.Assign(value=ast.Name() as value)):
             return [value]
-        case ast.Call() if not EQUAL.fullmatch(name_of(node.func)):
+        case ast.Call() if not (EQUAL.fullmatch(name_of(node.func)) or name_of(node.func) in READING):
             return [*node.args, *node.keywords]
         case ast.List(ctx=ast.Load()) | ast.Tuple(ctx=ast.Load()) | ast.Set() | ast.Dict():
             return [node]

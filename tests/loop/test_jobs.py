@@ -70,6 +70,14 @@ def test_slurm_gets_two_arrays_and_a_job_per_iteration(tmp_path: Path) -> None:
     assert [job["words"][1:] for job in (jobs[0], jobs[-1])] == [["eval", run, "0"], ["eval", run, "2"]]
     assert "--job-name=run-eval" in jobs[0]["options"] and len(jobs) == 8
     assert f"--dependency=afterok:{jobs[-2]['id']}" in jobs[-1]["options"]
+    # With WATCH an alarm in an evaluation ends the training that comes next.
+    jobs = submitted(Path(run), tmp_path / "watched", "3", "16", "4", EVAL_EVERY="2", WATCH="yes")
+    by_stage = {(job["words"][1], job["words"][3]): job for job in jobs}
+    for policy in ("0", "2"):
+        ends = f",afterok:{by_stage['eval', policy]['id']}"
+        options = next(each for each in by_stage["learn", policy]["options"] if "--dependency" in each)
+        assert options.endswith(ends)
+    assert len([each for job in jobs for each in job["options"] if "afterok" in each]) == 2 * 3 + 2 + 1
     text = (JOBS / "slurm" / "stage.sbatch").read_text()
     assert "JobState=RUNNING" in text and "#SBATCH --requeue\n" in text and "#SBATCH --signal=B:TERM@" in text
 
@@ -95,7 +103,7 @@ def test_submit_begins_at_the_first_untrained_iteration(gone_back: Warehouse, tm
         ["eval", "4"]]
     for words in (["warehouse", "tasks", "add", str(gone_back.root), "--heldout", "synthetic:2:7"],
                   ["bash", "examples/jobs/work.sh", "eval", str(gone_back.root), "0"]):
-        code, output = run_until(words, commands(tmp_path / "bin"), preempt_after=None)
+        code, output = run_until(words, commands(tmp_path / "bin") | {"WATCH": ""}, preempt_after=None)
         assert code == 0, output
     jobs = submitted(gone_back.root, tmp_path / "again", "3", "16", EVAL_EVERY="2")
     assert [job["words"][3] for job in jobs if job["words"][1] == "eval"] == ["2", "3"]
@@ -235,11 +243,13 @@ def test_a_nodes_loop_is_a_job_whose_alarm_is_final(words: str, tmp_path: Path) 
 
 @pytest.mark.parametrize(("asked", "options"), [
     ("yes", ""), ("--ignore errors", " --ignore errors"), ("", None)])
-def test_an_alarm_ends_training_where_it_should(asked: str, options: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("role", ["learn", "eval"])
+def test_an_alarm_ends_training_where_it_should(role: str, asked: str, options: str | None,
+                                                tmp_path: Path) -> None:
     for name in ("rollout", "score", "train", "warehouse"):
         (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$*"\n[ "$1" != watch ] || exit 3\n')
         (tmp_path / name).chmod(0o755)
-    code, output = run_until(["bash", "examples/jobs/work.sh", "learn", "run", "0"], os.environ | {
+    code, output = run_until(["bash", "examples/jobs/work.sh", role, "run", "0"], os.environ | {
         "PATH": f"{tmp_path}:{os.environ['PATH']}", "WATCH": asked}, preempt_after=None)
     assert code == (0 if options is None else 3)
     assert (f"warehouse watch run --since 0{options}\n" in output) is (options is not None)

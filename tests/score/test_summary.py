@@ -43,7 +43,7 @@ def test_the_share_of_right_ones_is_of_those_that_have_a_reward(tmp_path: Path) 
                for row, (reward, correct) in zip(rows, [(None, True), (1.0, True), (0.0, False), (0.0, False),
                                                         (0.0, False)], strict=True)]
     line = summary_lines(table("samples", samples), "iteration 0 train", {}, 0)[1]
-    assert line == "  reward 0.250  correct 0.250  valid outputs 1.000  valid code 1.000  truncated 0.000"
+    assert line == "  reward 0.250  correct 0.250  valid outputs 1.000  code blocks 1.000  truncated 0.000"
     run = scored_run(tmp_path / "run", prompt, rows, samples)
     assert rows_of(connect(run), "SELECT part, mean FROM part_means") == [{"part": "exact", "mean": 0.25}]
     assert rows_of(connect(run), "SELECT reward_mean, correct_share, pass_at_1 FROM iteration_stats") == [

@@ -67,7 +67,7 @@ class Iterations(click.ParamType):
 @click.option("--at", type=click.IntRange(min=0), default=None, metavar="POLICY",
               help="Policy that all arms start from. [default: that of the newest scored iteration]")
 @click.option("--iterations", type=Iterations(), default="1", show_default=True,
-              help="Iterations per arm: FIRST to LAST on stored rows, or N, only the first on stored rows.")
+              help="Stored iterations to train, or N: one stored, then N - 1 that each arm samples.")
 @click.option("--evaluate", type=click.IntRange(min=1), default=8, show_default=True, metavar="K",
               help="Completions per held-out task.")
 @click.option("--stop-behind", is_flag=True,

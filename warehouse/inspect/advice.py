@@ -37,6 +37,10 @@ def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm
             if alarm.signal in MISMATCH_SIGNALS:
                 lines.append(f"    warehouse sql {shell_quote(warehouse.root)} \"FROM token_gaps("
                              f"{alarm.first_iteration}) ORDER BY abs(gap) DESC LIMIT 15\"")
+            elif alarm.signal in STEP_SIGNALS:
+                lines.append(f"    warehouse sql {shell_quote(warehouse.root)} \"SELECT optimizer_step, "
+                             "policy_kl, clip_fraction, grad_norm FROM train_steps "
+                             f"WHERE iteration = {alarm.first_iteration}\"")
             lines += [f"    {line}" for line in alarm.errors if f"    {line}" not in lines]
             if names := alarm.names():
                 also = f" (also {', '.join(names[1:])})" if names[1:] else ""
@@ -67,8 +71,9 @@ def judged_lines(connection: Connection, since: int) -> list[str]:
         lines.append(f"Checked: {name} {stretch}, {counts} signals each.")
         if left := [signal for signal in known_signals() if signal not in row["lately"]
                     and (training or signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS))]:
-            lines.append(f"Not checked at {name} {row['last']}, for lack of earlier iterations, a training, "
-                         f"rows of its own policy, or outputs to compare: {', '.join(left)}.")
+            lines.append(f"Not checked at {name} {row['last']}, for lack of earlier iterations of the same "
+                         "scorer, a training, rows of its own policy, or outputs to compare: "
+                         f"{', '.join(left)}.")
     return lines
 
 

@@ -134,7 +134,8 @@ def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[A
             return f"{_fall(rows, falls)} Signals since iteration {since}, first to last: {names}."
         what = ("Training went wrong" if all(alarm.signal in (*MISMATCH_SIGNALS, *STEP_SIGNALS)
                                              for alarm in firing) else "Coming apart")
-        return f"{what} since iteration {since}: {names}. {name} over iterations {first} to {last}: {change}."
+        compared = f" {name} over iterations {first} to {last}: {change}." if last > first else ""
+        return f"{what} since iteration {since}: {names}.{compared}"
     if first == last:
         return (f"Iteration {first}: {name} {short_share(change.last)} on its training tasks; "
                 "nothing to compare it with.")

@@ -24,9 +24,10 @@ if ((EVAL_EVERY)); then
     "SELECT DISTINCT policy_version FROM samples WHERE purpose LIKE 'eval%'" | tr '\n' ' ') "
 fi
 
-queued=() learned=
+queued=() learned= judged=
 submit() {   # STAGE JOB OPTION..: after the iteration before, and after JOB however it ended; its job id is in `id`
   local dependency=${learned:+afterok:$learned}${learned:+${2:+,}}${2:+afterany:$2}
+  if [[ $1 == learn && $judged ]]; then dependency+=,afterok:$judged; fi
   id=$(sbatch --parsable --job-name="$name-$1" ${dependency:+--dependency="$dependency" --kill-on-invalid-dep=yes} \
     "${@:3}")
   queued+=("$id")
@@ -35,6 +36,7 @@ stage=examples/jobs/slurm/stage.sbatch
 evaluate() {   # POLICY, if it is one to evaluate
   if ((EVAL_EVERY)) && (($1 % EVAL_EVERY == 0 || $1 == iterations)) && [[ $evaluated != *" $1 "* ]]; then
     submit eval "" "${rollout_needs[@]}" "$stage" eval "$run" "$1"
+    if [[ ${WATCH:-} ]] && (($1 >= first)); then judged=$id; fi   # an alarm in it ends the next training
   fi
 }
 tell() {   # also if sbatch refuses one of them

@@ -487,6 +487,8 @@ SKIPS = ("class SkipTest(Exception): pass\nclass M(type):\n    n = 0\n    def __
        f"    def test_f(self): self.assertEqual({read}, sorted(a))\n", CLEARS) for given, read in (
            ("T.r", "self.r"), ("type(self).r", "self.r"), ("self.r", "getattr(self, 'r')"),
            ("self.r", "vars(self)['r']"))),
+    ("import pytest\n@pytest.mark.skipif(f(1) == 0, reason='x')\ndef test_f(): assert f(1) == 2\n",
+     "def f(x): return 0\n"),
     ("OPS = {n: eval(n) for n in ('f', 'g')}\ndef test_f():\n    assert OPS['g'](3, 2) == 1\n",
      "def f(a, b): return 0\n")])
 def test_no_look_and_no_error_of_a_claim_pays(executor, test, cheat):
@@ -1829,6 +1831,9 @@ def test_ordinary_tests_tell_cheats_from_right_programs(executor, test, cheat, r
     assert not any(row.outcome.infrastructure for row in rows.values())
 
 
+SHORTENS = "def f(a):\n    a[:] = sorted(set(a))\n    return len(a)\n"
+
+
 @pytest.mark.parametrize(("test", "code"), [
     ("from solution import f\ndef test_f(): assert f(1) == 2\n", GROWS),
     ("import pytest\nfrom my.solution import f as g, Own\n"
@@ -1837,13 +1842,40 @@ def test_ordinary_tests_tell_cheats_from_right_programs(executor, test, cheat, r
     ("def test_f(): assert Code.OK.name == 'OK' and f() is Code.OK and Code.OK == 200\n",
      "from enum import IntEnum\nclass Code(IntEnum):\n    OK = 200\ndef f(): return Code.OK\n"),
     ("def test_f():\n    a = [0, 0, 1]\n    k = f(a)\n    assert k == 2\n    assert a[:k] == [0, 1]\n",
-     "def f(a):\n    a[:] = sorted(set(a))\n    return len(a)\n"),
+     SHORTENS),
     ("def test_f():\n    a = [3, 1]\n    want = [1, 3]\n    f(a, 0, len(a) - 1)\n    assert a == want\n",
      "def f(a, i, j): a.sort()\n"),
     ("def test_f():\n    out = []\n    log = Log(out)\n    assert log.say('x') == 1\n"
      "    assert out == ['x']\n",
      "class Log:\n    def __init__(self, out): self.out = out\n"
      "    def say(self, x):\n        self.out.append(x)\n        return 1\ndef f(): pass\n"),
+    ("import solution as s\ndef test_f(): assert s.f(1) == 2\n", GROWS),
+    ("from my.solution import *\ndef test_f(): assert f(1) == 2\n", GROWS),
+    ("import pytest\n@pytest.mark.parametrize('a, want', [([0, 0, 1], [0, 1])])\n"
+     "def test_f(a, want):\n    k = f(a)\n    assert k == len(want)\n    assert a[:k] == want\n", SHORTENS),
+    ("def test_f():\n    cases = [([0, 0, 1], [0, 1])]\n    for a, want in cases:\n        k = f(a)\n"
+     "        assert a[:k] == want\n", SHORTENS),
+    ("import pytest, sys\n@pytest.mark.skipif(sys.version_info < (3, 8), reason='x')\n"
+     "def test_f(): assert f(1) == 2\n", GROWS),
+    ("from unittest.mock import patch\ndef test_f():\n    with patch('os.path.exists', return_value=True):\n"
+     "        assert f('/zz') == 'yes'\n",
+     "import os\ndef f(p): return 'yes' if os.path.exists(p) else 'no'\n"),
+    ("import sys\nfrom unittest.mock import patch\ndef test_f():\n"
+     "    with patch.object(sys, 'argv', ['it', '3']): assert f() == 3\n",
+     "import sys\ndef f(): return int(sys.argv[1])\n"),
+    # Objects of derived classes, methods that return their object, and those with objects as arguments.
+    ("def test_f():\n    assert f() and f().n == 1 and hasattr(f(), 'n')\n",
+     "class A: pass\nclass B(A): n = 1\ndef f(): return B()\n"),
+    ("def test_f():\n    s = Inv()\n    s.add('a')\n    assert 'a' in s and 'b' not in s\n",
+     "class Inv:\n    def __init__(self): self.d = {}\n    def add(self, k):\n        self.d[k] = 1\n"
+     "        return self\n    def __contains__(self, k): return k in self.d\ndef f(): pass\n"),
+    ("def test_f():\n    s = f([1, 2])\n    assert s.union(f([3])).issubset(f([1, 2, 3]))\n"
+     "    assert s.find(lambda x: x > 1) == 2 and 1 in s and 3 not in s\n",
+     "class S:\n    def __init__(self, d): self.d = d\n    def union(self, o): return S(self.d + o.d)\n"
+     "    def issubset(self, o): return set(self.d) <= set(o.d)\n"
+     "    def __iter__(self): return iter(self.d)\n"
+     "    def __contains__(self, x): return x in self.d\n"
+     "    def find(self, wanted): return next(x for x in self.d if wanted(x))\ndef f(d): return S(d)\n"),
     ("class A: n = 3\ndef test_f():\n    a = A()\n    assert f(a) is True\n    assert a.n == 4\n",
      "def f(a):\n    a.n += 1\n    return True\n"),
     ("import unittest\nclass T(unittest.TestCase):\n    def setUp(self): self.d = {}\n    def test_f(self):\n"
@@ -1855,6 +1887,12 @@ def test_ordinary_tests_pass_right_programs(executor, test, code):
 
 
 @pytest.mark.parametrize("test", ["from __main__ import f\ndef test_f(): assert f(1) == 2\n",
+                                  "import logging\nfrom unittest.mock import patch\n"
+                                  "@patch('logging.warning')\ndef test_f(w): assert f(1) == 2\n",
+                                  "import sys\nfrom unittest.mock import patch\ndef test_f():\n"
+                                  "    with patch.object(sys, 'exit'): assert f(1) == 2\n",
+                                  "import reference, solution\n"
+                                  "def test_f(): assert solution.f(1) == reference.f(1)\n",
                                   "from reference import f as ref\nfrom solution import f\n"
                                   "def test_f(): assert f(1) == ref(1)\n"])
 def test_modules_that_are_not_the_program_alone_judge_nobody(executor, test):
