@@ -17,11 +17,16 @@ from score.jobs.evaluation import evaluated
 from score.jobs.link import Link, LinkLost
 from score.jobs.modules import function_of, run_module
 from score.jobs.peer import Peer, special
-from score.jobs.stand_ins import CHANGING, is_stand_in, specials_of
+from score.jobs.stand_ins import is_stand_in, specials_of
 
 # Functions that are called in both processes, because they change how both go on.
 MIRRORED = {("random", "seed"), ("random", "setstate"), ("numpy.random", "seed"),
             ("sys", "setrecursionlimit")}
+
+# What containers hold, by no code of a class derived from them.
+CONTENTS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (list, list.copy), (dict, dict.copy), (set, lambda value: set.union(set(), value)),
+    (bytearray, bytearray.copy))
 
 
 class Stream(io.TextIOBase):
@@ -63,7 +68,7 @@ def serve_tests(code: CodeType, payload: bytes) -> bytes:
         "call": lambda it, /, *arguments, **keywords: it(*arguments, **keywords), "special": special,
         "getattr": getattr, "setattr": set_attribute, "delattr": delattr, "dir": dir,
         "method": lambda kind, name, /, *arguments, **keywords: getattr(kind, name)(*arguments, **keywords),
-        "plain": lambda value: next(kind(value) for kind in CHANGING if isinstance(value, kind)),
+        "plain": lambda value: next(copied(value) for kind, copied in CONTENTS if isinstance(value, kind)),
         "name": lambda name: namespace[name],
         "entry": lambda: function_of(namespace, order["entry_point"]), "signature": signature_of,
         "copy": copy.copy, "deepcopy": copy.deepcopy, "code": code_of,

@@ -37,6 +37,7 @@ SWALLOWED: tuple[tuple[type[Exception], str], ...] = (
 ENDS = (StopIteration, StopAsyncIteration)
 MODULES = {"np": "numpy"}
 CLASS = re.compile("[A-Z][A-Za-z0-9]*")      # names of classes
+plain_compile, plain_eval = compile, eval    # before they are others for the tests
 PATCHED = ("builtins", "time", "random", "os", "math", "os.path", "datetime", "secrets", "uuid")
 # Of other modules; what programs print and read crosses anyway.
 PATCHED_PARTS = ("sys.argv", "sys.stdin", "sys.stdout", "sys.stderr")
@@ -113,6 +114,8 @@ class TestsEnd:
         self.in_place, self.copies = order["in_place"], order["copies"]
         self.shown = set[int]()              # ids of containers that tests see change in the present call
         self.is_dropped = False              # whether the test drops what this call returns
+        self.passed: list[Any] = []          # what such a call was given, with all that this holds
+        self.compiled: dict[str, CodeType] = {}              # claims
         # Whether the program changed what it may have to leave, and whether text ran that is not written out.
         self.has_altered = self.has_built = False
         self.parts: Any = None       # contents of patched modules, as the program has them
@@ -176,7 +179,8 @@ class TestsEnd:
             asked == name if operation == "method" else
             asked is not None and frame.f_locals.get(name, dict.get(self.names, name)) is asked)
         if self.is_dropped:
-            passed = {id(each) for each in containers_in(operands)}
+            self.passed = held_by(operands)
+            passed = {id(each) for each in self.passed}
             self.shown = self.shown | passed
             for each in passed & self.peer.crossing.shadows.keys():
                 del self.peer.crossing.shadows[each]
@@ -184,8 +188,8 @@ class TestsEnd:
 
     def before_alteration(self, places: Iterable[Any]) -> None:
         """Note that the program altered containers; those that tests do not see change give way to copies."""
-        crossing = self.peer.crossing
-        shown = self.shown | {id(each) for each in containers_in(tuple(
+        crossing, places = self.peer.crossing, list(dict.fromkeys(places))
+        shown = self.shown | {id(each) for each in held_by(tuple(
             value for _owner, _attribute, value in self.pinned()))}
         if self.in_place or all(id(crossing.table[place]) in shown for place in places):
             return
@@ -193,6 +197,9 @@ class TestsEnd:
         if not self.copies:
             return
         own = [place for place in crossing.own if id(crossing.table[place]) not in shown]
+        if not self.is_dropped:              # nor does what the program gave become another
+            own += [place for place in places if place not in crossing.own
+                    and id(crossing.table[place]) not in shown]
         mine = tuple(crossing.table[place] for place in own)
         kept = [(each, items_of(each)) for each in mine]
         for place, each, copied in zip(own, mine, deep_copies(mine), strict=True):
@@ -202,7 +209,7 @@ class TestsEnd:
         crossing.own = [place for place in crossing.own if place not in own]
 
     def pinned(self) -> list[tuple[Any, str, Any]]:
-        """Values of variables that the tests which wait for the program then compare with literals.
+        """Values of variables of which tests that wait for the program then claim what is not true yet.
 
         With the object and attribute of `owner.attribute`.
         """
@@ -212,12 +219,28 @@ class TestsEnd:
             first = "0" if code.co_name == "<module>" else str(code.co_firstlineno)
             line, _, column, _ = position(frame)
             for name, spans in self.pins[code.co_filename].get(first, {}).items():
-                if any(since <= [line, column] < until for since, until in spans):
+                claims = [claim for since, until, claim in spans if since <= [line, column] < until]
+                if claims:
                     owner, _, attribute = name.partition(".")
                     value = frame.f_locals.get(owner, dict.get(self.names, owner))
-                    held = getattr(value, "__dict__", {}).get(attribute)
-                    found.append((value, attribute, held) if attribute else (None, "", value))
+                    held = {} if is_stand_in(value) else getattr(value, "__dict__", {}).get(attribute)
+                    it = (value, attribute, held) if attribute else (None, "", value)
+                    if not all(self.holds(claim, frame, it[2]) for claim in claims):
+                        found.append(it)
         return found
+
+    def holds(self, claim: str, frame: Any, value: Any) -> bool:
+        """True if a claim about this value is true as it is now, as far as plain data tells."""
+        if claim not in self.compiled:
+            self.compiled[claim] = plain_compile(claim, "claim", "eval")
+        known = {name: frame.f_locals.get(name, dict.get(self.names, name))
+                 for name in self.compiled[claim].co_names if not hasattr(builtins, name)}
+        if any(map(is_stand_in, held_by((value, *known.values())))):
+            return False
+        try:
+            return bool(plain_eval(self.compiled[claim], known))
+        except Exception:
+            return False
 
     def before_callback(self, written: Any) -> None:
         """Count what a library's function may do to containers of the tests as done by the program."""
@@ -236,15 +259,16 @@ class TestsEnd:
         is_closed = is_mock(owner) or is_function(owner) or (
             kind.__module__ != "tests" and kind is not types.SimpleNamespace) or (
             is_class and name.startswith(("test", "runTest")) and is_collected(owner.__name__, owner))
-        is_set = before is not ABSENT if is_class else callable(getattr(kind, name, None))
+        is_set = before is not ABSENT if is_class else callable(before)
         if INNER.match(name) or is_closed or is_set or is_of_test_case(owner, name):
             raise AttributeError(f"{UNPASSED}: {name}")
+        is_seen = (self.is_dropped and any(each is owner for each in self.passed)) or any(
+            owner is each and name == attribute for each, attribute, _value in self.pinned())
         if is_class and is_stand_in(value) and not isinstance(value, type):
             setattr(owner, name, lambda *arguments, **keywords: value(*arguments, **keywords))  # a method
         else:
             setattr(owner, name, value)
-        if not (self.in_place or self.is_dropped or any(
-                owner is each and name == attribute for each, attribute, _value in self.pinned())):
+        if not (self.in_place or is_seen):
             self.has_altered = True
             self.written.append((owner, name, before))
 
@@ -307,18 +331,18 @@ class TestsEnd:
             frame = frame.f_back
 
 
-def containers_in(value: Any) -> list[Any]:
-    """Containers that a value is or holds, in tuples and in objects of the tests, too."""
-    held, found, seen = [value], [], set[int]()
-    for each in held:
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
+def held_by(value: Any) -> list[Any]:
+    """A value, and what it holds in containers, in tuples and in objects of the tests."""
+    found, seen = [value], {id(value)}
+    for each in found:
+        held: Iterable[Any] = ()
         if type(each) in CONTAINERS or type(each) is tuple:
-            found.append(each)
-            held += items_of(each)
-        elif type(each).__module__ == "tests":
-            held += getattr(each, "__dict__", {}).values()
+            held = items_of(each)
+        elif type(each).__module__ == "tests" and not is_stand_in(each):
+            held = getattr(each, "__dict__", {}).values()
+        new = {id(item): item for item in held if id(item) not in seen}
+        seen.update(new)
+        found += new.values()
     return found
 
 

@@ -128,11 +128,18 @@ def decode_error(body: bytes, num_classes: int) -> tuple[int, str, str]:
     return index, name if name.isidentifier() else "Exception", message
 
 
+def finite(text: str) -> float:
+    """A number of JSON; ValueError for one that a float cannot hold."""
+    if (value := float(text)) - value == 0:
+        return value
+    raise ValueError(f"{text} is too large")
+
+
 def decode_json(body: bytes) -> Any:
     """Plain JSON; BadFrame for anything else, deep nesting included."""
     import json  # imported here, because every fork pays for what a lane imports
     try:
-        value = json.loads(body, parse_constant=int)        # NaN and Infinity are none
+        value = json.loads(body, parse_constant=int, parse_float=finite)    # NaN and Infinity are none
     except (ValueError, RecursionError) as error:
         raise BadFrame(f"not JSON: {type(error).__name__}") from None
     level = [value]

@@ -19,8 +19,8 @@ EQUAL = re.compile("assert(List|Dict|Set|Tuple|Sequence|Count)?Equal")
 READING = {"len", "print", "repr", "str", "subTest", "sum"}      # what they take stays as it is
 CONDITIONAL = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.match_case, *FUNCTIONS)
 LATER = 1 << 40              # a line after all others
-# By variable, from where to where in a source a call has to be that changes what is then compared.
-Pins = dict[str, list[tuple[tuple[int, int], tuple[int, int]]]]
+# By variable, from where to where in a source a call has to be that changes what a claim then compares.
+Pins = dict[str, list[tuple[tuple[int, int], tuple[int, int], str]]]
 HOLDING = {"eval", "exec", "globals", "locals", "super", "vars"}    # what holds variables that are not named
 
 
@@ -128,7 +128,7 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
             "called": sorted(called), "lacks": sorted(lacks), "sets": sorted(sets),
             "patches": sorted(patches_in(nodes)),
             "meant": [raised_on_purpose(tree, fixed) for tree in trees], "claims": claims,
-            "drops": dropping(trees), "pins": pinning(trees), "program": sorted(programs),
+            "drops": dropping(trees), "pins": pinning(trees, (setup, *units)), "program": sorted(programs),
             "in_place": holds_nothing(whole, BUILTINS - HOLDING - own)}
 
 
@@ -226,13 +226,14 @@ def drops_in(nodes: Sequence[ast.AST], readers: Sequence[ast.AST]) -> dict[str, 
     return found
 
 
-def pinning(trees: Sequence[ast.AST]) -> list[dict[int, Pins]]:
+def pinning(trees: Sequence[ast.AST], sources: Sequence[str]) -> list[dict[int, Pins]]:
     """By first line of a function of each tree, variables that it compares with literals, for which calls.
 
     0 is the module. A program that changes such a variable has to make it what the test expects.
     """
     scopes = [scopes_of(tree) for tree in trees]
-    pins = [{line: pins_in(nodes) for line, nodes in each.items()} for each in scopes]
+    pins = [{line: pins_in(nodes, source) for line, nodes in each.items()}
+            for each, source in zip(scopes, sources, strict=True)]
     stored = [stores_in(each[0]) for each in scopes]
     for place, each in enumerate(pins):             # later statements share the variables of earlier ones
         rebound = set[str]()
@@ -240,7 +241,7 @@ def pinning(trees: Sequence[ast.AST]) -> list[dict[int, Pins]]:
             rebound |= own.keys()
             for name in its[0].keys() - rebound:
                 last = max(stored[place].get(name.partition(".")[0], [(0, 0)]))
-                each[0].setdefault(name, []).append((last, (LATER, 0)))
+                each[0].setdefault(name, []).extend((last, (LATER, 0), claim) for *_, claim in its[0][name])
     return [{line: names for line, names in each.items() if names} for each in pins]
 
 
@@ -253,10 +254,10 @@ def stores_in(nodes: Iterable[ast.AST]) -> dict[str, list[tuple[int, int]]]:
     return stores
 
 
-def pins_in(nodes: Sequence[ast.AST]) -> Pins:
+def pins_in(nodes: Sequence[ast.AST], source: str) -> Pins:
     """The variables of one scope that claims compare with literals, each with what lies between.
 
-    From where the variable is set, or a part begins that need not run, to the comparison.
+    From where the variable is set, or a part begins that need not run, to the comparison; and the claim.
     """
     stores = stores_in(nodes)
     # What may change a literal: methods, items that are set, other names for it, calls that are no claims.
@@ -309,7 +310,8 @@ def pins_in(nodes: Sequence[ast.AST]) -> Pins:
         for pair in claims(node) if isinstance(node, (ast.Assert, ast.Call)) else []:
             for value, other in (pair, pair[::-1]):
                 for name, at in pin(value) if is_literal(other) else []:
-                    found.setdefault(name, []).append(span(name.partition(".")[0], at))
+                    claim = " == ".join(f"({ast.get_source_segment(source, each)})" for each in pair)
+                    found.setdefault(name, []).append((*span(name.partition(".")[0], at), claim))
     return found
 
 
