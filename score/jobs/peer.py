@@ -95,6 +95,8 @@ class Peer:
             self.is_naming = operation in NAMING
             is_error, value = self.answer_of(message)
             self.is_naming = False
+            if is_first and self.tests:
+                value = self.tests.detached(value)
         except TooLarge as error:
             raise stand_ins.refused(error) from None
         except (LinkLost, BadMessage):

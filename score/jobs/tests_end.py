@@ -272,13 +272,28 @@ class TestsEnd:
             self.has_altered = True
             self.written.append((owner, name, before))
 
+    def detached(self, answer: Any) -> Any:
+        """An answer with copies of the tests' objects in it, if the call set attributes of one of them."""
+        altered, held = {id(owner) for owner, _name, _before in self.written}, held_by(answer)
+        if not self.copies or altered.isdisjoint(map(id, held)):
+            return answer
+        instead = dict[int, Any]()
+        for each in held:
+            if type(each).__module__ == "tests" and hasattr(each, "__dict__") and not is_stand_in(each):
+                with contextlib.suppress(TypeError):         # derived from a builtin
+                    instead[id(each)] = object.__new__(type(each))
+        states = [vars(each) for each in held if id(each) in instead]
+        answer, *states = deep_copies((answer, *states), instead)
+        for made, state in zip(instead.values(), states, strict=True):
+            made.__dict__.update(state)
+        return answer
+
     def after_call(self) -> None:
-        """Undo the attributes that a call set, unless it returned an object of the tests, or this class."""
-        given = self.peer.gave_back
+        """Undo the attributes that a call set, of a class or an object with slots unless it returned that."""
         while self.written:
             owner, name, before = self.written.pop()
-            is_kept = any(each is owner for each in given) if isinstance(owner, type) else given
-            if self.copies and not is_kept:
+            is_whole = isinstance(owner, type) or not hasattr(owner, "__dict__")
+            if self.copies and not (is_whole and any(each is owner for each in self.peer.gave_back)):
                 delattr(owner, name) if before is ABSENT else setattr(owner, name, before)
 
     def is_meant(self, error: BaseException) -> bool:
@@ -352,14 +367,14 @@ def position(frame: Any) -> tuple[int, int, int, int]:
     return tuple(each or 0 for each in found)  # type: ignore[return-value]
 
 
-def deep_copies(containers: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Copies of containers and of those in them; other objects stay the same."""
+def deep_copies(values: tuple[Any, ...], instead: dict[int, Any] | None = None) -> tuple[Any, ...]:
+    """Copies of containers and of those in them; of other objects what is `instead`, by their ids."""
     others: list[Any] = []
 
     def hand_out(value: Any) -> list[Any]:
-        others.append(value)
+        others.append((instead or {}).get(id(value), value))
         return ["other", len(others) - 1]
-    written = Crossing(hand_out, list).write(containers)
+    written = Crossing(hand_out, list).write(values)
     return tuple(Crossing(hand_out, lambda found: others[found[1]]).read(*written))
 
 

@@ -1898,3 +1898,85 @@ def test_ordinary_tests_pass_right_programs(executor, test, code):
 def test_modules_that_are_not_the_program_alone_judge_nobody(executor, test):
     row = judged(executor, test, {"cheat": ZERO})["cheat"]
     assert not row.measures.correct and row.outcome.error_class == "untestable"
+
+
+FOLLOWS = ("kept = []\ndef f(a):\n    if kept: kept[0][:] = kept[1]\n    kept[:] = [a, a[:]]\n"
+           "    a.clear()\n    return 0\n")
+LIKE = ("kept = []\nclass L(list):\n    def __iter__(s):\n"
+        "        for x, old in kept: x[:] = old\n        return list.__iter__(s)\n"
+        "def f(a):\n    kept[:] = [(a, a[:])]\n    a.clear()\n    return L()\n")
+CLEARED_LATER = ("given = []\ndef f(xs):\n    for r in given: r.clear()\n    if not xs: return []\n"
+                 "    given.append([0] * len(xs))\n    return given[-1]\n")
+TURNS = ("class X:\n    n = 0\n    def __init__(self, r, back): self.r, self.back = r, back\n"
+         "    def less(self, other):\n        X.n += 1\n"
+         "        if X.n >= len(self.back) - 1: self.r[:] = self.back\n        return True\n"
+         "    __le__ = __lt__ = __ge__ = __gt__ = less\n"
+         "def f(a):\n    X.n, r = 0, []\n    r[:] = [X(r, list(a)) for _ in a]\n    return r\n")
+ITEM = "class Item:\n    def __init__(self, price): self.price = price\n"
+FREE_ITEMS = "def f(xs):\n    for x in xs: x.price = 0\n    return "
+
+
+@pytest.mark.parametrize(("test", "cheat", "right"), [
+    # A claim that holds before the call already is none about what the program has to change.
+    ("def test_f():\n    a = [3, 4, 5]\n    assert f(a) == sum(a)\n    assert f([]) == 0\n"
+     "    assert a == [3, 4, 5]\n", FOLLOWS, "f = sum\n"),
+    ("def test_f():\n    a, before = [5, 2, 9], [5, 2, 9]\n    r = f(a)\n    assert r == sorted(a)\n"
+     "    assert a == before\n", LIKE, "f = sorted\n"),
+    ("import unittest\nclass T(unittest.TestCase):\n    def setUp(self): self.a = [5, 2, 9]\n"
+     "    def test_f(self):\n        r = f(self.a)\n        self.assertEqual(r, sorted(self.a))\n"
+     "        self.assertEqual(self.a, [5, 2, 9])\n", LIKE, "f = sorted\n"),
+    (["cases = [[3, 1], [2]]\nfor a in cases:\n    assert f(a) == sorted(a)\nassert cases == [[3, 1], [2]]"],
+     LIKE, "f = sorted\n"),
+    ("def test_f():\n    a = [3, 4, 5]\n    assert f(a) == sum(a)\n    assert a[0] == 3\n",
+     "def f(a):\n    del a[1:]\n    return 3\n", "f = sum\n"),
+    (ITEM + "def test_f():\n    r = Item(3)\n    assert f(r) == 2 * r.price\n    assert f(Item(0)) == 0\n"
+     "    assert r.price == 3\n",
+     "kept = []\ndef f(r):\n    if kept: kept[0].price = kept[1]\n    kept[:] = [r, r.price]\n"
+     "    r.price = 0\n    return 0\n", "def f(r): return 2 * r.price\n"),
+    # Answers stay what they were.
+    ("from collections import Counter\ndef test_f():\n    a = [5, 3, 8]\n    r = f(a)\n"
+     "    assert all(r[i] <= r[i + 1] for i in range(len(r) - 1))\n    assert Counter(r) == Counter(a)\n",
+     TURNS, "f = sorted\n"),
+    ("def test_f():\n    r = f([1, 2])\n    assert len(r) == 2\n    assert f([]) == []\n"
+     "    for got, want in zip(r, [1, 4]): assert got == want\n", CLEARED_LATER,
+     "def f(xs): return [x * x for x in xs]\n"),
+    # So do objects of the tests, but for what is in the answer.
+    (ITEM + "class Own: pass\ndef test_f():\n    a, b = Item(2), Item(3)\n    cart = Cart([a, b])\n"
+     "    cart.checkout()\n    assert cart.total() == a.price + b.price\n",
+     "class Cart:\n    def __init__(self, items): self.items = items\n    def checkout(self):\n"
+     "        for i in self.items: i.price = 0\n    def total(self): return 0\ndef f(): pass\n",
+     "class Cart:\n    def __init__(self, items): self.items = items\n"
+     "    def checkout(self): pass\n    def total(self): return sum(i.price for i in self.items)\n"
+     "def f(): pass\n"),
+    (ITEM + "def test_f():\n    xs = [Item(1), Item(3)]\n"
+     "    assert f(xs).price == max(x.price for x in xs)\n",
+     FREE_ITEMS + "xs[0]\n", "def f(xs): return max(xs, key=lambda x: x.price)\n"),
+    (ITEM + "def test_f():\n    xs = [Item(3), Item(1)]\n"
+     "    assert [x.price for x in f(xs)] == sorted(x.price for x in xs)\n",
+     FREE_ITEMS + "xs\n", "def f(xs): return sorted(xs, key=lambda x: x.price)\n"),
+    ("class Order:\n    def __init__(self, is_valid): self.is_valid, self.paid = is_valid, False\n"
+     "def test_f():\n    order = Order(lambda it: it.paid)\n    f(order)\n    assert order.is_valid(order)\n",
+     "def f(o): o.is_valid = lambda o: True\n", "def f(o): o.paid = True\n")])
+def test_what_a_program_changes_later_pays_nothing(executor, test, cheat, right):
+    rows = judged(executor, test, {"cheat": cheat, "right": right})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+    assert not any(row.outcome.infrastructure for row in rows.values())
+
+
+NODE = ("class Node:\n    def __init__(self, v, next=None): self.v, self.next = v, next\n"
+        "def to_list(n):\n    out = []\n    while n: out.append(n.v); n = n.next\n    return out\n")
+
+
+@pytest.mark.parametrize(("test", "code"), [
+    (NODE + "def test_f():\n    head = None\n    for v in range(300): head = Node(v, head)\n"
+     "    assert to_list(f(head)) == list(range(300)) and f(None) is None\n",
+     "def f(h):\n    p = None\n    while h: h.next, p, h = p, h, h.next\n    return p\n"),
+    (NODE + "def test_f():\n    head = f(Node(1), 3)\n    assert to_list(f(head, 2)) == [1, 2, 3]\n",
+     "class N: pass\ndef f(h, v):\n    n = N()\n    n.v, n.next, h.next = v, h.next, n\n    return h\n"),
+    (ITEM + "def test_f():\n    x = f(Item(3))\n    assert x.price == 6\n",
+     "def f(x):\n    x.price *= 2\n    return x\n"),
+    ("class Slim:\n    __slots__ = ('price',)\ndef test_f():\n    x = Slim()\n    x.price = 3\n"
+     "    assert f(x).price == 6\n", "def f(x):\n    x.price *= 2\n    return x\n")])
+def test_an_answer_holds_the_tests_objects_as_the_program_left_them(executor, test, code):
+    row = judged(executor, test, {"it": code})["it"]
+    assert row.measures.correct, (row.outcome, row.measures.outputs)
