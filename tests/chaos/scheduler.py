@@ -42,7 +42,7 @@ def commands(folder: Path, queue: Path | None = None) -> dict[str, str]:
         _program(folder / "sbatch", SBATCH.format(python=sys.executable, queue=str(queue)))
         _program(folder / "scontrol", SCONTROL.format(python=sys.executable, requeued=str(folder)))
     # The scripted engine says logprobs of its own, and so these signals fire rightly.
-    own_logprobs = "--ignore wrong_weights --ignore weight_mean --ignore step_kl"
+    own_logprobs = "--ignore wrong_weights --ignore mismatch --ignore weight_mean --ignore step_kl"
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
             "WATCH": own_logprobs, "ROLLHOUSE_WARM": "off"}
 
