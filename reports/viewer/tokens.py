@@ -36,7 +36,7 @@ SELECT position, gap FROM token_gaps($5)
 WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4 AND gap <> 0
 ORDER BY abs(gap) DESC, position LIMIT {MOST_FAR}"""
 MOST_GAPS = 40
-CONTEXT = 12            # tokens on each side
+CONTEXT = 6             # tokens on each side
 TRAININGS_SQL = """\
 SELECT iteration AS number FROM stages WHERE stage = 'train' ORDER BY iteration DESC LIMIT 30"""
 # The completions with the largest maximal gap hold the largest gaps: tokens of others are not read.
