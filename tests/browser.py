@@ -24,10 +24,15 @@ class Browser:
     """One headless window; `script` runs JavaScript in the page, `errors` are its console's."""
 
     def __init__(self, *, dark: bool = False, width: int = 1280, height: int = 900) -> None:
-        self._driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True,
-                                        stderr=subprocess.DEVNULL)
-        assert self._driver.stdout
-        started = next(line for line in self._driver.stdout if "started successfully on port" in line)
+        started = None
+        for _ in range(3):                   # it ends if another takes the port that it chose
+            self._driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True,
+                                            stderr=subprocess.DEVNULL)
+            started = next((line for line in self._driver.stdout or () if "successfully on port" in line), None)
+            if started:
+                break
+            self._driver.wait()
+        assert started, "chromedriver does not start"
         self._address = f"http://127.0.0.1:{started.split()[-1].rstrip('.')}"
         scheme = ["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] if dark else []
         options = {"binary": shutil.which("chromium") or shutil.which("google-chrome"),
