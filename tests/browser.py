@@ -28,7 +28,7 @@ class Browser:
         for _ in range(3):                   # it ends if another takes the port that it chose
             self._driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True,
                                             stderr=subprocess.DEVNULL)
-            started = next((line for line in self._driver.stdout or () if "successfully on port" in line), None)
+            started = next((line for line in self._driver.stdout or () if "successfully on" in line), None)
             if started:
                 break
             self._driver.wait()

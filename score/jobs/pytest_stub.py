@@ -133,7 +133,7 @@ class Mark:
 
     def skipif(self, condition: Any, **_options: Any) -> Any:
         """Leave the test as it is where it is not to be skipped, whatever the program does."""
-        if stand_ins.peer.has_asked or isinstance(condition, str) or condition:
+        if stand_ins.peer.has_answered or isinstance(condition, str) or condition:
             raise Untestable("pytest.mark.skipif is not here")
         return lambda test: test
 

@@ -165,7 +165,8 @@ class StandIn:
         found = peer.ask("getattr", self, name)
         if peer.strict and name in QUESTIONS and is_stand_in(found) and not is_made(self):
             raise refused(AttributeError(f"'{name}' of an object that the program returned"))
-        return functools.partial(viewed, self, found) if name in VIEWS and is_held(self) else found
+        is_view = name in VIEWS and callable(found) and is_held(self)
+        return functools.partial(viewed, self, found) if is_view else found
 
     def __setattr__(self, name: str, value: Any) -> None:
         for base in type(self).__mro__:                  # a method would hide it

@@ -24,7 +24,7 @@ from score.jobs.peer import UNPASSED, Peer, special
 from score.jobs.program_end import MIRRORED, code_of, signature_of
 from score.jobs.stand_ins import TEXTS, Failed, Given, ProgramClass, Untestable, is_stand_in
 from score.jobs.test_runner import is_collected, run_test, tests_in
-from score.protocol.crossing import CONTAINERS, BadMessage, Crossing, TooLarge, items_of
+from score.protocol.crossing import CONTAINERS, VIEWS, BadMessage, Crossing, TooLarge, items_of
 
 TEXT_CAPS = (500, 100, 20, 0)        # characters of a test's message: as many as leave room for all tests
 # Attributes that lead from an object of the tests to their code and values.
@@ -36,6 +36,8 @@ SWALLOWED: tuple[tuple[type[Exception], str], ...] = (
     (IndexError, "__getitem__"), (AttributeError, "__getattr__"))
 ENDS = (StopIteration, StopAsyncIteration)
 MODULES = {"np": "numpy"}
+PASSING = {tuple, frozenset, *VIEWS}         # what holds others and does not change
+PATH = re.compile(r"""^\w+|\.\w+|\['[^']*'(?=\])|\["[^"]*"(?=\])|\[\d+(?=\])""")
 CLASS = re.compile("[A-Z][A-Za-z0-9]*")      # names of classes
 plain_compile, plain_eval = compile, eval    # before they are others for the tests
 PATCHED = ("builtins", "time", "random", "os", "math", "os.path", "datetime", "secrets", "uuid")
@@ -49,6 +51,7 @@ class Names(dict[str, Any]):
     def __init__(self, peer: Peer, entry_point: str, called: list[str]) -> None:
         super().__init__(__name__="tests")
         self.called = called         # what is no module
+        self.imported = dict[str, Any]()         # what tests read of a module of the program
         self.peer, self.entry_point = peer, entry_point.partition(".")[0]
 
     def __missing__(self, name: str) -> Any:
@@ -59,14 +62,19 @@ class Names(dict[str, Any]):
             if module in sys.modules and not module.startswith(("score", "tests")) and (
                     name not in self.called):
                 return sys.modules[module]
+        value = self.of_program(name)
+        if is_stand_in(value):
+            self[name] = value
+        return value
+
+    def of_program(self, name: str) -> Any:
+        """What the program has by a name; KeyError if it has nothing."""
         value = self.peer.ask("entry") if name == "candidate" else self.peer.ask("name", name)
         if name in ("candidate", self.entry_point) and not callable(value):
             raise blamed(TypeError(f"{name} is no function"))
-        if is_stand_in(value):
-            self[name] = value
-            if isinstance(value, ProgramClass):
-                called = self.entry_point if name == "candidate" else name
-                value._rh_trusted = bool(CLASS.fullmatch(called)) and value._rh_trusted is not False
+        if isinstance(value, ProgramClass):
+            called = self.entry_point if name == "candidate" else name
+            value._rh_trusted = bool(CLASS.fullmatch(called)) and value._rh_trusted is not False
         return value
 
     def fetch(self, names: list[str]) -> bool:
@@ -81,16 +89,19 @@ class Names(dict[str, Any]):
 class ProgramModule(types.ModuleType):
     """A module from which tests import the program."""
 
-    __all__ = ()             # `import *` sets no names: they are asked for as they are read
-
-    def __init__(self, name: str, **attributes: Any) -> None:
+    def __init__(self, name: str, names: Names) -> None:
         super().__init__(name)
-        vars(self).update(attributes)
+        self._rh_names = names
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith(("__", "_rh_")):
             raise AttributeError(name)
-        return self.names[name]
+        imported = self._rh_names.imported
+        try:
+            return imported[name] if name in imported else imported.setdefault(
+                name, self._rh_names.of_program(name))
+        except KeyError:
+            raise AttributeError(f"the program has no {name}") from None
 
 
 def parts_of_modules() -> dict[tuple[str, str], Any]:
@@ -177,7 +188,8 @@ class TestsEnd:
             name = self.drops[frame.f_code.co_filename].get(f"{line}:{column}")
         self.is_dropped = name is not None and (
             asked == name if operation == "method" else
-            asked is not None and frame.f_locals.get(name, dict.get(self.names, name)) is asked)
+            asked is not None and any(asked is each for each in (
+                frame.f_locals.get(name, dict.get(self.names, name)), self.names.imported.get(name))))
         if self.is_dropped:
             self.passed = held_by(operands)
             passed = {id(each) for each in self.passed}
@@ -189,24 +201,41 @@ class TestsEnd:
     def before_alteration(self, places: Iterable[Any]) -> None:
         """Note that the program altered containers; those that tests do not see change give way to copies."""
         crossing, places = self.peer.crossing, list(dict.fromkeys(places))
+        if self.in_place:
+            return
         shown = self.shown | {id(each) for each in held_by(tuple(
             value for _owner, _attribute, value in self.pinned()))}
-        if self.in_place or all(id(crossing.table[place]) in shown for place in places):
+        if all(id(crossing.table[place]) in shown for place in places):
             return
         self.has_altered = True
         if not self.copies:
             return
         own = [place for place in crossing.own if id(crossing.table[place]) not in shown]
-        if not self.is_dropped:              # nor does what the program gave become another
-            own += [place for place in places if place not in crossing.own
-                    and id(crossing.table[place]) not in shown]
         mine = tuple(crossing.table[place] for place in own)
-        kept = [(each, items_of(each)) for each in mine]
-        for place, each, copied in zip(own, mine, deep_copies(mine), strict=True):
-            crossing.table[place] = copied
+        new = {id(each): copied for each, copied in zip(mine, deep_copies(mine), strict=True)}
+        own += self.replaced(places, shown, new)     # nor does what the program gave become another
+        kept = [(crossing.table[place], items_of(crossing.table[place])) for place in own]
+        for place, (each, _items) in zip(own, kept, strict=True):
+            crossing.table[place] = copied = new[id(each)]
             crossing.places[id(copied)] = place
             crossing.shadows[id(each)] = copied, kept
         crossing.own = [place for place in crossing.own if place not in own]
+
+    def replaced(self, places: list[Any], shown: set[int], new: dict[int, Any]) -> list[int]:
+        """Places of the program's containers to replace, and of those that hold such; copies go to `new`."""
+        table, found, before = self.peer.crossing.table, list[int](), -1
+        rest = [place for place in range(len(table))
+                if place not in self.peer.crossing.own and id(table[place]) not in shown]
+        while len(found) > before:
+            before = len(found)
+            for place in rest:
+                if id(table[place]) not in new and (place in places or any(
+                        id(part) in new for part in parts_of(table[place]))):
+                    found.append(place)
+                    new[id(table[place])] = copy.copy(table[place])
+        for place in found:
+            exchange(new[id(table[place])], new)
+        return found
 
     def pinned(self) -> list[tuple[Any, str, Any]]:
         """Values of variables of which tests that wait for the program then claim what is not true yet.
@@ -221,24 +250,41 @@ class TestsEnd:
             for name, spans in self.pins[code.co_filename].get(first, {}).items():
                 claims = [claim for since, until, claim in spans if since <= [line, column] < until]
                 if claims:
-                    owner, _, attribute = name.partition(".")
-                    value = frame.f_locals.get(owner, dict.get(self.names, owner))
+                    owner, _, attribute = name.rpartition(".") if "." in name else (name, "", "")
+                    value = self.at(owner, frame)
                     held = {} if is_stand_in(value) else getattr(value, "__dict__", {}).get(attribute)
                     it = (value, attribute, held) if attribute else (None, "", value)
-                    if not all(self.holds(claim, frame, it[2]) for claim in claims):
+                    if not all(self.holds(claim, frame, PATH.findall(name)[0], it[2]) for claim in claims):
                         found.append(it)
         return found
 
-    def holds(self, claim: str, frame: Any, value: Any) -> bool:
-        """True if a claim about this value is true as it is now, as far as plain data tells."""
-        if claim not in self.compiled:
-            self.compiled[claim] = plain_compile(claim, "claim", "eval")
-        known = {name: frame.f_locals.get(name, dict.get(self.names, name))
-                 for name in self.compiled[claim].co_names if not hasattr(builtins, name)}
-        if any(map(is_stand_in, held_by((value, *known.values())))):
-            return False
+    def at(self, path: str, frame: Any) -> Any:
+        """What a path of attributes and literal keys leads to, without running code of the tests."""
+        first, *steps = PATH.findall(path)
+        value = frame.f_locals.get(first, dict.get(self.names, first))
+        for step in steps:
+            if is_stand_in(value):
+                return None
+            if step[0] == ".":
+                value = getattr(value, "__dict__", {}).get(step[1:])
+            else:
+                key = step[2:-1] if step[1] in "'\"" else int(step[1:])
+                try:
+                    value = value[key] if type(value) in (list, tuple, dict) else None
+                except LookupError:
+                    return None
+        return value
+
+    def holds(self, claim: str, frame: Any, variable: str, value: Any) -> bool:
+        """True if a claim about this value of a variable is true as it is now, as far as plain data tells."""
         try:
-            return bool(plain_eval(self.compiled[claim], known))
+            if claim not in self.compiled:
+                self.compiled[claim] = plain_compile(claim, "claim", "eval")
+            code = self.compiled[claim]
+            known = {name: frame.f_locals.get(name, dict.get(self.names, name))
+                     for name in code.co_names if name in frame.f_locals or name in self.names}
+            others = [each for name, each in known.items() if name != variable]
+            return not any(map(is_stand_in, held_by((value, *others)))) and bool(plain_eval(code, known))
         except Exception:
             return False
 
@@ -273,26 +319,26 @@ class TestsEnd:
             self.written.append((owner, name, before))
 
     def detached(self, answer: Any) -> Any:
-        """An answer with copies of the tests' objects in it, if the call set attributes of one of them."""
-        altered, held = {id(owner) for owner, _name, _before in self.written}, held_by(answer)
-        if not self.copies or altered.isdisjoint(map(id, held)):
+        """An answer with copies of the tests' objects in it, as the program has them, if it altered one."""
+        shadows = self.peer.crossing.shadows
+        if not self.copies or not (self.written or shadows):
             return answer
-        instead = dict[int, Any]()
-        for each in held:
-            if type(each).__module__ == "tests" and hasattr(each, "__dict__") and not is_stand_in(each):
-                with contextlib.suppress(TypeError):         # derived from a builtin
-                    instead[id(each)] = object.__new__(type(each))
-        states = [vars(each) for each in held if id(each) in instead]
-        answer, *states = deep_copies((answer, *states), instead)
+        held, altered = held_by(answer), shadows.keys() | {id(owner) for owner, *_ in self.written}
+        if altered.isdisjoint(map(id, held)):
+            return answer
+        instead = {id(each): made for each in held if (made := blank(each)) is not None}
+        states = [attributes_of(each) for each in held if id(each) in instead]
+        answer, *states = deep_copies((answer, *states), instead, shadows)
         for made, state in zip(instead.values(), states, strict=True):
-            made.__dict__.update(state)
+            for name, value in state.items():
+                object.__setattr__(made, name, value)
         return answer
 
     def after_call(self) -> None:
-        """Undo the attributes that a call set, of a class or an object with slots unless it returned that."""
+        """Undo the attributes that a call set, unless it returned what cannot be copied, such as a class."""
         while self.written:
             owner, name, before = self.written.pop()
-            is_whole = isinstance(owner, type) or not hasattr(owner, "__dict__")
+            is_whole = blank(owner) is None
             if self.copies and not (is_whole and any(each is owner for each in self.peer.gave_back)):
                 delattr(owner, name) if before is ABSENT else setattr(owner, name, before)
 
@@ -350,15 +396,60 @@ def held_by(value: Any) -> list[Any]:
     """A value, and what it holds in containers, in tuples and in objects of the tests."""
     found, seen = [value], {id(value)}
     for each in found:
-        held: Iterable[Any] = ()
-        if type(each) in CONTAINERS or type(each) is tuple:
-            held = items_of(each)
-        elif type(each).__module__ == "tests" and not is_stand_in(each):
-            held = getattr(each, "__dict__", {}).values()
+        if type(each) in CONTAINERS or type(each) in PASSING:
+            held = [] if isinstance(items := items_of(each), bytes) else items
+        else:
+            held = [*attributes_of(each).values(), *(tuple.__iter__(each) if isinstance(each, tuple) else ())]
         new = {id(item): item for item in held if id(item) not in seen}
         seen.update(new)
         found += new.values()
     return found
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """What an object of the tests has in its dictionary and its slots."""
+    kind = type(value)
+    if is_stand_in(value) or not (kind.__module__ == "tests" or kind is types.SimpleNamespace):
+        return {}
+    slots: list[Any] = [vars(base).get("__slots__", ()) for base in kind.__mro__]
+    names = [name for each in slots for name in ([each] if isinstance(each, str) else each)]
+    return {name: object.__getattribute__(value, name) for name in names if hasattr(value, name)} | getattr(
+        value, "__dict__", {})
+
+
+def blank(value: Any) -> Any:
+    """An object of the class of an object of the tests, without attributes; None where there can be none."""
+    kind = type(value)
+    if kind is types.SimpleNamespace:
+        return kind()
+    with contextlib.suppress(TypeError):         # derived from a builtin
+        return object.__new__(kind) if attributes_of(value) else None
+    return None
+
+
+def parts_of(container: Any) -> list[Any]:
+    """What a container holds, also in tuples."""
+    items = items_of(container)
+    found: list[Any] = [] if isinstance(items, bytes) else list(items)
+    for each in found:
+        found += each if type(each) is tuple else ()
+    return found
+
+
+def exchange(container: Any, new: dict[int, Any]) -> None:
+    """Put what is new, by the id of what it replaces, into a container."""
+    def changed(item: Any) -> Any:
+        return tuple(map(changed, item)) if type(item) is tuple else new.get(id(item), item)
+    if isinstance(container, dict):
+        for key, value in container.items():
+            container[key] = changed(value)          # the keys stay
+    elif isinstance(container, np.ndarray):
+        if container.dtype.hasobject:
+            for place in np.ndindex(container.shape):
+                container[place] = changed(container[place])
+    elif not isinstance(container, (set, bytearray, float)):
+        for number, item in enumerate(container):
+            container[number] = changed(item)
 
 
 def position(frame: Any) -> tuple[int, int, int, int]:
@@ -367,14 +458,17 @@ def position(frame: Any) -> tuple[int, int, int, int]:
     return tuple(each or 0 for each in found)  # type: ignore[return-value]
 
 
-def deep_copies(values: tuple[Any, ...], instead: dict[int, Any] | None = None) -> tuple[Any, ...]:
-    """Copies of containers and of those in them; of other objects what is `instead`, by their ids."""
+def deep_copies(values: tuple[Any, ...], instead: dict[int, Any] | None = None,
+                shadows: dict[int, Any] | None = None) -> tuple[Any, ...]:
+    """Copies of containers, or of their `shadows`, and of those in them; of other objects `instead`."""
     others: list[Any] = []
 
     def hand_out(value: Any) -> list[Any]:
         others.append((instead or {}).get(id(value), value))
         return ["other", len(others) - 1]
-    written = Crossing(hand_out, list).write(values)
+    writer = Crossing(hand_out, list)
+    writer.shadows = shadows or {}
+    written = writer.write(values)
     return tuple(Crossing(hand_out, lambda found: others[found[1]]).read(*written))
 
 
@@ -508,7 +602,7 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
                         for source, name in zip(order["sources"], end.meant, strict=True)]
         names.update(order.get("names", {}))
         for module in (each for each in order["program"] if each.partition(".")[0] not in sys.modules):
-            sys.modules[module] = ProgramModule(module, names=names)
+            sys.modules[module] = ProgramModule(module, names)
         evaluation.patch(peer, names, [code, *units], order["here"])
         may_patch = "unittest.mock" in sys.modules or not {*PATCHED, "sys"}.isdisjoint(order.get("sets", ()))
         end.parts = parts_of_modules() if may_patch else None

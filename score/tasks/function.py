@@ -14,7 +14,7 @@ from score.sandbox.program import Outcome, Program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
 from score.tasks.test_sources import calls_of_tests, facts_of
 
-UNSEEN = "where the test does not see the change to its argument (`in_place` shows it)"
+UNSEEN = "where the test does not see the change to an argument or earlier answer (`in_place` shows it)"
 WHERE = {ALTERED: UNSEEN, BUILT: "where what the test builds as text runs in its process"}
 
 

@@ -2,7 +2,6 @@
 
 import ast
 import builtins
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,13 @@ SEVERAL = (ast.Tuple, ast.List, ast.Set, ast.Dict)
 DATA_METHODS = set[str]().union(*map(dir, (str, int, float, list, dict, set)))
 BUILTINS = frozenset(dir(builtins))
 PYTEST = {"raises", "approx", "fail", "fixture", "mark", "param", "skip", "xfail", "nan", "main"}
-EQUAL = re.compile("assert(List|Dict|Set|Tuple|Sequence|Count)?Equal")
+# What methods of unittest claim, and methods that change what they belong to.
+CLAIMS = {**dict.fromkeys(("assertEqual", "assertListEqual", "assertDictEqual", "assertSetEqual",
+                           "assertTupleEqual"), "{} == {}"),
+          "assertSequenceEqual": "list({}) == list({})", "assertTrue": "{}", "assertFalse": "not {}",
+          "assertCountEqual": "sorted(map(repr, {})) == sorted(map(repr, {}))", "assertIsNone": "{} is None"}
+CHANGING = {"add", "append", "appendleft", "clear", "discard", "extend", "fill", "insert", "pop", "popitem",
+            "popleft", "remove", "reverse", "setdefault", "sort", "update"}
 READING = {"len", "print", "repr", "str", "subTest", "sum"}      # what they take stays as it is
 CONDITIONAL = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.match_case, *FUNCTIONS)
 LATER = 1 << 40              # a line after all others
@@ -142,8 +147,8 @@ def imports_of(trees: Sequence[ast.AST], entry: str) -> set[str]:
                and isinstance(node.value, ast.Name)}
     for node in nodes:
         match node:
-            case ast.ImportFrom(module=str(module), names=names) if not is_library(module) and (
-                    {entry, "*"} & {alias.name for alias in names}):
+            case ast.ImportFrom(module=str(module), names=names) if not is_library(module) and any(
+                    alias.name == entry for alias in names):
                 found.add(module)
                 node.names = []
             case ast.Import(names):
@@ -218,7 +223,7 @@ def drops_in(nodes: Sequence[ast.AST], readers: Sequence[ast.AST]) -> dict[str, 
         match node:
             case ast.Assign([ast.Name(name)], ast.Call() as call) if not read & {name, "getattr", *HOLDING}:
                 pass
-            case ast.Expr(ast.Call() as call):
+            case ast.Expr(ast.Call() as call) | ast.Expr(ast.Await(ast.Call() as call)):
                 pass
             case _:
                 continue
@@ -240,7 +245,7 @@ def pinning(trees: Sequence[ast.AST], sources: Sequence[str]) -> list[dict[int, 
         for its, own in zip(pins[place + 1:], stored[place + 1:], strict=True):
             rebound |= own.keys()
             for name in its[0].keys() - rebound:
-                last = max(stored[place].get(name.partition(".")[0], [(0, 0)]))
+                last = max(stored[place].get(variable_of(name), [(0, 0)]))
                 each[0].setdefault(name, []).extend((last, (LATER, 0), claim) for *_, claim in its[0][name])
     return [{line: names for line, names in each.items() if names} for each in pins]
 
@@ -272,12 +277,26 @@ def pins_in(nodes: Sequence[ast.AST], source: str) -> Pins:
     leaves = [(node.lineno, node.col_offset) for node in nodes
               if isinstance(node, (ast.Return, ast.Break, ast.Continue))]
 
-    def is_literal(value: ast.expr) -> bool:
-        return (isinstance(value, ast.Name) and value.id in given) or is_written_out(value, values)
+    changes = [(each.lineno, each.col_offset, ast.unparse(each))
+               for node in nodes for each in changed_by(node)]
+    around = [(type(node), (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
+              for node in nodes if isinstance(node, (ast.For, ast.While, ast.With))]
+
+    def is_literal(value: ast.expr | None) -> bool:
+        return value is None or is_written_out(value, values) or (
+            isinstance(value, ast.Name) and value.id in given)
 
     def span(name: str, at: ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:
         end = at.lineno, at.col_offset
-        starts = [*stores.get(name, ()), *leaves, *(
+
+        def last(place: tuple[int, int]) -> tuple[int, int]:
+            # What a loop does before the claim it does last at its end. A context may undo it at its own.
+            for kind, first, until in around:
+                if first <= place <= until < end:
+                    return (0, 0) if kind is ast.With else until
+            return place
+        starts = [*map(last, stores.get(variable_of(name), ())), *leaves, *(
+            last((line, column)) for line, column, changed in changes if changed == name), *(
             (first.lineno, first.col_offset) for first, last in blocks
             if (first.lineno, first.col_offset) <= end <= (last.end_lineno or 0, last.end_col_offset or 0))]
         return max((each for each in starts if each <= end), default=(0, 0)), end
@@ -290,29 +309,66 @@ def pins_in(nodes: Sequence[ast.AST], source: str) -> Pins:
                     lower=None | ast.Constant())) | ast.Call(ast.Attribute(held, "tolist")) | (
                     ast.Call(ast.Name("sorted"), [ast.Subscript() as held])):
                 return pin(held)
-            case ast.Name() | ast.Attribute(ast.Name()):
+            case ast.Name():
+                return [(value.id, value)]
+            case ast.Attribute(held) if is_path(held):
                 return [(ast.unparse(value), value)]
         return []
 
-    def claims(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
+    def text_of(value: ast.expr | None) -> str:
+        if isinstance(value, ast.Name):
+            value = values.get(value.id, value)            # which may be set later
+        return f"({ast.get_source_segment(source, value)})" if value else ""
+
+    def claims(node: ast.AST) -> list[tuple[ast.expr, ast.expr | None, str]]:
         match node:
             case ast.Assert(test):
                 return claims(test)
             case ast.BoolOp(ast.And(), parts):
-                return [pair for part in parts for pair in claims(part)]
-            case ast.Compare(left, ops, others) if all(isinstance(each, ast.Eq) for each in ops):
-                return list(pairwise([left, *others]))
-            case ast.Call(ast.Attribute(attr=str(attr)), [left, right, *_]) if EQUAL.fullmatch(attr):
-                return [(left, right)]
+                return [each for part in parts for each in claims(part)]
+            case ast.Compare(left, ops, others) if all(isinstance(op, ast.Eq) or (
+                    isinstance(op, ast.Is) and isinstance(each, ast.Constant))
+                    for op, each in zip(ops, others, strict=True)):
+                return [(*pair, "{} == {}") for pair in pairwise([left, *others])]
+            case ast.UnaryOp(ast.Not(), value):
+                return [(value, None, "not {}")]
+            case ast.Name() | ast.Attribute():
+                return [(node, None, "{}")]
+            case ast.Call(ast.Attribute(attr=str(attr)), [value, *others]) if attr in CLAIMS and (
+                    len(others) >= CLAIMS[attr].count("{}") - 1):
+                return [(value, others[0] if CLAIMS[attr].count("{}") > 1 else None, CLAIMS[attr])]
         return []
     found: Pins = {}
     for node in nodes:
-        for pair in claims(node) if isinstance(node, (ast.Assert, ast.Call)) else []:
-            for value, other in (pair, pair[::-1]):
-                for name, at in pin(value) if is_literal(other) else []:
-                    claim = " == ".join(f"({ast.get_source_segment(source, each)})" for each in pair)
-                    found.setdefault(name, []).append((*span(name.partition(".")[0], at), claim))
+        for value, other, words in claims(node) if isinstance(node, (ast.Assert, ast.Call)) else []:
+            claim = words.format(text_of(value), text_of(other))
+            for one, wanted in [(value, other)] + ([(other, value)] if other else []):
+                for name, at in pin(one) if is_literal(wanted) else []:
+                    found.setdefault(name, []).append((*span(name, at), claim))
     return found
+
+
+def changed_by(node: ast.AST) -> list[ast.expr]:
+    """What a test changes by a method's name, or by setting or deleting an item."""
+    match node:
+        case ast.Call(ast.Attribute(value, str(name))) if name in CHANGING:
+            return [value]
+        case ast.Subscript(value, ctx=ast.Store() | ast.Del()):
+            return [value]
+    return []
+
+
+def is_path(value: ast.expr) -> bool:
+    """True for a variable, and for attributes and items of what it holds by names and literal keys."""
+    match value:
+        case ast.Attribute(held) | ast.Subscript(held, ast.Constant(str() | int())):
+            return is_path(held)
+    return isinstance(value, ast.Name)
+
+
+def variable_of(path: str) -> str:
+    """The variable with which a path begins."""
+    return path.partition(".")[0].partition("[")[0]
 
 
 def given_in(nodes: Sequence[ast.AST], values: dict[str, ast.expr]) -> set[str]:
@@ -341,7 +397,7 @@ def parts_that_fill(node: ast.AST) -> list[ast.AST]:
         case ast.Attribute(value) | ast.Subscript(value, ctx=ast.Store()) | (
                 ast.Assign(value=ast.Name() as value)):
             return [value]
-        case ast.Call() if not (EQUAL.fullmatch(name_of(node.func)) or name_of(node.func) in READING):
+        case ast.Call() if name_of(node.func) not in (*CLAIMS, *READING):
             return [*node.args, *node.keywords]
         case ast.List(ctx=ast.Load()) | ast.Tuple(ctx=ast.Load()) | ast.Set() | ast.Dict():
             return [node]

@@ -1850,7 +1850,6 @@ SHORTENS = "def f(a):\n    a[:] = sorted(set(a))\n    return len(a)\n"
      "class Log:\n    def __init__(self, out): self.out = out\n"
      "    def say(self, x):\n        self.out.append(x)\n        return 1\ndef f(): pass\n"),
     ("import solution as s\ndef test_f(): assert s.f(1) == 2\n", GROWS),
-    ("from my.solution import *\ndef test_f(): assert f(1) == 2\n", GROWS),
     ("import pytest\n@pytest.mark.parametrize('a, want', [([0, 0, 1], [0, 1])])\n"
      "def test_f(a, want):\n    k = f(a)\n    assert k == len(want)\n    assert a[:k] == want\n", SHORTENS),
     ("def test_f():\n    cases = [([0, 0, 1], [0, 1])]\n    for a, want in cases:\n        k = f(a)\n"
@@ -1891,6 +1890,7 @@ def test_ordinary_tests_pass_right_programs(executor, test, code):
                                   "@patch('logging.warning')\ndef test_f(w): assert f(1) == 2\n",
                                   "import sys\nfrom unittest.mock import patch\ndef test_f():\n"
                                   "    with patch.object(sys, 'exit'): assert f(1) == 2\n",
+                                  "from my.solution import *\ndef test_f(): assert f(1) == 2\n",
                                   "import reference, solution\n"
                                   "def test_f(): assert solution.f(1) == reference.f(1)\n",
                                   "from reference import f as ref\nfrom solution import f\n"
@@ -1933,6 +1933,22 @@ FREE_ITEMS = "def f(xs):\n    for x in xs: x.price = 0\n    return "
      "    assert r.price == 3\n",
      "kept = []\ndef f(r):\n    if kept: kept[0].price = kept[1]\n    kept[:] = [r, r.price]\n"
      "    r.price = 0\n    return 0\n", "def f(r): return 2 * r.price\n"),
+    ("import unittest\nclass T(unittest.TestCase):\n"
+     "    def setUp(self): self.it, self.a = Solution(), [5, 2, 9]\n    def test_f(self):\n"
+     "        self.assertEqual(self.it.f(self.a), sum(self.a))\n        self.assertEqual(self.it.f([]), 0)\n"
+     "        self.assertEqual(self.a, [5, 2, 9])\n",
+     FOLLOWS + "class Solution:\n    def f(self, a): return f(a)\n",
+     "class Solution:\n    def f(self, a): return sum(a)\nf = sum\n"),
+    *((f"import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n        {change}\n"
+       "        self.assertEqual(f([]), 0)\n", FOLLOWS, "f = sum\n") for change in (
+        "input = [3, 4]\n        assert f(input) == sum(input) and f([]) == 0 and input == [3, 4]",
+        "a = [3, 4]\n        assert f(a) == sum(a) and f([]) == 0\n        self.assertCountEqual(a, [4, 3])",
+        "a = [3, 4]\n        assert f(a) == sum(a) and f([]) == 0\n        same = [3, 4]\n"
+        "        assert a == same",
+        "a = [3, 4]\n        a.append(5)\n        assert f(a) == sum(a)\n        assert f([]) == 0\n"
+        "        assert a == [3, 4, 5]",
+        "a = []\n        for x in (3, 4):\n            a.append(x)\n            assert f(a) == sum(a)\n"
+        "        assert f([]) == 0\n        assert a == [3, 4]")),
     # Answers stay what they were.
     ("from collections import Counter\ndef test_f():\n    a = [5, 3, 8]\n    r = f(a)\n"
      "    assert all(r[i] <= r[i + 1] for i in range(len(r) - 1))\n    assert Counter(r) == Counter(a)\n",
@@ -1940,7 +1956,21 @@ FREE_ITEMS = "def f(xs):\n    for x in xs: x.price = 0\n    return "
     ("def test_f():\n    r = f([1, 2])\n    assert len(r) == 2\n    assert f([]) == []\n"
      "    for got, want in zip(r, [1, 4]): assert got == want\n", CLEARED_LATER,
      "def f(xs): return [x * x for x in xs]\n"),
+    ("import pytest\ndef test_f():\n    r = f([1, 2])\n    assert len(r) == 2\n"
+     "    with pytest.raises(TypeError): f(None)\n    for got, want in zip(r, [1, 4]): assert got == want\n",
+     CLEARED_LATER.replace("if not xs: return []", "if xs is None: raise TypeError"),
+     "def f(xs): return [x * x for x in xs]\n"),
     # So do objects of the tests, but for what is in the answer.
+    ("class P:\n    __slots__ = ('x',)\ndef test_f():\n    p = P()\n    p.x = 2\n    q = f(p)\n"
+     "    assert q.x == p.x * 3\n", "def f(p):\n    p.x = 0\n    return p\n",
+     "class Q: pass\ndef f(p):\n    q = Q()\n    q.x = p.x * 3\n    return q\n"),
+    # A module of the program has what the program has, and is no answer.
+    ("from math import gcd as f\nimport solution\nsolution.f\n"
+     "def test_f(): assert solution.f(12, 8) == f(12, 8)\n", "def f(a, b): return 0\n",
+     "def f(a, b): return b if not a else f(b % a, a)\n"),
+    ("from solution import f\nname = 'Bob'\ndef test_f(): assert f(name).name == name\n",
+     "import types\ndef f(n): return types.ModuleType('solution')\n",
+     "class P: pass\ndef f(n):\n    p = P()\n    p.name = n\n    return p\n"),
     (ITEM + "class Own: pass\ndef test_f():\n    a, b = Item(2), Item(3)\n    cart = Cart([a, b])\n"
      "    cart.checkout()\n    assert cart.total() == a.price + b.price\n",
      "class Cart:\n    def __init__(self, items): self.items = items\n    def checkout(self):\n"
@@ -1975,6 +2005,32 @@ NODE = ("class Node:\n    def __init__(self, v, next=None): self.v, self.next = 
      "class N: pass\ndef f(h, v):\n    n = N()\n    n.v, n.next, h.next = v, h.next, n\n    return h\n"),
     (ITEM + "def test_f():\n    x = f(Item(3))\n    assert x.price == 6\n",
      "def f(x):\n    x.price *= 2\n    return x\n"),
+    ("def test_f():\n    g = Game()\n    assert g.board[0] == [' ', ' ']\n    assert g.move(0, 0)\n"
+     "    assert g.board[0][0] == 'X' and g.todo['a'][0]['done'] is False\n    assert g.finish('a')\n"
+     "    assert g.todo['a'][0]['done']\n",
+     "class Game:\n    def __init__(self):\n        self.board = [[' '] * 2 for _ in range(2)]\n"
+     "        self.todo = {'a': [{'done': False}]}\n    def move(self, r, c):\n"
+     "        self.board[r][c] = 'X'\n        return True\n    def finish(self, k):\n"
+     "        self.todo[k][0]['done'] = True\n        return True\ndef f(): pass\n"),
+    ("def test_f(): assert Cart().add('a').items == ['a']\n",
+     "class Cart:\n    def __init__(self): self.items = []\n    def __len__(self): return len(self.items)\n"
+     "    def add(self, x):\n        self.items.append(x)\n        return self\ndef f(): pass\n"),
+    (ITEM + "def test_f():\n    xs = {'a': [Item(3)]}\n    assert f(xs['a'][0]) is True\n"
+     "    assert xs['a'][0].price == 6\n", "def f(x):\n    x.price *= 2\n    return True\n"),
+    ("class Book: free = True\ndef test_f():\n    a, b, shelf = Book(), Book(), Shelf()\n"
+     "    shelf.add(a)\n    shelf.add(b)\n    shelf.lend()\n    assert a.free is False\n"
+     "    assert not b.free\n",
+     "class Shelf:\n    def __init__(self): self.all = []\n    def add(self, b): self.all.append(b)\n"
+     "    def lend(self):\n        for b in self.all: b.free = False\ndef f(): pass\n"),
+    ("from types import SimpleNamespace\ndef test_f():\n"
+     "    assert f(SimpleNamespace(xs=[1])).xs == [1, 2]\n", "def f(s):\n    s.xs.append(2)\n    return s\n"),
+    ("from collections import namedtuple\nP = namedtuple('P', 'xs')\ndef test_f():\n    p = P([2, 1])\n"
+     "    f(p)\n    assert sorted(p.xs) == p.xs\n", "def f(p): p.xs.sort()\n"),
+    ("import pytest\nfrom solution import f, pow\n@pytest.mark.skipif(False, reason='x')\n"
+     "def test_f(): assert f(1) == 2 and pow(1) == 3\n", "def f(x): return x + 1\ndef pow(x): return 3\n"),
+    ("import solution\nclass Node: pass\ndef test_f():\n    assert solution.f(1) == 2\n"
+     "    assert solution.Node is not Node and getattr(solution, 'g', None) is None\n",
+     "class Node: pass\ndef f(x): return x + 1\n"),
     ("class Slim:\n    __slots__ = ('price',)\ndef test_f():\n    x = Slim()\n    x.price = 3\n"
      "    assert f(x).price == 6\n", "def f(x):\n    x.price *= 2\n    return x\n")])
 def test_an_answer_holds_the_tests_objects_as_the_program_left_them(executor, test, code):
