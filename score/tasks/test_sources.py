@@ -164,7 +164,8 @@ def patches_in(nodes: Sequence[ast.AST]) -> set[str]:
     found = set[str]()
     for node in nodes:
         match node:
-            case ast.Call(function, [ast.Constant(str(target)), *_]) if name_of(function) == "patch":
+            case ast.Call(function, [ast.Constant(str(target)), *_]) if ast.unparse(function) in (
+                    "patch", "mock.patch", "unittest.mock.patch"):
                 found.add(target)
             case ast.Call(ast.Attribute(_, "object"), [owner, ast.Constant(str(name)), *_]) if (
                     ast.unparse(owner).partition(".")[0] in modules):

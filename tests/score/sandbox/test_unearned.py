@@ -1859,6 +1859,8 @@ SHORTENS = "def f(a):\n    a[:] = sorted(set(a))\n    return len(a)\n"
     ("from unittest.mock import patch\ndef test_f():\n    with patch('os.path.exists', return_value=True):\n"
      "        assert f('/zz') == 'yes'\n",
      "import os\ndef f(p): return 'yes' if os.path.exists(p) else 'no'\n"),
+    ("def test_f(): assert Client().patch('/items/1') == 200\n",
+     "class Client:\n    def patch(self, path): return 200\ndef f(): pass\n"),
     ("import sys\nfrom unittest.mock import patch\ndef test_f():\n"
      "    with patch.object(sys, 'argv', ['it', '3']): assert f() == 3\n",
      "import sys\ndef f(): return int(sys.argv[1])\n"),
