@@ -14,7 +14,8 @@ from score.sandbox.program import Outcome, Program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
 from score.tasks.test_sources import calls_of_tests, facts_of
 
-UNSEEN = "where the test does not see the change to an argument or earlier answer (`in_place` shows it)"
+UNSEEN = ("it changes an argument or earlier answer, which must not matter (if it should: `in_place` in the "
+          "payload)")
 WHERE = {ALTERED: UNSEEN, BUILT: "where what the test builds as text runs in its process"}
 
 

@@ -103,7 +103,7 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
     lines += _over_seeds(rows)
     lines += [f"{row['arm']}: {row['error']}" for row in rows if row.get("error")]
     lines += [f"{row['arm']}: stopped at {row['stopped']}" for row in rows if row.get("stopped")]
-    lines += [f"The {said}: your file or an option of `score` is another now."
+    lines += [f"The {said}: you changed the reward, its file or an option of `score`."
               for row in rows if (said := row.get("changed"))][:1]
     tests = sum(row.get("p_value") is not None for row in rows)
     tasks = max((row.get("num_tasks") or 0 for row in rows), default=0)
