@@ -14,14 +14,14 @@ SEVERAL = (ast.Tuple, ast.List, ast.Set, ast.Dict)
 DATA_METHODS = set[str]().union(*map(dir, (str, int, float, list, dict, set)))
 BUILTINS = frozenset(dir(builtins))
 PYTEST = {"raises", "approx", "fail", "fixture", "mark", "param", "skip", "xfail", "nan", "main"}
-# What methods of unittest claim, and methods that change what they belong to.
+# What methods of unittest claim.
 CLAIMS = {**dict.fromkeys(("assertEqual", "assertListEqual", "assertDictEqual", "assertSetEqual",
                            "assertTupleEqual"), "{} == {}"),
           "assertSequenceEqual": "list({}) == list({})", "assertTrue": "{}", "assertFalse": "not {}",
           "assertCountEqual": "sorted(map(repr, {})) == sorted(map(repr, {}))", "assertIsNone": "{} is None"}
-CHANGING = {"add", "append", "appendleft", "clear", "discard", "extend", "fill", "insert", "pop", "popitem",
-            "popleft", "remove", "reverse", "setdefault", "sort", "update"}
 READING = {"len", "print", "repr", "str", "subTest", "sum"}      # what they take stays as it is
+LOOKING = {*CLAIMS, *READING, "Counter", "abs", "all", "any", "dict", "enumerate", "isinstance", "list",
+           "max", "min", "range", "round", "set", "sorted", "tolist", "tuple", "type", "zip"}
 CONDITIONAL = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.match_case, *FUNCTIONS)
 LATER = 1 << 40              # a line after all others
 # By variable, from where to where in a source a call has to be that changes what a claim then compares.
@@ -240,14 +240,16 @@ def pinning(trees: Sequence[ast.AST], sources: Sequence[str]) -> list[dict[int, 
     scopes = [scopes_of(tree) for tree in trees]
     pins = [{line: pins_in(nodes, source) for line, nodes in each.items()}
             for each, source in zip(scopes, sources, strict=True)]
-    stored = [stores_in(each[0]) for each in scopes]
-    for place, each in enumerate(pins):             # later statements share the variables of earlier ones
-        rebound = set[str]()
-        for its, own in zip(pins[place + 1:], stored[place + 1:], strict=True):
-            rebound |= own.keys()
-            for name in its[0].keys() - rebound:
-                last = max(stored[place].get(variable_of(name), [(0, 0)]))
-                each[0].setdefault(name, []).extend((last, (LATER, 0), claim) for *_, claim in its[0][name])
+    touched = [touches_in(each[0]) for each in scopes]
+    for number, its in enumerate(pins):             # earlier statements share the variables of this one
+        for name, spans in list(its[0].items()):
+            claims = [claim for start, _end, claim in spans if start == (0, 0)]
+            for place in range(number)[::-1]:
+                at = max(touched[place].get(variable_of(name), ()), default=(0, 0))
+                if claims:
+                    pins[place][0].setdefault(name, []).extend((at, (LATER, 0), claim) for claim in claims)
+                if at > (0, 0):
+                    break
     return [{line: names for line, names in each.items() if names} for each in pins]
 
 
@@ -258,6 +260,25 @@ def stores_in(nodes: Iterable[ast.AST]) -> dict[str, list[tuple[int, int]]]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             stores.setdefault(node.id, []).append((node.lineno, node.col_offset))
     return stores
+
+
+def touches_in(nodes: Iterable[ast.AST]) -> dict[str, list[tuple[int, int]]]:
+    """Statements that name a variable other than to look at it, by variable."""
+    touches = dict[str, list[tuple[int, int]]]()
+    for node in nodes:
+        if not isinstance(node, ast.stmt) or isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            continue
+        heads = ("test", "target", "iter", "subject")
+        parts: list[ast.AST] = [node] if not hasattr(node, "body") else [
+            *(part for name in heads if (part := getattr(node, name, None))), *getattr(node, "items", ())]
+        is_claim = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and (
+            name_of(node.value.func) in CLAIMS)
+        if is_claim or isinstance(node, (ast.Assert, ast.If, ast.While)):
+            parts = [call for part in parts for call in ast.walk(part)
+                     if isinstance(call, ast.Call) and name_of(call.func) not in LOOKING]
+        for name in {each.id for part in parts for each in ast.walk(part) if isinstance(each, ast.Name)}:
+            touches.setdefault(name, []).append((node.lineno, node.col_offset))
+    return touches
 
 
 def pins_in(nodes: Sequence[ast.AST], source: str) -> Pins:
@@ -278,8 +299,7 @@ def pins_in(nodes: Sequence[ast.AST], source: str) -> Pins:
     leaves = [(node.lineno, node.col_offset) for node in nodes
               if isinstance(node, (ast.Return, ast.Break, ast.Continue))]
 
-    changes = [(each.lineno, each.col_offset, ast.unparse(each))
-               for node in nodes for each in changed_by(node)]
+    touched = touches_in(nodes)
     around = [(type(node), (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
               for node in nodes if isinstance(node, (ast.For, ast.While, ast.With))]
 
@@ -291,13 +311,12 @@ def pins_in(nodes: Sequence[ast.AST], source: str) -> Pins:
         end = at.lineno, at.col_offset
 
         def last(place: tuple[int, int]) -> tuple[int, int]:
-            # What a loop does before the claim it does last at its end. A context may undo it at its own.
+            # What a loop does before the claim it does last at its end. A context ends where it begins.
             for kind, first, until in around:
                 if first <= place <= until < end:
-                    return (0, 0) if kind is ast.With else until
+                    return first if kind is ast.With else until
             return place
-        starts = [*map(last, stores.get(variable_of(name), ())), *leaves, *(
-            last((line, column)) for line, column, changed in changes if changed == name), *(
+        starts = [*map(last, touched.get(variable_of(name), ())), *leaves, *(
             (first.lineno, first.col_offset) for first, last in blocks
             if (first.lineno, first.col_offset) <= end <= (last.end_lineno or 0, last.end_col_offset or 0))]
         return max((each for each in starts if each <= end), default=(0, 0)), end
@@ -330,7 +349,7 @@ def pins_in(nodes: Sequence[ast.AST], source: str) -> Pins:
             case ast.Compare(left, ops, others) if all(isinstance(op, ast.Eq) or (
                     isinstance(op, ast.Is) and isinstance(each, ast.Constant))
                     for op, each in zip(ops, others, strict=True)):
-                return [(*pair, "{} == {}") for pair in pairwise([left, *others])]
+                return [(*each, "{} == {}") for pair in pairwise([left, *others]) for each in split(*pair)]
             case ast.UnaryOp(ast.Not(), value):
                 return [(value, None, "not {}")]
             case ast.Name() | ast.Attribute():
@@ -349,14 +368,12 @@ def pins_in(nodes: Sequence[ast.AST], source: str) -> Pins:
     return found
 
 
-def changed_by(node: ast.AST) -> list[ast.expr]:
-    """What a test changes by a method's name, or by setting or deleting an item."""
-    match node:
-        case ast.Call(ast.Attribute(value, str(name))) if name in CHANGING:
-            return [value]
-        case ast.Subscript(value, ctx=ast.Store() | ast.Del()):
-            return [value]
-    return []
+def split(left: ast.expr, right: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """Two sides of a claim, or of the claims about their parts."""
+    if isinstance(left, (ast.Tuple, ast.List)) and isinstance(right, type(left)) and (
+            len(left.elts) == len(right.elts)):
+        return [pair for parts in zip(left.elts, right.elts, strict=True) for pair in split(*parts)]
+    return [(left, right)]
 
 
 def is_path(value: ast.expr) -> bool:
