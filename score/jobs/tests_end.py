@@ -37,7 +37,6 @@ SWALLOWED: tuple[tuple[type[Exception], str], ...] = (
 ENDS = (StopIteration, StopAsyncIteration)
 MODULES = {"np": "numpy"}
 PASSING = {tuple, frozenset, *VIEWS}         # what holds others and does not change
-PATH = re.compile(r"""^\w+|\.\w+|\['[^']*'(?=\])|\["[^"]*"(?=\])|\[\d+(?=\])""")
 CLASS = re.compile("[A-Z][A-Za-z0-9]*")      # names of classes
 plain_compile, plain_eval = compile, eval    # before they are others for the tests
 PATCHED = ("builtins", "time", "random", "os", "math", "os.path", "datetime", "secrets", "uuid")
@@ -247,33 +246,17 @@ class TestsEnd:
             code = frame.f_code
             first = "0" if code.co_name == "<module>" else str(code.co_firstlineno)
             line, _, column, _ = position(frame)
-            for name, spans in self.pins[code.co_filename].get(first, {}).items():
+            for path, spans in self.pins[code.co_filename].get(first, {}).items():
                 claims = [claim for since, until, claim in spans if since <= [line, column] < until]
                 if claims:
-                    owner, _, attribute = name.rpartition(".") if "." in name else (name, "", "")
-                    value = self.at(owner, frame)
-                    held = {} if is_stand_in(value) else getattr(value, "__dict__", {}).get(attribute)
-                    it = (value, attribute, held) if attribute else (None, "", value)
-                    if not all(self.holds(claim, frame, PATH.findall(name)[0], it[2]) for claim in claims):
+                    variable, *steps = json.loads(path)
+                    held = [frame.f_locals.get(variable, dict.get(self.names, variable))]
+                    for step in steps:
+                        held.append(part_of(held[-1], *step))
+                    it = (held[-2], steps[-1][1], held[-1]) if steps else (None, "", held[-1])
+                    if not all(self.holds(claim, frame, variable, held[-1]) for claim in claims):
                         found.append(it)
         return found
-
-    def at(self, path: str, frame: Any) -> Any:
-        """What a path of attributes and literal keys leads to, without running code of the tests."""
-        first, *steps = PATH.findall(path)
-        value = frame.f_locals.get(first, dict.get(self.names, first))
-        for step in steps:
-            if is_stand_in(value):
-                return None
-            if step[0] == ".":
-                value = getattr(value, "__dict__", {}).get(step[1:])
-            else:
-                key = step[2:-1] if step[1] in "'\"" else int(step[1:])
-                try:
-                    value = value[key] if type(value) in (list, tuple, dict) else None
-                except LookupError:
-                    return None
-        return value
 
     def holds(self, claim: str, frame: Any, variable: str, value: Any) -> bool:
         """True if a claim about this value of a variable is true as it is now, as far as plain data tells."""
@@ -404,6 +387,16 @@ def held_by(value: Any) -> list[Any]:
         seen.update(new)
         found += new.values()
     return found
+
+
+def part_of(value: Any, kind: str, key: Any) -> Any:
+    """An attribute (".") or item ("[") of an object of the tests, by no code of theirs; None without any."""
+    if kind == ".":
+        is_class = type(value) is type and value.__module__ == "tests"
+        return (vars(value) if is_class else attributes_of(value)).get(key)
+    with contextlib.suppress(LookupError):
+        return value[key] if type(value) in (list, tuple, dict) else None
+    return None
 
 
 def attributes_of(value: Any) -> dict[str, Any]:

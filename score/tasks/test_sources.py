@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,8 +24,9 @@ READING = {"len", "print", "repr", "str", "subTest", "sum"}      # what they tak
 LOOKING = {*CLAIMS, *READING, "Counter", "abs", "all", "any", "dict", "enumerate", "isinstance", "list",
            "max", "min", "range", "round", "set", "sorted", "tolist", "tuple", "type", "zip"}
 CONDITIONAL = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.match_case, *FUNCTIONS)
+CONTEXTS = (ast.With, ast.AsyncWith)
 LATER = 1 << 40              # a line after all others
-# By variable, from where to where in a source a call has to be that changes what a claim then compares.
+# By path as JSON: from where to where in a source a call has to be that changes what a claim then compares.
 Pins = dict[str, list[tuple[tuple[int, int], tuple[int, int], str]]]
 HOLDING = {"eval", "exec", "globals", "locals", "super", "vars"}    # what holds variables that are not named
 
@@ -91,7 +93,11 @@ class WithoutLiterals(ast.NodeTransformer):
         is_literal = isinstance(node, (*SEVERAL, ast.UnaryOp)) and all(
             isinstance(each, (ast.Constant, ast.expr_context, ast.unaryop))
             for each in ast.iter_child_nodes(node))
-        return ast.copy_location(ast.Constant(...), node) if is_literal else node
+        if not is_literal:
+            return node
+        dropped: Any = ast.copy_location(ast.Constant(...), node)
+        dropped.elts = getattr(node, "elts", ())         # no part of the tree, which claims read
+        return dropped
 
 
 def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[str, Any]:
@@ -253,15 +259,6 @@ def pinning(trees: Sequence[ast.AST], sources: Sequence[str]) -> list[dict[int, 
     return [{line: names for line, names in each.items() if names} for each in pins]
 
 
-def stores_in(nodes: Iterable[ast.AST]) -> dict[str, list[tuple[int, int]]]:
-    """Where each variable is set."""
-    stores = dict[str, list[tuple[int, int]]]()
-    for node in nodes:
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            stores.setdefault(node.id, []).append((node.lineno, node.col_offset))
-    return stores
-
-
 def touches_in(nodes: Iterable[ast.AST]) -> dict[str, list[tuple[int, int]]]:
     """Statements that name a variable other than to look at it, by variable."""
     touches = dict[str, list[tuple[int, int]]]()
@@ -282,18 +279,18 @@ def touches_in(nodes: Iterable[ast.AST]) -> dict[str, list[tuple[int, int]]]:
 
 
 def pins_in(nodes: Sequence[ast.AST], source: str) -> Pins:
-    """The variables of one scope that claims compare with literals, each with what lies between.
+    """The paths of one scope that claims compare with literals, each with what lies between, and the claim.
 
-    From where the variable is set, or a part begins that need not run, to the comparison; and the claim.
+    From the last statement that touches the variable, or where a part begins that need not run.
     """
-    stores = stores_in(nodes)
+    stores = Counter(node.id for node in nodes
+                     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     # What may change a literal: methods, items that are set, other names for it, calls that are no claims.
     filled = set[str]().union(*(names_in(part, ast.Load) for node in nodes for part in parts_that_fill(node)))
     values = {node.targets[0].id: node.value for node in nodes if isinstance(node, ast.Assign)
-              and isinstance(node.targets[0], ast.Name) and len(stores[node.targets[0].id]) == 1
+              and isinstance(node.targets[0], ast.Name) and stores[node.targets[0].id] == 1
               and len(node.targets) == 1 and node.targets[0].id not in filled}
-    often = {name for name, places in stores.items() if len(places) > 1}
-    given = given_in(nodes, values) - filled - often
+    given = {name for name in given_in(nodes, values) - filled if stores[name] < 2}
     blocks = [(block[0], block[-1]) for node in nodes if isinstance(node, CONDITIONAL)
               for block in (node.body, getattr(node, "orelse", [])) if block]
     leaves = [(node.lineno, node.col_offset) for node in nodes
@@ -301,7 +298,7 @@ def pins_in(nodes: Sequence[ast.AST], source: str) -> Pins:
 
     touched = touches_in(nodes)
     around = [(type(node), (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
-              for node in nodes if isinstance(node, (ast.For, ast.While, ast.With))]
+              for node in nodes if isinstance(node, (*CONTEXTS, ast.For, ast.AsyncFor, ast.While))]
 
     def is_literal(value: ast.expr | None) -> bool:
         return value is None or is_written_out(value, values) or (
@@ -314,7 +311,7 @@ def pins_in(nodes: Sequence[ast.AST], source: str) -> Pins:
             # What a loop does before the claim it does last at its end. A context ends where it begins.
             for kind, first, until in around:
                 if first <= place <= until < end:
-                    return first if kind is ast.With else until
+                    return first if kind in CONTEXTS else until
             return place
         starts = [*map(last, touched.get(variable_of(name), ())), *leaves, *(
             (first.lineno, first.col_offset) for first, last in blocks
@@ -329,10 +326,8 @@ def pins_in(nodes: Sequence[ast.AST], source: str) -> Pins:
                     lower=None | ast.Constant())) | ast.Call(ast.Attribute(held, "tolist")) | (
                     ast.Call(ast.Name("sorted"), [ast.Subscript() as held])):
                 return pin(held)
-            case ast.Name():
-                return [(value.id, value)]
-            case ast.Attribute(held) if is_path(held):
-                return [(ast.unparse(value), value)]
+            case ast.Name() | ast.Attribute() if path := path_of(value):
+                return [(json.dumps(path), value)]
         return []
 
     def text_of(value: ast.expr | None) -> str:
@@ -356,6 +351,8 @@ def pins_in(nodes: Sequence[ast.AST], source: str) -> Pins:
                 return [(node, None, "{}")]
             case ast.Call(ast.Attribute(attr=str(attr)), [value, *others]) if attr in CLAIMS and (
                     len(others) >= CLAIMS[attr].count("{}") - 1):
+                if CLAIMS[attr] == "{} == {}":
+                    return [(*each, "{} == {}") for each in split(value, others[0])]
                 return [(value, others[0] if CLAIMS[attr].count("{}") > 1 else None, CLAIMS[attr])]
         return []
     found: Pins = {}
@@ -370,23 +367,27 @@ def pins_in(nodes: Sequence[ast.AST], source: str) -> Pins:
 
 def split(left: ast.expr, right: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
     """Two sides of a claim, or of the claims about their parts."""
-    if isinstance(left, (ast.Tuple, ast.List)) and isinstance(right, type(left)) and (
-            len(left.elts) == len(right.elts)):
-        return [pair for parts in zip(left.elts, right.elts, strict=True) for pair in split(*parts)]
+    sides = [getattr(each, "elts", ()) for each in (left, right)]         # of literals, too
+    if sides[0] and len(sides[0]) == len(sides[1]):
+        return [pair for parts in zip(*sides, strict=True) for pair in split(*parts)]
     return [(left, right)]
 
 
-def is_path(value: ast.expr) -> bool:
-    """True for a variable, and for attributes and items of what it holds by names and literal keys."""
+def path_of(value: ast.expr) -> list[Any]:
+    """A variable, then attributes (".", name) and literal keys ("[", key) of what it holds; else []."""
     match value:
-        case ast.Attribute(held) | ast.Subscript(held, ast.Constant(str() | int())):
-            return is_path(held)
-    return isinstance(value, ast.Name)
+        case ast.Name(name):
+            return [name]
+        case ast.Attribute(held, name) if path := path_of(held):
+            return [*path, (".", name)]
+        case ast.Subscript(held, ast.Constant(str() | int() as key)) if path := path_of(held):
+            return [*path, ("[", key)]
+    return []
 
 
 def variable_of(path: str) -> str:
-    """The variable with which a path begins."""
-    return path.partition(".")[0].partition("[")[0]
+    """The variable with which a path, as JSON, begins."""
+    return str(json.loads(path)[0])
 
 
 def given_in(nodes: Sequence[ast.AST], values: dict[str, ast.expr]) -> set[str]:

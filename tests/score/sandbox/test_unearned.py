@@ -1950,7 +1950,27 @@ FREE_ITEMS = "def f(xs):\n    for x in xs: x.price = 0\n    return "
         "a = [3, 4]\n        a.append(5)\n        assert f(a) == sum(a)\n        assert f([]) == 0\n"
         "        assert a == [3, 4, 5]",
         "a = []\n        for x in (3, 4):\n            a.append(x)\n            assert f(a) == sum(a)\n"
-        "        assert f([]) == 0\n        assert a == [3, 4]")),
+        "        assert f([]) == 0\n        assert a == [3, 4]",
+        "a = [3, 4]\n        assert f(a) == sum(a)\n        assert (f([]), a) == (0, [3, 4])",
+        "a = [3, 4]\n        r = f(a)\n        n = len(a)\n        assert r == sum(a) and f([]) == 0\n"
+        "        assert a[:n] == [3, 4]")),
+    # Nor may it change what the test changes itself before it claims something of it.
+    *((f"import heapq, unittest\nclass Box:\n    def __init__(self, a): self.a = a\n"
+       "    def add(self, x): self.a.append(x)\n    def reset(self): self.a = []\n"
+       "def push(a, x): a.append(x)\nclass T(unittest.TestCase):\n    def setUp(self): self.a = [3]\n"
+       f"    def test_f(self):\n        a = [3]\n        {change}\n",
+       "def f(a):\n    r = 0\n    a[:] = [0] * len(a)\n    return r\n", "f = sum\n") for change in (
+        "assert f(a) == sum(a); heapq.heappop(a); assert a == []",
+        "assert f(a) == sum(a)\n        while a: heapq.heappop(a)\n        assert a == []",
+        "assert f(a) == sum(a); a[0] = 9; assert a == [9]",
+        "assert f(a) == sum(a); push(a, 4); a[:] = [4]; assert a == [4]",
+        "b = Box(a); assert f(b.a) == sum(b.a); b.reset(); assert b.a == []",
+        "b = Box(a); assert f(b.a) == sum(b.a); b.a = [5]; assert b.a == [5]",
+        "assert f(self.a) == sum(self.a); self.a = [5]; self.assertEqual(self.a, [5])",
+        "assert f(a) == sum(a)\n        with self.subTest():\n            a.clear()\n"
+        "        assert a == []")),
+    (["a = [3, 4]\nassert f(a) == sum(a)", "a.clear()\nassert a == []"],
+     "def f(a):\n    a[:] = [0, 0]\n    return 0\n", "f = sum\n"),
     # Answers stay what they were.
     ("from collections import Counter\ndef test_f():\n    a = [5, 3, 8]\n    r = f(a)\n"
      "    assert all(r[i] <= r[i + 1] for i in range(len(r) - 1))\n    assert Counter(r) == Counter(a)\n",
@@ -2024,6 +2044,9 @@ NODE = ("class Node:\n    def __init__(self, v, next=None): self.v, self.next = 
      "    assert not b.free\n",
      "class Shelf:\n    def __init__(self): self.all = []\n    def add(self, b): self.all.append(b)\n"
      "    def lend(self):\n        for b in self.all: b.free = False\ndef f(): pass\n"),
+    ("def test_f():\n    q, a = [7, 8], [3, 1]\n    assert f(a) == 2\n"
+     "    assert (q.pop(), a) == (8, [1, 3])\n",
+     "def f(a):\n    a.sort()\n    return len(a)\n"),
     ("from types import SimpleNamespace\ndef test_f():\n"
      "    assert f(SimpleNamespace(xs=[1])).xs == [1, 2]\n", "def f(s):\n    s.xs.append(2)\n    return s\n"),
     ("from collections import namedtuple\nP = namedtuple('P', 'xs')\ndef test_f():\n    p = P([2, 1])\n"
