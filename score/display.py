@@ -12,8 +12,10 @@ from tqdm import tqdm
 
 from score.protocol.error_classes import INFRASTRUCTURE, ErrorClass
 from score.sandbox.program import Outcome
+from score.tasks.function import IN_PLACE
 from warehouse.store.errors import counted
 
+SHOWN = 5         # tasks in a line
 REDRAW = 50      # programs between updates of the error mix
 
 
@@ -74,6 +76,11 @@ def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], n
     errors = Counter(name for name in samples.column("error_class").to_pylist() if name)
     if errors:
         lines.append("  errors: " + ", ".join(f"{name} {count}" for name, count in errors.most_common()))
+    changing = samples.filter(pc.match_substring(samples.column("outputs"), IN_PLACE)).column("task_id")
+    if len(changing):
+        names = ", ".join(changing.unique().to_pylist()[:SHOWN])
+        lines.append(f"  {counted(len(changing), 'completion')} failed only by changing an argument "
+                     f'({names}). Where a task asks for that, its payload needs "in_place": true.')
     unscored = samples.filter(pc.is_null(samples.column("reward")))
     pairs = zip(*(unscored.column(name).to_pylist() for name in ("error_class", "task_id")), strict=True)
     for reason, count in Counter(reason_for_none(*pair) for pair in pairs).items():

@@ -17,6 +17,7 @@ from score.sandbox.limits import Limits
 from score.sandbox.pool import usable_cores
 from score.sandbox.program import Outcome
 from score.sandbox.tiers import open_lanes
+from score.tasks.function import IN_PLACE
 from score.tasks.kinds import Task, graders_of, load_task
 from score.tasks.measures import Answer
 from warehouse.objects.bucket import is_address
@@ -30,6 +31,7 @@ SHOWN = 10          # solutions that are not judged right
 STEPS = (1, 4, 16, 64)      # times the limits, for solutions that ran into them
 MOST_MEMORY = 8             # times the limit on memory
 PROGRAMS = ("grid", "function", "stdio")        # kinds solved by a program
+CHANGES = '"in_place": true'
 LIMITED = ("timeout", "memory", "MemoryError")      # words of an outcome that ran into a limit
 
 
@@ -37,7 +39,8 @@ LIMITED = ("timeout", "memory", "MemoryError")      # words of an outcome that r
 class GoldVerdict:
     """The verdict on a canonical solution.
 
-    `limited` is true where it ran into a limit; `needs` are the options of `score` without which it does.
+    `limited` is true where it ran into a limit; `needs` are the options of `score` without which it does, or
+    what the payload lacks for it to be right.
     `pays` says which programs that solve nothing pass all tests of the task, and the first of these tests.
     """
 
@@ -81,8 +84,9 @@ def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limit
             judged = judge_gold(executor, asked, answers, progress.note_outcome)
             if step == 1:
                 paid, part = paid_cheats(executor, solved, progress.note_outcome)
-        verdicts |= {verdict.task_id: replace(verdict, needs=needs, pays=paid.get(verdict.task_id, ""))
-                     for verdict in judged}
+                judged = [*judged, *judge_in_place(executor, asked, answers, judged)]
+        verdicts |= {verdict.task_id: replace(verdict, needs=verdict.needs or needs,
+                                              pays=paid.get(verdict.task_id, "")) for verdict in judged}
         asked = [task for task in asked if verdicts[task.task_id].limited]
         if not asked:
             break
@@ -106,6 +110,16 @@ def judge_gold(executor: Executor, tasks: Sequence[Task], answers: Mapping[str, 
     return verdicts
 
 
+def judge_in_place(executor: Executor, tasks: Sequence[Task], answers: Mapping[str, Answer],
+                   verdicts: Iterable[GoldVerdict]) -> list[GoldVerdict]:
+    """Other verdicts on solutions that change arguments, and would be right if the task said so."""
+    named = {verdict.task_id: verdict for verdict in verdicts if IN_PLACE in verdict.reason}
+    again = [load_task(task.task_id, task.kind_name, {**task.payload, "in_place": True})
+             for task in tasks if task.task_id in named]
+    return [replace(named[verdict.task_id], needs=CHANGES)
+            for verdict in judge_gold(executor, again, answers, lambda _: None) if verdict.right]
+
+
 def reason_of(task: Task, row: Judgement) -> str:
     """Why a solution is not judged right: its error, or the tests that failed."""
     error, given = row.outcome.said, row.measures.outputs
@@ -118,18 +132,26 @@ def reason_of(task: Task, row: Judgement) -> str:
 def lines_of(verdicts: list[GoldVerdict], num_unsolved: int) -> list[str]:
     """How many are judged right, with which limits, and which are not right."""
     wrong = [verdict for verdict in verdicts if not verdict.right]
+    changing = [verdict.task_id for verdict in wrong if verdict.needs == CHANGES]
     lines = [f"{len(verdicts) - len(wrong)} of {len(verdicts)} canonical solutions are judged right"]
     for needs in dict.fromkeys(verdict.needs for verdict in verdicts if verdict.right and verdict.needs):
         names = [verdict.task_id for verdict in verdicts if verdict.right and verdict.needs == needs]
-        listing = ", ".join(names[:SHOWN]) + (", .." if len(names) > SHOWN else "")
-        lines.append(f"  {len(names)} of them only with `score {needs}`: {listing}")
-    lines += first_of(f"  not right: {verdict.task_id}: {verdict.reason}" for verdict in wrong)
+        lines.append(f"  {len(names)} of them only with `score {needs}`: {listed(names)}")
+    if changing:
+        lines.append(f"  {len(changing)} more with `{CHANGES}` in the payload: {listed(changing)}")
+    lines += first_of(f"  not right: {verdict.task_id}: {verdict.reason}" for verdict in wrong
+                      if verdict.task_id not in changing)
     if num_unsolved:
         lines.append(f"  no solution of {counted(num_unsolved, 'task')}")
     paying = [f"  {verdict.task_id}: {verdict.pays}" for verdict in verdicts if verdict.pays]
     lines.append(f"{len(paying)} of {counted(len(verdicts), 'task')} pay programs that solve nothing"
                  if paying else "no task pays programs that solve nothing")
     return lines + first_of(paying)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names, and two dots for more."""
+    return ", ".join(names[:SHOWN]) + (", .." if len(names) > SHOWN else "")
 
 
 def first_of(lines: Iterable[str]) -> list[str]:

@@ -38,7 +38,6 @@ ENDS = (StopIteration, StopAsyncIteration)
 MODULES = {"np": "numpy"}
 PASSING = {tuple, frozenset, *VIEWS}         # what holds others and does not change
 CLASS = re.compile("[A-Z][A-Za-z0-9]*")      # names of classes
-plain_compile, plain_eval = compile, eval    # before they are others for the tests
 PATCHED = ("builtins", "time", "random", "os", "math", "os.path", "datetime", "secrets", "uuid")
 # Of other modules; what programs print and read crosses anyway.
 PATCHED_PARTS = ("sys.argv", "sys.stdin", "sys.stdout", "sys.stderr")
@@ -115,17 +114,15 @@ class TestsEnd:
 
     def __init__(self, order: dict[str, Any]) -> None:
         # By what a source is compiled as: lines that raise on purpose; where functions that claim something
-        # begin, and the lines that raise; by line, what is called there without using what it returns; by
-        # first line of a function, variables that are compared with literals, and where they last are.
-        self.meant, self.claims, self.drops, self.pins = (
+        # begin, and the lines that raise; by line, what is called there without using what it returns.
+        self.meant, self.claims, self.drops = (
             {f"test {place}" if place else "setup": each for place, each in enumerate(order[key])}
-            for key in ("meant", "claims", "drops", "pins"))
+            for key in ("meant", "claims", "drops"))
         # Whether tests see all that the program changes, and if not, whether copies hide it from them.
         self.in_place, self.copies = order["in_place"], order["copies"]
         self.shown = set[int]()              # ids of containers that tests see change in the present call
         self.is_dropped = False              # whether the test drops what this call returns
         self.passed: list[Any] = []          # what such a call was given, with all that this holds
-        self.compiled: dict[str, CodeType] = {}              # claims
         # Whether the program changed what it may have to leave, and whether text ran that is not written out.
         self.has_altered = self.has_built = False
         self.parts: Any = None       # contents of patched modules, as the program has them
@@ -202,17 +199,15 @@ class TestsEnd:
         crossing, places = self.peer.crossing, list(dict.fromkeys(places))
         if self.in_place:
             return
-        shown = self.shown | {id(each) for each in held_by(tuple(
-            value for _owner, _attribute, value in self.pinned()))}
-        if all(id(crossing.table[place]) in shown for place in places):
+        if all(id(crossing.table[place]) in self.shown for place in places):
             return
         self.has_altered = True
         if not self.copies:
             return
-        own = [place for place in crossing.own if id(crossing.table[place]) not in shown]
+        own = [place for place in crossing.own if id(crossing.table[place]) not in self.shown]
         mine = tuple(crossing.table[place] for place in own)
         new = {id(each): copied for each, copied in zip(mine, deep_copies(mine), strict=True)}
-        own += self.replaced(places, shown, new)     # nor does what the program gave become another
+        own += self.replaced(places, new)     # nor does what the program gave become another
         kept = [(crossing.table[place], items_of(crossing.table[place])) for place in own]
         for place, (each, _items) in zip(own, kept, strict=True):
             crossing.table[place] = copied = new[id(each)]
@@ -220,11 +215,11 @@ class TestsEnd:
             crossing.shadows[id(each)] = copied, kept
         crossing.own = [place for place in crossing.own if place not in own]
 
-    def replaced(self, places: list[Any], shown: set[int], new: dict[int, Any]) -> list[int]:
+    def replaced(self, places: list[Any], new: dict[int, Any]) -> list[int]:
         """Places of the program's containers to replace, and of those that hold such; copies go to `new`."""
         table, found, before = self.peer.crossing.table, list[int](), -1
         rest = [place for place in range(len(table))
-                if place not in self.peer.crossing.own and id(table[place]) not in shown]
+                if place not in self.peer.crossing.own and id(table[place]) not in self.shown]
         while len(found) > before:
             before = len(found)
             for place in rest:
@@ -235,41 +230,6 @@ class TestsEnd:
         for place in found:
             exchange(new[id(table[place])], new)
         return found
-
-    def pinned(self) -> list[tuple[Any, str, Any]]:
-        """Values of variables of which tests that wait for the program then claim what is not true yet.
-
-        With the object and attribute of `owner.attribute`.
-        """
-        found = list[tuple[Any, str, Any]]()
-        for frame in self.frames():
-            code = frame.f_code
-            first = "0" if code.co_name == "<module>" else str(code.co_firstlineno)
-            line, _, column, _ = position(frame)
-            for path, spans in self.pins[code.co_filename].get(first, {}).items():
-                claims = [claim for since, until, claim in spans if since <= [line, column] < until]
-                if claims:
-                    variable, *steps = json.loads(path)
-                    held = [frame.f_locals.get(variable, dict.get(self.names, variable))]
-                    for step in steps:
-                        held.append(part_of(held[-1], *step))
-                    it = (held[-2], steps[-1][1], held[-1]) if steps else (None, "", held[-1])
-                    if not all(self.holds(claim, frame, variable, held[-1]) for claim in claims):
-                        found.append(it)
-        return found
-
-    def holds(self, claim: str, frame: Any, variable: str, value: Any) -> bool:
-        """True if a claim about this value of a variable is true as it is now, as far as plain data tells."""
-        try:
-            if claim not in self.compiled:
-                self.compiled[claim] = plain_compile(claim, "claim", "eval")
-            code = self.compiled[claim]
-            known = {name: frame.f_locals.get(name, dict.get(self.names, name))
-                     for name in code.co_names if name in frame.f_locals or name in self.names}
-            others = [each for name, each in known.items() if name != variable]
-            return not any(map(is_stand_in, held_by((value, *others)))) and bool(plain_eval(code, known))
-        except Exception:
-            return False
 
     def before_callback(self, written: Any) -> None:
         """Count what a library's function may do to containers of the tests as done by the program."""
@@ -291,8 +251,7 @@ class TestsEnd:
         is_set = before is not ABSENT if is_class else callable(before)
         if INNER.match(name) or is_closed or is_set or is_of_test_case(owner, name):
             raise AttributeError(f"{UNPASSED}: {name}")
-        is_seen = (self.is_dropped and any(each is owner for each in self.passed)) or any(
-            owner is each and name == attribute for each, attribute, _value in self.pinned())
+        is_seen = self.is_dropped and any(each is owner for each in self.passed)
         if is_class and is_stand_in(value) and not isinstance(value, type):
             setattr(owner, name, lambda *arguments, **keywords: value(*arguments, **keywords))  # a method
         else:
@@ -387,16 +346,6 @@ def held_by(value: Any) -> list[Any]:
         seen.update(new)
         found += new.values()
     return found
-
-
-def part_of(value: Any, kind: str, key: Any) -> Any:
-    """An attribute (".") or item ("[") of an object of the tests, by no code of theirs; None without any."""
-    if kind == ".":
-        is_class = type(value) is type and value.__module__ == "tests"
-        return (vars(value) if is_class else attributes_of(value)).get(key)
-    with contextlib.suppress(LookupError):
-        return value[key] if type(value) in (list, tuple, dict) else None
-    return None
 
 
 def attributes_of(value: Any) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from score.sandbox.program import Outcome, Program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
 from score.tasks.test_sources import calls_of_tests, facts_of
 
-UNSEEN = ("it changes an argument or earlier answer, which must not matter (if it should: `in_place` in the "
-          "payload)")
+IN_PLACE = "`in_place` in the payload"
+UNSEEN = f"it changes an argument or earlier answer, which must not matter (if it should: {IN_PLACE})"
 WHERE = {ALTERED: UNSEEN, BUILT: "where what the test builds as text runs in its process"}
 
 
@@ -39,7 +39,7 @@ class FunctionTask:
     setup: str = ""
     units: tuple[str, ...] = ()
     separate: bool = False
-    in_place: bool = False               # whether tests see all changes to arguments
+    in_place: bool = False               # whether tests see what calls whose answer they use change
 
     @property
     def num_units(self) -> int:
@@ -60,7 +60,7 @@ class FunctionTask:
         order = {"entry_point": self.entry_point, **facts, "run": units if self.separate else None}
         order["in_place"] |= self.in_place
         groups = [slice(place, place + 1) for place in range(len(units))] if self.separate else [slice(None)]
-        of_sources = ("meant", "claims", "drops", "pins")
+        of_sources = ("meant", "claims", "drops")
         orders = [order | {"sources": [self.setup, *units[group]],
                            **{key: [facts[key][0], *facts[key][1:][group]] for key in of_sources}}
                   for group in groups]

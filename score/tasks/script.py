@@ -53,9 +53,8 @@ class Checker:
             return None
         names = dict(zip(CHECKED, (self.given, outcome.result, self.expected), strict=True))
         order = {"entry_point": "nothing", "catches": False, "called": [], "meant": [[]] * 2,
-                 "claims": [[[], []]] * 2, "drops": [{}] * 2, "pins": [{}] * 2,
-                 "program": [], "in_place": True, "copies": False,
-                 "here": False, "run": None, "lacks": [], "patches": [], "names": names,
+                 "claims": [[[], []]] * 2, "drops": [{}] * 2, "program": [], "in_place": True,
+                 "copies": False, "here": False, "run": None, "lacks": [], "patches": [], "names": names,
                  "sources": [self.source, f"assert check({', '.join(CHECKED)}) == True"]}
         return Program(JobKind.SERVE, "def nothing(): pass", json.dumps({"entry_point": "nothing"}).encode(),
                        tests=tests_program(order))

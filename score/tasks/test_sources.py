@@ -2,11 +2,10 @@
 
 import ast
 import builtins
-import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import pairwise, takewhile
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -15,19 +14,6 @@ SEVERAL = (ast.Tuple, ast.List, ast.Set, ast.Dict)
 DATA_METHODS = set[str]().union(*map(dir, (str, int, float, list, dict, set)))
 BUILTINS = frozenset(dir(builtins))
 PYTEST = {"raises", "approx", "fail", "fixture", "mark", "param", "skip", "xfail", "nan", "main"}
-# What methods of unittest claim.
-CLAIMS = {**dict.fromkeys(("assertEqual", "assertListEqual", "assertDictEqual", "assertSetEqual",
-                           "assertTupleEqual"), "{} == {}"),
-          "assertSequenceEqual": "list({}) == list({})", "assertTrue": "{}", "assertFalse": "not {}",
-          "assertCountEqual": "sorted(map(repr, {})) == sorted(map(repr, {}))", "assertIsNone": "{} is None"}
-READING = {"len", "print", "repr", "str", "subTest", "sum"}      # what they take stays as it is
-LOOKING = {*CLAIMS, *READING, "Counter", "abs", "all", "any", "dict", "enumerate", "isinstance", "list",
-           "max", "min", "range", "round", "set", "sorted", "tolist", "tuple", "type", "zip"}
-CONDITIONAL = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.match_case, *FUNCTIONS)
-CONTEXTS = (ast.With, ast.AsyncWith)
-LATER = 1 << 40              # a line after all others
-# By path as JSON: from where to where in a source a call has to be that changes what a claim then compares.
-Pins = dict[str, list[tuple[tuple[int, int], tuple[int, int], str]]]
 HOLDING = {"eval", "exec", "globals", "locals", "super", "vars"}    # what holds variables that are not named
 
 
@@ -93,11 +79,7 @@ class WithoutLiterals(ast.NodeTransformer):
         is_literal = isinstance(node, (*SEVERAL, ast.UnaryOp)) and all(
             isinstance(each, (ast.Constant, ast.expr_context, ast.unaryop))
             for each in ast.iter_child_nodes(node))
-        if not is_literal:
-            return node
-        dropped: Any = ast.copy_location(ast.Constant(...), node)
-        dropped.elts = getattr(node, "elts", ())         # no part of the tree, which claims read
-        return dropped
+        return ast.copy_location(ast.Constant(...), node) if is_literal else node
 
 
 def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[str, Any]:
@@ -107,8 +89,8 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
     classes read and the tests do not set, `called` names that they call, `lacks` what they want of pytest in
     vain, `sets` what they set attributes of, `patches` what mocks replace in modules. Of each source, `meant`
     are the lines that raise on purpose, `claims` the lines at which functions that claim something begin and
-    those that raise, `drops` names of what is called by statements that drop what it returns, `pins` what
-    functions compare with literals, and where. `program` are modules from which they import the program.
+    those that raise, `drops` names of what is called by statements that drop what it returns. `program`
+    are modules from which they import the program.
     `in_place` says that the tests keep no argument, so that it does not matter what the program does to one.
     """
     try:
@@ -116,7 +98,7 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
     except NO_PYTHON:
         return {"catches": True, "in_classes": [], "called": [], "lacks": [], "patches": [], "sets": [],
                 "in_place": True, "meant": [[]] * (1 + len(units)), "claims": [[[], []]] * (1 + len(units)),
-                "drops": [{}] * (1 + len(units)), "pins": [{}] * (1 + len(units)), "program": []}
+                "drops": [{}] * (1 + len(units)), "program": []}
     entry = entry_point.partition(".")[0]
     programs = imports_of(trees, entry)
     claims = [list(each) for each in zip(claiming(trees), map(raising, trees), strict=True)]
@@ -139,7 +121,7 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
             "called": sorted(called), "lacks": sorted(lacks), "sets": sorted(sets),
             "patches": sorted(patches_in(nodes)),
             "meant": [raised_on_purpose(tree, fixed) for tree in trees], "claims": claims,
-            "drops": dropping(trees), "pins": pinning(trees, (setup, *units)), "program": sorted(programs),
+            "drops": dropping(trees), "program": sorted(programs),
             "in_place": holds_nothing(whole, BUILTINS - HOLDING - own)}
 
 
@@ -236,191 +218,6 @@ def drops_in(nodes: Sequence[ast.AST], readers: Sequence[ast.AST]) -> dict[str, 
                 continue
         found[f"{call.end_lineno}:{call.end_col_offset}"] = name_of(call.func)
     return found
-
-
-def pinning(trees: Sequence[ast.AST], sources: Sequence[str]) -> list[dict[int, Pins]]:
-    """By first line of a function of each tree, variables that it compares with literals, for which calls.
-
-    0 is the module. A program that changes such a variable has to make it what the test expects.
-    """
-    scopes = [scopes_of(tree) for tree in trees]
-    pins = [{line: pins_in(nodes, source) for line, nodes in each.items()}
-            for each, source in zip(scopes, sources, strict=True)]
-    touched = [touches_in(each[0]) for each in scopes]
-    for number, its in enumerate(pins):             # earlier statements share the variables of this one
-        for name, spans in list(its[0].items()):
-            claims = [claim for start, _end, claim in spans if start == (0, 0)]
-            for place in range(number)[::-1]:
-                at = max(touched[place].get(variable_of(name), ()), default=(0, 0))
-                if claims:
-                    pins[place][0].setdefault(name, []).extend((at, (LATER, 0), claim) for claim in claims)
-                if at > (0, 0):
-                    break
-    return [{line: names for line, names in each.items() if names} for each in pins]
-
-
-def touches_in(nodes: Iterable[ast.AST]) -> dict[str, list[tuple[int, int]]]:
-    """Statements that name a variable other than to look at it, by variable."""
-    touches = dict[str, list[tuple[int, int]]]()
-    for node in nodes:
-        if not isinstance(node, ast.stmt) or isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            continue
-        heads = ("test", "target", "iter", "subject")
-        parts: list[ast.AST] = [node] if not hasattr(node, "body") else [
-            *(part for name in heads if (part := getattr(node, name, None))), *getattr(node, "items", ())]
-        is_claim = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and (
-            name_of(node.value.func) in CLAIMS)
-        if is_claim or isinstance(node, (ast.Assert, ast.If, ast.While)):
-            parts = [call for part in parts for call in ast.walk(part)
-                     if isinstance(call, ast.Call) and name_of(call.func) not in LOOKING]
-        for name in {each.id for part in parts for each in ast.walk(part) if isinstance(each, ast.Name)}:
-            touches.setdefault(name, []).append((node.lineno, node.col_offset))
-    return touches
-
-
-def pins_in(nodes: Sequence[ast.AST], source: str) -> Pins:
-    """The paths of one scope that claims compare with literals, each with what lies between, and the claim.
-
-    From the last statement that touches the variable, or where a part begins that need not run.
-    """
-    stores = Counter(node.id for node in nodes
-                     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-    # What may change a literal: methods, items that are set, other names for it, calls that are no claims.
-    filled = set[str]().union(*(names_in(part, ast.Load) for node in nodes for part in parts_that_fill(node)))
-    values = {node.targets[0].id: node.value for node in nodes if isinstance(node, ast.Assign)
-              and isinstance(node.targets[0], ast.Name) and stores[node.targets[0].id] == 1
-              and len(node.targets) == 1 and node.targets[0].id not in filled}
-    given = {name for name in given_in(nodes, values) - filled if stores[name] < 2}
-    blocks = [(block[0], block[-1]) for node in nodes if isinstance(node, CONDITIONAL)
-              for block in (node.body, getattr(node, "orelse", [])) if block]
-    leaves = [(node.lineno, node.col_offset) for node in nodes
-              if isinstance(node, (ast.Return, ast.Break, ast.Continue))]
-
-    touched = touches_in(nodes)
-    around = [(type(node), (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
-              for node in nodes if isinstance(node, (*CONTEXTS, ast.For, ast.AsyncFor, ast.While))]
-
-    def is_literal(value: ast.expr | None) -> bool:
-        return value is None or is_written_out(value, values) or (
-            isinstance(value, ast.Name) and value.id in given)
-
-    def span(name: str, at: ast.expr) -> tuple[tuple[int, int], tuple[int, int]]:
-        end = at.lineno, at.col_offset
-
-        def last(place: tuple[int, int]) -> tuple[int, int]:
-            # What a loop does before the claim it does last at its end. A context ends where it begins.
-            for kind, first, until in around:
-                if first <= place <= until < end:
-                    return first if kind in CONTEXTS else until
-            return place
-        starts = [*map(last, touched.get(variable_of(name), ())), *leaves, *(
-            (first.lineno, first.col_offset) for first, last in blocks
-            if (first.lineno, first.col_offset) <= end <= (last.end_lineno or 0, last.end_col_offset or 0))]
-        return max((each for each in starts if each <= end), default=(0, 0)), end
-
-    def pin(value: ast.expr) -> list[tuple[str, ast.expr]]:
-        match value:
-            case ast.Tuple(parts) | ast.List(parts):
-                return [each for part in parts for each in pin(part)]
-            case ast.Subscript(held, ast.Constant() | ast.UnaryOp(operand=ast.Constant()) | ast.Slice(
-                    lower=None | ast.Constant())) | ast.Call(ast.Attribute(held, "tolist")) | (
-                    ast.Call(ast.Name("sorted"), [ast.Subscript() as held])):
-                return pin(held)
-            case ast.Name() | ast.Attribute() if path := path_of(value):
-                return [(json.dumps(path), value)]
-        return []
-
-    def text_of(value: ast.expr | None) -> str:
-        if isinstance(value, ast.Name):
-            value = values.get(value.id, value)            # which may be set later
-        return f"({ast.get_source_segment(source, value)})" if value else ""
-
-    def claims(node: ast.AST) -> list[tuple[ast.expr, ast.expr | None, str]]:
-        match node:
-            case ast.Assert(test):
-                return claims(test)
-            case ast.BoolOp(ast.And(), parts):
-                return [each for part in parts for each in claims(part)]
-            case ast.Compare(left, ops, others) if all(isinstance(op, ast.Eq) or (
-                    isinstance(op, ast.Is) and isinstance(each, ast.Constant))
-                    for op, each in zip(ops, others, strict=True)):
-                return [(*each, "{} == {}") for pair in pairwise([left, *others]) for each in split(*pair)]
-            case ast.UnaryOp(ast.Not(), value):
-                return [(value, None, "not {}")]
-            case ast.Name() | ast.Attribute():
-                return [(node, None, "{}")]
-            case ast.Call(ast.Attribute(attr=str(attr)), [value, *others]) if attr in CLAIMS and (
-                    len(others) >= CLAIMS[attr].count("{}") - 1):
-                if CLAIMS[attr] == "{} == {}":
-                    return [(*each, "{} == {}") for each in split(value, others[0])]
-                return [(value, others[0] if CLAIMS[attr].count("{}") > 1 else None, CLAIMS[attr])]
-        return []
-    found: Pins = {}
-    for node in nodes:
-        for value, other, words in claims(node) if isinstance(node, (ast.Assert, ast.Call)) else []:
-            claim = words.format(text_of(value), text_of(other))
-            for one, wanted in [(value, other)] + ([(other, value)] if other else []):
-                for name, at in pin(one) if is_literal(wanted) else []:
-                    found.setdefault(name, []).append((*span(name, at), claim))
-    return found
-
-
-def split(left: ast.expr, right: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
-    """Two sides of a claim, or of the claims about their parts."""
-    sides = [getattr(each, "elts", ()) for each in (left, right)]         # of literals, too
-    if sides[0] and len(sides[0]) == len(sides[1]):
-        return [pair for parts in zip(*sides, strict=True) for pair in split(*parts)]
-    return [(left, right)]
-
-
-def path_of(value: ast.expr) -> list[Any]:
-    """A variable, then attributes (".", name) and literal keys ("[", key) of what it holds; else []."""
-    match value:
-        case ast.Name(name):
-            return [name]
-        case ast.Attribute(held, name) if path := path_of(held):
-            return [*path, (".", name)]
-        case ast.Subscript(held, ast.Constant(str() | int() as key)) if path := path_of(held):
-            return [*path, ("[", key)]
-    return []
-
-
-def variable_of(path: str) -> str:
-    """The variable with which a path, as JSON, begins."""
-    return str(json.loads(path)[0])
-
-
-def given_in(nodes: Sequence[ast.AST], values: dict[str, ast.expr]) -> set[str]:
-    """Names that get values out of literals, as `values` are: by `parametrize`, and in loops over tables."""
-    found = set[str]()
-    for node in nodes:
-        if isinstance(node, FUNCTIONS) and node is nodes[0]:
-            rows = [each for each in node.decorator_list if ast.unparse(each).startswith("pytest.mark.param")]
-            if rows and not any(names_in(each, ast.Load) - {"pytest"} for each in rows):
-                found |= {each.arg for each in node.args.args}
-        elif isinstance(node, ast.For) and is_written_out(node.iter, values):
-            found |= names_in(node.target, ast.Store)
-    return found
-
-
-def is_written_out(value: ast.expr, values: dict[str, ast.expr]) -> bool:
-    """True of a literal, and of a variable that stands for one of these `values`."""
-    if isinstance(value, ast.Name):
-        value = values.get(value.id, value)
-    return not any(isinstance(each, (ast.Name, ast.Call)) for each in ast.walk(value))
-
-
-def parts_that_fill(node: ast.AST) -> list[ast.AST]:
-    """Parts of an expression or statement by which what a name holds may change, or get another name."""
-    match node:
-        case ast.Attribute(value) | ast.Subscript(value, ctx=ast.Store()) | (
-                ast.Assign(value=ast.Name() as value)):
-            return [value]
-        case ast.Call() if name_of(node.func) not in (*CLAIMS, *READING):
-            return [*node.args, *node.keywords]
-        case ast.List(ctx=ast.Load()) | ast.Tuple(ctx=ast.Load()) | ast.Set() | ast.Dict():
-            return [node]
-    return []
 
 
 def names_in(node: ast.AST, kind: type[ast.expr_context]) -> set[str]:

@@ -137,6 +137,21 @@ def test_limits_that_a_solution_needs_are_named(files):
         "  1 of them only with `score --cpu-seconds 0.8 --memory-mib 2048`: plain"], found.output
 
 
+def test_solutions_that_are_right_if_they_may_change_their_arguments_are_named(files):
+    row = {"task_id": "heads", "kind": "function", "messages": [{"role": "user", "content": "?"}],
+           "payload": {"entry_point": "f", "tests": ["a = [2, 1, 1]\nk = f(a)\nassert a[:k] == [1, 2]"]},
+           "solution": "def f(a):\n    a[:] = sorted(set(a))\n    return len(a)\n"}
+    (files / "tasks.jsonl").write_text(json.dumps(row))
+    found = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl")])
+    assert found.exit_code == 1 and found.output.splitlines()[:2] == [
+        "0 of 1 canonical solutions are judged right",
+        '  1 more with `"in_place": true` in the payload: heads']
+    row["payload"]["in_place"] = True
+    (files / "tasks.jsonl").write_text(json.dumps(row))
+    found = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl")])
+    assert found.exit_code == 0 and found.output.startswith("1 of 1 canonical solutions are judged right\n")
+
+
 def test_programs_of_livecodebench_find_what_its_harness_imports(files):
     """Starter code says List without importing it, programs read sys.stdin, lines compare by value."""
     starter = "class Solution:\n    def more(self, xs: List[int], k: int) -> List[int]:\n"

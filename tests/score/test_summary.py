@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from score.display import summary_lines
+from score.tasks.function import UNSEEN
 from tests.building.runs import (
     completion_row,
     finish,
@@ -48,6 +49,16 @@ def test_the_share_of_right_ones_is_of_those_that_have_a_reward(tmp_path: Path) 
     assert rows_of(connect(run), "SELECT part, mean FROM part_means") == [{"part": "exact", "mean": 0.25}]
     assert rows_of(connect(run), "SELECT reward_mean, correct_share, pass_at_1 FROM iteration_stats") == [
         {"reward_mean": 0.25, "correct_share": 0.25, "pass_at_1": 0.25}]
+
+
+def test_programs_that_fail_only_because_they_change_an_argument_are_named() -> None:
+    rows = [completion_row(prompt_row(name, 1), 0, [1], [-1.0]) for name in ("heads", "turn")]
+    texts = (f'{{"test":[[false,"AssertionError","{UNSEEN}, line 2, []","assertion"]]}}',
+             '{"test":[[false,"AssertionError","line 2, []","assertion"]]}')
+    samples = [sample_row(row, SCORER, 0.0, outputs=text) for row, text in zip(rows, texts, strict=True)]
+    assert summary_lines(table("samples", samples), "iteration 0 train", {}, 0)[2] == (
+        "  1 completion failed only by changing an argument (heads). Where a task asks for that, its "
+        'payload needs "in_place": true.')
 
 
 def test_the_parts_of_a_reward_add_up_to_it(tmp_path: Path) -> None:

@@ -620,10 +620,9 @@ def test_an_end_that_one_test_expects_ends_no_loop_of_another(executor):
 
 
 @pytest.mark.parametrize("tests", [
-    ["a = [2, 1]\nr = f(a)\nassert r is None", "assert a == [1, 2]"],
-    ["a = [2, 1]", "r = f(a)", "assert r is None", "assert a[0] == 1"],
-    ["def verify(x): assert x == [1, 2]", "a = [2, 1]\nr = f(a)\nverify(a)"],
-    ["class It:\n    def check(self, x): assert x == [1, 2]", "a = [2, 1]\nr = f(a)\nIt().check(a)"]])
+    ["a = [2, 1]\nf(a)", "assert a == [1, 2]"], ["a = [2, 1]", "f(a)", "assert a[0] == 1"],
+    ["def verify(x): assert x == [1, 2]", "a = [2, 1]\nf(a)\nverify(a)"],
+    ["class It:\n    def check(self, x): assert x == [1, 2]", "a = [2, 1]\nf(a)\nIt().check(a)"]])
 def test_statements_that_share_an_argument_see_the_same(executor, tests):
     assert judged(executor, tests, {"it": "def f(x): x.sort()\n"})["it"].measures.correct
 
@@ -744,11 +743,35 @@ def test_a_program_that_has_to_alter_its_argument_is_right(executor, test):
     assert {name for name, row in rows.items() if row.measures.correct} == {"sorts"}
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-def test_a_task_says_that_its_function_works_in_place(executor, in_place):
-    tests = ["a = [2, 1]\nassert f(a) == 2 and a == sorted([2, 1])"]
-    sorts = {"sorts": "def f(x):\n    x.sort()\n    return len(x)\n"}
-    assert judged(executor, tests, sorts, in_place=in_place)["sorts"].measures.correct is in_place
+SHORTENS = "def f(a):\n    a[:] = sorted(set(a))\n    return len(a)\n"
+
+
+@pytest.mark.parametrize(("tests", "code"), [
+    (["a = [2, 1]\nr = f(a)\nassert r is None", "assert a == [1, 2]"], "def f(x): x.sort()\n"),
+    ("def test_f():\n    a = [0, 0, 1]\n    k = f(a)\n    assert k == 2\n    assert a[:k] == [0, 1]\n",
+     SHORTENS),
+    ("import pytest\n@pytest.mark.parametrize('a, want', [([0, 0, 1], [0, 1])])\n"
+     "def test_f(a, want):\n    k = f(a)\n    assert k == len(want)\n    assert a[:k] == want\n", SHORTENS),
+    ("def test_f():\n    q, a = [7, 8], [1, 1]\n    assert f(a) == 1\n"
+     "    assert (q.pop(), a) == (8, [1])\n", SHORTENS),
+    ("def test_f():\n    out = []\n    log = Log(out)\n    assert log.say('x') == 1\n"
+     "    assert out == ['x']\n",
+     "class Log:\n    def __init__(self, out): self.out = out\n"
+     "    def say(self, x):\n        self.out.append(x)\n        return 1\ndef f(): pass\n"),
+    ("import unittest\nclass T(unittest.TestCase):\n    def setUp(self): self.d = {}\n    def test_f(self):\n"
+     "        self.assertTrue(f(self.d))\n        self.assertEqual(self.d, {'x': 1})\n",
+     "def f(d):\n    d['x'] = 1\n    return True\n"),
+    ("class Item: price = 3\ndef test_f():\n    xs = {'a': [Item()]}\n    assert f(xs['a'][0]) is True\n"
+     "    assert xs['a'][0].price == 6\n", "def f(x):\n    x.price *= 2\n    return True\n"),
+    ("class Book: free = True\ndef test_f():\n    a, b, shelf = Book(), Book(), Shelf()\n"
+     "    shelf.add(a)\n    shelf.add(b)\n    shelf.lend()\n    assert a.free is False\n"
+     "    assert not b.free\n",
+     "class Shelf:\n    def __init__(self): self.all = []\n    def add(self, b): self.all.append(b)\n"
+     "    def lend(self):\n        for b in self.all: b.free = False\ndef f(): pass\n")])
+def test_a_task_says_that_what_its_function_changes_next_to_an_answer_counts(executor, tests, code):
+    rows = [judged(executor, tests, {"it": code}, in_place=in_place)["it"] for in_place in (False, True)]
+    assert [row.measures.correct for row in rows] == [False, True]
+    assert UNSEEN in rows[0].measures.outputs
 
 
 def test_a_program_that_fails_with_copies_is_told_so(executor):
@@ -1831,9 +1854,6 @@ def test_ordinary_tests_tell_cheats_from_right_programs(executor, test, cheat, r
     assert not any(row.outcome.infrastructure for row in rows.values())
 
 
-SHORTENS = "def f(a):\n    a[:] = sorted(set(a))\n    return len(a)\n"
-
-
 @pytest.mark.parametrize(("test", "code"), [
     ("from solution import f\ndef test_f(): assert f(1) == 2\n", GROWS),
     ("import pytest\nfrom my.solution import f as g, Own\n"
@@ -1841,19 +1861,9 @@ SHORTENS = "def f(a):\n    a[:] = sorted(set(a))\n    return len(a)\n"
      "class Own(Exception): pass\ndef f(x): raise Own\n"),
     ("def test_f(): assert Code.OK.name == 'OK' and f() is Code.OK and Code.OK == 200\n",
      "from enum import IntEnum\nclass Code(IntEnum):\n    OK = 200\ndef f(): return Code.OK\n"),
-    ("def test_f():\n    a = [0, 0, 1]\n    k = f(a)\n    assert k == 2\n    assert a[:k] == [0, 1]\n",
-     SHORTENS),
     ("def test_f():\n    a = [3, 1]\n    want = [1, 3]\n    f(a, 0, len(a) - 1)\n    assert a == want\n",
      "def f(a, i, j): a.sort()\n"),
-    ("def test_f():\n    out = []\n    log = Log(out)\n    assert log.say('x') == 1\n"
-     "    assert out == ['x']\n",
-     "class Log:\n    def __init__(self, out): self.out = out\n"
-     "    def say(self, x):\n        self.out.append(x)\n        return 1\ndef f(): pass\n"),
     ("import solution as s\ndef test_f(): assert s.f(1) == 2\n", GROWS),
-    ("import pytest\n@pytest.mark.parametrize('a, want', [([0, 0, 1], [0, 1])])\n"
-     "def test_f(a, want):\n    k = f(a)\n    assert k == len(want)\n    assert a[:k] == want\n", SHORTENS),
-    ("def test_f():\n    cases = [([0, 0, 1], [0, 1])]\n    for a, want in cases:\n        k = f(a)\n"
-     "        assert a[:k] == want\n", SHORTENS),
     ("import pytest, sys\n@pytest.mark.skipif(sys.version_info < (3, 8), reason='x')\n"
      "def test_f(): assert f(1) == 2\n", GROWS),
     ("from unittest.mock import patch\ndef test_f():\n    with patch('os.path.exists', return_value=True):\n"
@@ -1876,12 +1886,7 @@ SHORTENS = "def f(a):\n    a[:] = sorted(set(a))\n    return len(a)\n"
      "    def issubset(self, o): return set(self.d) <= set(o.d)\n"
      "    def __iter__(self): return iter(self.d)\n"
      "    def __contains__(self, x): return x in self.d\n"
-     "    def find(self, wanted): return next(x for x in self.d if wanted(x))\ndef f(d): return S(d)\n"),
-    ("class A: n = 3\ndef test_f():\n    a = A()\n    assert f(a) is True\n    assert a.n == 4\n",
-     "def f(a):\n    a.n += 1\n    return True\n"),
-    ("import unittest\nclass T(unittest.TestCase):\n    def setUp(self): self.d = {}\n    def test_f(self):\n"
-     "        self.assertTrue(f(self.d))\n        self.assertEqual(self.d, {'x': 1})\n",
-     "def f(d):\n    d['x'] = 1\n    return True\n")])
+     "    def find(self, wanted): return next(x for x in self.d if wanted(x))\ndef f(d): return S(d)\n")])
 def test_ordinary_tests_pass_right_programs(executor, test, code):
     row = judged(executor, test, {"it": code})["it"]
     assert row.measures.correct, (row.outcome, row.measures.outputs)
@@ -1971,6 +1976,8 @@ FREE_ITEMS = "def f(xs):\n    for x in xs: x.price = 0\n    return "
         "        assert a == []")),
     (["a = [3, 4]\nassert f(a) == sum(a)", "a.clear()\nassert a == []"],
      "def f(a):\n    a[:] = [0, 0]\n    return 0\n", "f = sum\n"),
+    ("def test_f():\n    a = [3]\n    same = a\n    same.append(4)\n    assert f(a) == sum(a)\n"
+     "    assert f([]) == 0\n    assert a == [3, 4]\n", FOLLOWS, "f = sum\n"),
     # Answers stay what they were.
     ("from collections import Counter\ndef test_f():\n    a = [5, 3, 8]\n    r = f(a)\n"
      "    assert all(r[i] <= r[i + 1] for i in range(len(r) - 1))\n    assert Counter(r) == Counter(a)\n",
@@ -2037,16 +2044,6 @@ NODE = ("class Node:\n    def __init__(self, v, next=None): self.v, self.next = 
     ("def test_f(): assert Cart().add('a').items == ['a']\n",
      "class Cart:\n    def __init__(self): self.items = []\n    def __len__(self): return len(self.items)\n"
      "    def add(self, x):\n        self.items.append(x)\n        return self\ndef f(): pass\n"),
-    (ITEM + "def test_f():\n    xs = {'a': [Item(3)]}\n    assert f(xs['a'][0]) is True\n"
-     "    assert xs['a'][0].price == 6\n", "def f(x):\n    x.price *= 2\n    return True\n"),
-    ("class Book: free = True\ndef test_f():\n    a, b, shelf = Book(), Book(), Shelf()\n"
-     "    shelf.add(a)\n    shelf.add(b)\n    shelf.lend()\n    assert a.free is False\n"
-     "    assert not b.free\n",
-     "class Shelf:\n    def __init__(self): self.all = []\n    def add(self, b): self.all.append(b)\n"
-     "    def lend(self):\n        for b in self.all: b.free = False\ndef f(): pass\n"),
-    ("def test_f():\n    q, a = [7, 8], [3, 1]\n    assert f(a) == 2\n"
-     "    assert (q.pop(), a) == (8, [1, 3])\n",
-     "def f(a):\n    a.sort()\n    return len(a)\n"),
     ("from types import SimpleNamespace\ndef test_f():\n"
      "    assert f(SimpleNamespace(xs=[1])).xs == [1, 2]\n", "def f(s):\n    s.xs.append(2)\n    return s\n"),
     ("from collections import namedtuple\nP = namedtuple('P', 'xs')\ndef test_f():\n    p = P([2, 1])\n"
