@@ -5,9 +5,12 @@ Imported for what mentions pytest; it then goes by that name.
 
 import contextlib
 import functools
+import io
 import math
+import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -42,6 +45,20 @@ def raises(expected_exception: Any, *call: Any, **keywords: Any) -> Any:
     with caught(expected_exception) as info:
         call[0](*call[1:], **keywords)
     return info
+
+
+@contextlib.contextmanager
+def warns(expected_warning: Any = Warning, *, match: str | None = None) -> Iterator[list[Any]]:
+    """A context that expects one of the warnings; it is given all that were heard."""
+    kinds = expected_warning if isinstance(expected_warning, tuple) else (expected_warning,)
+    # Those of classes of the program arrive as the builtin they derive from.
+    kinds = tuple(Warning if is_stand_in(kind) else kind for kind in kinds)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        yield seen
+    if not any(issubclass(each.category, kinds) and re.search(match or "", str(each.message))
+               for each in seen):
+        raise Failed(f"DID NOT WARN {kinds}, {match or 'whatever it says'}")
 
 
 class approx:
@@ -110,6 +127,9 @@ class Fixture(NamedTuple):
     params: list[Any] | None
 
 
+fixtures: dict[str, Fixture] = {}
+
+
 def fixture(function: Any = None, name: str | None = None, autouse: bool = False, params: Any = ...,
             **_options: Any) -> Any:
     """Register a fixture."""
@@ -119,6 +139,71 @@ def fixture(function: Any = None, name: str | None = None, autouse: bool = False
     rows = None if params is ... else list(params)
     fixtures[function.__qualname__] = Fixture(name or own, owner, function, autouse, rows)
     return function
+
+
+class Captured(NamedTuple):
+    """What was written since it was asked for last."""
+
+    out: str
+    err: str
+
+
+class Patches:
+    """The fixture `monkeypatch`: what it sets and deletes is as it was when the test ends."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self.stack, self.undo = stack, stack.close
+
+    def setattr(self, target: Any, name: Any, value: Any = ..., raising: bool = True) -> None:
+        """Set an attribute of an object; given "module.name" and a value, of a module."""
+        if value is ...:
+            (module, _, name), value = target.rpartition("."), name
+            target = sys.modules.get(module)
+            if target is None:
+                raise Untestable(f"{module} is not here")
+        before = getattr(target, name, ...) if not raising else getattr(target, name)
+        self.stack.callback(*(delattr, target, name) if before is ... else (setattr, target, name, before))
+        setattr(target, name, value)
+
+    def setitem(self, target: Any, key: Any, value: Any) -> None:
+        """Set an item."""
+        self.stack.callback(*(target.__setitem__, key, target[key]) if key in target
+                            else (target.pop, key, None))
+        target[key] = value
+
+    def delitem(self, target: Any, key: Any, raising: bool = True) -> None:
+        """Delete an item."""
+        if raising or key in target:
+            self.stack.callback(target.__setitem__, key, target[key])
+            del target[key]
+
+    def setenv(self, name: str, value: Any) -> None:
+        """Set a variable of the environment."""
+        self.setitem(os.environ, name, str(value))
+
+    def delenv(self, name: str, raising: bool = True) -> None:
+        """Delete a variable of the environment."""
+        self.delitem(os.environ, name, raising)
+
+
+@fixture
+def capsys() -> Iterator[Any]:
+    """What the program and the test print."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        def readouterr() -> Captured:
+            said = Captured(out.getvalue(), err.getvalue())
+            for stream in (out, err):
+                stream.seek(0)
+                stream.truncate()
+            return said
+        yield Given(readouterr=readouterr)
+
+
+@fixture
+def monkeypatch() -> Iterator[Patches]:
+    """Sets attributes, items and variables for the time of a test."""
+    with contextlib.ExitStack() as stack:
+        yield Patches(stack)
 
 
 def fail(reason: Any = "", **_options: Any) -> None:
@@ -150,7 +235,6 @@ class Mark:
         return marked
 
 
-fixtures: dict[str, Fixture] = {}
 mark, nan = Mark(), math.nan
 skip = xfail = fail                 # of a test that asks the program first
 sys.modules.setdefault("pytest", sys.modules[__name__])

@@ -546,7 +546,8 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         for module in (each for each in order["program"] if each.partition(".")[0] not in sys.modules):
             sys.modules[module] = ProgramModule(module, names)
         evaluation.patch(peer, names, [code, *units], order["here"])
-        may_patch = "unittest.mock" in sys.modules or not {*PATCHED, "sys"}.isdisjoint(order.get("sets", ()))
+        may_patch = "unittest.mock" in sys.modules or not {*PATCHED, "sys"}.isdisjoint(
+            order.get("sets", ())) or any("monkeypatch" in each for each in order["sources"])
         end.parts = parts_of_modules() if may_patch else None
         sys.modules["tests"] = types.ModuleType("tests")
         is_given = names.fetch(order.get("in_classes", ()))

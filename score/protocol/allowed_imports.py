@@ -36,7 +36,7 @@ LATE = {"numpy.ma": ("percentile", "quantile", "nanpercentile", "nanquantile", "
         "unittest.async_case": ("IsolatedAsyncioTestCase",), "unittest._log": ("assertLogs", "assertNoLogs"),
         "encodings.ascii": ("ElementTree",),
         "score.jobs.event_loop": ("asyncio", "IsolatedAsyncioTestCase", "async"),
-        "score.jobs.pytest_stub": ("pytest",), "concurrent.futures.thread": (
+        "score.jobs.pytest_stub": ("pytest", "capsys", "monkeypatch"), "concurrent.futures.thread": (
             "ThreadPoolExecutor", "run_in_executor", "to_thread"),
         "concurrent.futures.process": ("ProcessPoolExecutor",)}
 CODING = ("encode", "decode", "encoding", "encodings", "codecs")     # words of sources that name codecs

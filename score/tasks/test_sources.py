@@ -13,7 +13,8 @@ NO_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
 SEVERAL = (ast.Tuple, ast.List, ast.Set, ast.Dict)
 DATA_METHODS = set[str]().union(*map(dir, (str, int, float, list, dict, set)))
 BUILTINS = frozenset(dir(builtins))
-PYTEST = {"raises", "approx", "fail", "fixture", "mark", "param", "skip", "xfail", "nan", "main"}
+PYTEST = {"raises", "approx", "fail", "fixture", "mark", "param", "skip", "xfail", "nan", "main",
+          "warns"}
 HOLDING = {"eval", "exec", "globals", "locals", "super", "vars"}    # what holds variables that are not named
 
 
@@ -146,16 +147,17 @@ def imports_of(trees: Sequence[ast.AST], entry: str) -> set[str]:
 
 
 def patches_in(nodes: Sequence[ast.AST]) -> set[str]:
-    """What `patch("module.name")` and `patch.object(module, "name")` replace."""
+    """What `patch("module.name")`, `patch.object(module, "name")` and `monkeypatch.setattr` replace."""
     modules = {alias.asname or alias.name for node in nodes if isinstance(node, ast.Import)
                for alias in node.names}
     found = set[str]()
     for node in nodes:
         match node:
             case ast.Call(function, [ast.Constant(str(target)), *_]) if ast.unparse(function) in (
-                    "patch", "mock.patch", "unittest.mock.patch"):
+                    "patch", "mock.patch", "unittest.mock.patch", "monkeypatch.setattr"):
                 found.add(target)
-            case ast.Call(ast.Attribute(_, "object"), [owner, ast.Constant(str(name)), *_]) if (
+            case ast.Call(ast.Attribute(_, "object") | ast.Attribute(ast.Name("monkeypatch"), "setattr"),
+                          [owner, ast.Constant(str(name)), *_]) if (
                     ast.unparse(owner).partition(".")[0] in modules):
                 found.add(f"{ast.unparse(owner)}.{name}")
     return found

@@ -1892,11 +1892,56 @@ def test_ordinary_tests_pass_right_programs(executor, test, code):
     assert row.measures.correct, (row.outcome, row.measures.outputs)
 
 
+ASKS = "import os, sys, time\ndef f():\n    "
+
+
+@pytest.mark.parametrize(("test", "right", "wrong"), [
+    ("def test_f(capsys):\n    f('Bo')\n    assert capsys.readouterr().out == 'Hi Bo\\n'\n    f('Al')\n"
+     "    out, err = capsys.readouterr()\n    assert (out, err) == ('Hi Al\\n', '')\n",
+     "def f(x): print('Hi', x)\n", "def f(x): print('Hi')\n"),
+    ("import pytest\nclass TestF:\n    @pytest.fixture(autouse=True)\n"
+     "    def start(self, capsys): self.said = capsys\n"
+     "    def test_f(self):\n        f()\n        assert self.said.readouterr().err == 'no'\n",
+     "import sys\ndef f(): sys.stderr.write('no')\n", "def f(): print('no')\n"),
+    ("def test_f(monkeypatch):\n    monkeypatch.setattr('builtins.input', lambda _='': '4')\n"
+     "    assert f() == 5\n", ASKS + "return int(input()) + 1\n", ASKS + "return 4\n"),
+    ("import time\ndef test_f(monkeypatch):\n    slept = []\n"
+     "    monkeypatch.setattr(time, 'sleep', slept.append)\n    f()\n    assert slept == [1, 2]\n",
+     ASKS + "for n in (1, 2): time.sleep(n)\n", ASKS + "time.sleep(1)\n"),
+    ("import io, sys\ndef test_f(monkeypatch):\n"
+     "    monkeypatch.setattr('sys.stdin', io.StringIO('a b\\n'))\n    assert f() == ['a', 'b']\n",
+     ASKS + "return sys.stdin.readline().split()\n", ASKS + "return []\n"),
+    ("def test_a(monkeypatch):\n    monkeypatch.setenv('HOME', '/x')\n"
+     "    monkeypatch.delenv('ZZ', raising=False)\n"
+     "    assert f() == '/x'\ndef test_b(monkeypatch):\n    monkeypatch.delenv('HOME', raising=False)\n"
+     "    assert f() == 'none'\n", ASKS + "return os.environ.get('HOME', 'none')\n", ASKS + "return '/x'\n"),
+    ("def test_f(monkeypatch):\n    box = Box()\n    monkeypatch.setattr(box, 'price', lambda: 4)\n"
+     "    assert box.twice() == 8\n    with_items = {'a': 1}\n"
+     "    monkeypatch.setitem(with_items, 'a', 2)\n    assert f(with_items) == 2\n"
+     "    monkeypatch.undo()\n    assert f(with_items) == 1 and box.twice() == 2\n",
+     "class Box:\n    def price(self): return 1\n    def twice(self): return 2 * self.price()\n"
+     "def f(d): return d['a']\n",
+     "class Box:\n    def price(self): return 1\n    def twice(self): return 2\ndef f(d): return d['a']\n"),
+    ("import pytest\ndef test_f():\n    with pytest.warns(DeprecationWarning, match='old'): f()\n",
+     "import warnings\ndef f(): warnings.warn('too old', DeprecationWarning)\n",
+     "import warnings\ndef f(): warnings.warn('too old', UserWarning)\n"),
+    ("import pytest\ndef test_f():\n    with pytest.warns(Old, match='^f '): assert f() == 3\n",
+     "import warnings\nclass Old(Warning): pass\ndef f():\n    warnings.warn('f is old', Old)\n"
+     "    return 3\n", "class Old(Warning): pass\ndef f(): return 3\n")])
+def test_fixtures_of_pytest_see_what_programs_print_ask_and_warn_of(executor, test, right, wrong):
+    rows = judged(executor, test, {"right": right, "wrong": wrong})
+    assert [row.measures.correct for row in rows.values()] == [True, False], rows
+    assert not any(row.outcome.infrastructure for row in rows.values())
+
+
 @pytest.mark.parametrize("test", ["from __main__ import f\ndef test_f(): assert f(1) == 2\n",
                                   "import logging\nfrom unittest.mock import patch\n"
                                   "@patch('logging.warning')\ndef test_f(w): assert f(1) == 2\n",
                                   "import sys\nfrom unittest.mock import patch\ndef test_f():\n"
                                   "    with patch.object(sys, 'exit'): assert f(1) == 2\n",
+                                  "import solution\ndef test_f(monkeypatch):\n"
+                                  "    monkeypatch.setattr(solution, 'g', lambda x: 2)\n"
+                                  "    assert solution.f(1) == 2\n",
                                   "from my.solution import *\ndef test_f(): assert f(1) == 2\n",
                                   "import reference, solution\n"
                                   "def test_f(): assert solution.f(1) == reference.f(1)\n",
