@@ -13,7 +13,7 @@ def open(run: str | Path, *others: str | Path, strict: bool = False) -> duckdb.D
     """A DuckDB connection with the run's views and macros; `.pl()` on any result gives a polars frame.
 
     With `others`, they are over all these runs and have a first column `run`. Damaged stages are left out and
-    named on stderr; with `strict` they raise StageError, as does a path that is no run or given twice.
+    named on stderr; with `strict` they raise StageError, as does a path that is not a run or given twice.
     """
     from warehouse.sql.many import connect_runs, open_runs
     return connect_runs(open_runs([run, *others]), strict=strict)

@@ -89,7 +89,7 @@ def _commit_first_policy(warehouse: Warehouse, sha256: str, adapter: Path | None
 
 
 def _remove_unfinished(warehouse: Warehouse) -> None:
-    """Remove what a killed init left: without warehouse.json it is no run."""
+    """Remove what a killed init left: without warehouse.json it is not a run."""
     if any(warehouse.root.glob("completions/*")):
         raise StageError(f"{warehouse.root} has completions but no warehouse.json. Restore that file from a "
                          "copy, or choose another folder.")

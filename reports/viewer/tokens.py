@@ -89,7 +89,7 @@ def shade(value: float | None, full: float) -> str:
     """The class of a value: p1 .. p8 above zero, m1 .. m8 below."""
     if value is None or not math.isfinite(value) or full <= 0:
         return ""
-    step = min(STEPS, round(abs(value) / full * STEPS))          # what is small beside `full` has no colour
+    step = min(STEPS, round(abs(value) / full * STEPS))          # no colour if it is small
     return f"{'p' if value > 0 else 'm'}{step}" if step else ""
 
 

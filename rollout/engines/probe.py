@@ -14,7 +14,7 @@ from warehouse.store.errors import StageError
 # Mean nats between engine and trainer: in float32 1e-5 on a CPU, and .0018 on an H200, because its
 # attention rounds more.
 FURTHEST = {"float32": 0.02, "float16": 0.05, "bfloat16": 0.2}
-ROUNDING = 0.05                  # of FURTHEST: policies that differ by less on average are not told apart
+ROUNDING = 0.05                  # of FURTHEST: policies that differ by less on average count as the same
 FALSE_ONE_IN = 10 ** 6           # checks that say "the engine serves the previous policy"
 
 

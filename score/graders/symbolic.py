@@ -86,7 +86,7 @@ def parts_of(text: str) -> list[str]:
 
 
 def same(wanted: list, given: list) -> bool:
-    """True for equal expressions; a text that is no expression is compared as it is written."""
+    """True for equal expressions; a text that is not an expression is compared as it is written."""
     first, second = wanted[0], given[0]             # the library rounds to six places
     return bool(verify(wanted, given, timeout_seconds=None)) and not (
         all(getattr(each, "is_real", False) for each in (first, second)) and Tuple(first, second).has(Float)

@@ -20,7 +20,7 @@ EVALUATING = {"eval", "exec", "compile", *FOR_OTHERS}
 
 
 class Example(str):
-    """Text of a doctest, whose values are shown."""
+    """Text of a doctest, which shows values."""
 
 
 def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType], here: bool) -> None:

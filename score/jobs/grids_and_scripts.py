@@ -87,7 +87,7 @@ def run_script(code: CodeType, payload: bytes) -> bytes:
 
 
 def open_stream(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
-    """`open` for /dev/stdin and /dev/stdout, which are open already; no file lies beside the program."""
+    """`open` for /dev/stdin and /dev/stdout, which are open already; there are no other files."""
     if isinstance(file, (str, os.PathLike)) and str(file) in STREAMS:
         file, options["closefd"] = STREAMS.index(str(file)), False
     try:

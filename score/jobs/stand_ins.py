@@ -76,7 +76,7 @@ class Given(types.SimpleNamespace):
 class GivenError(type):
     """The class of what tests get where the program gives them a class of errors of Python.
 
-    Errors of their own are no objects of it, so no `except` that the program names passes over them.
+    Errors of their own are not objects of it, so no `except` that the program names passes over them.
     """
 
     def __eq__(cls, other: object) -> bool:

@@ -48,7 +48,7 @@ class Names(dict[str, Any]):
 
     def __init__(self, peer: Peer, entry_point: str, called: list[str]) -> None:
         super().__init__(__name__="tests")
-        self.called = called         # what is no module
+        self.called = called         # what is not a module
         self.imported = dict[str, Any]()         # what tests read of a module of the program
         self.peer, self.entry_point = peer, entry_point.partition(".")[0]
 
@@ -69,7 +69,7 @@ class Names(dict[str, Any]):
         """What the program has by a name; KeyError if it has nothing."""
         value = self.peer.ask("entry") if name == "candidate" else self.peer.ask("name", name)
         if name in ("candidate", self.entry_point) and not callable(value):
-            raise blamed(TypeError(f"{name} is no function"))
+            raise blamed(TypeError(f"{name} is not a function"))
         if isinstance(value, ProgramClass):
             called = self.entry_point if name == "candidate" else name
             value._rh_trusted = bool(CLASS.fullmatch(called)) and value._rh_trusted is not False
@@ -312,7 +312,7 @@ class TestsEnd:
     def as_expected(self, error: BaseException, operation: str, name: Any) -> BaseException:
         """The program's error; one of no other kind if Python would take it for the end of an iteration."""
         if isinstance(error, ENDS) and (operation, name) != ("special", "__next__") and (
-                operation != "finish") and not any(     # where code names it, or was told to expect it
+                operation != "finish") and not any(     # where code names it, or expects it by a variable
                     kind.__name__ in each.f_code.co_names or any(kind is it for it in each.f_locals.values())
                     for each in self.frames() for kind in ENDS):
             return blamed(renamed(error))

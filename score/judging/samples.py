@@ -1,4 +1,4 @@
-"""The rows of the samples table: verdicts beside the facts and the repetition metrics of each completion."""
+"""The rows of the samples table: verdict, facts and repetition metrics of each completion."""
 
 import json
 from collections.abc import Mapping, Sequence

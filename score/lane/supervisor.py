@@ -37,7 +37,7 @@ class Supervisor:
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
-        self.kinds: set[int] = set()         # of jobs, whose modules are loaded
+        self.kinds: set[int] = set()         # of jobs; their modules are loaded
         self.status = ctypes.c_int()
         self.usage = ctypes.create_string_buffer(len(NO_USAGE))
         self.status_pointer, self.usage_pointer = ctypes.byref(self.status), ctypes.byref(self.usage)

@@ -62,7 +62,7 @@ class BadMessage(ValueError):
 class Crossing:
     """One end of the channel: the containers of the present call, by number.
 
-    `hand_out` writes what is no plain data, `take` reads it; both know objects that stay where they are.
+    `hand_out` writes what is not plain data, `take` reads it; both know objects that stay where they are.
     `instead` gives what is read in place of a type; an end that has it shows no more of a view's dictionary.
     """
 

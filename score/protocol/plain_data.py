@@ -10,7 +10,7 @@ MAX_DEPTH = 64
 
 
 class NotPlain(TypeError):
-    """A value that is no plain data: a function, an object of a class that the code itself defines."""
+    """A value that is not plain data: a function, an object of a class that the code itself defines."""
 
 
 def tag(value: Any, depth: int = 0) -> Any:
@@ -42,7 +42,7 @@ def tag(value: Any, depth: int = 0) -> Any:
         except (ValueError, OverflowError):
             return tag(float(value), depth)
         return tag(above if below == 1 else above / below, depth)
-    raise NotPlain(f"a value of type {type(value).__name__} is no plain data")
+    raise NotPlain(f"a value of type {type(value).__name__} is not plain data")
 
 
 def untag(value: Any) -> Any:

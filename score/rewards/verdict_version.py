@@ -1,7 +1,7 @@
 """The version of the code that decides verdicts: part of every scorer's identity.
 
 A release that changes no verdict keeps the version, so that nothing is scored again. Code that was edited
-since it was sealed has its own hash as its version: its rows stand beside the former rows, never among them.
+since it was sealed has its own hash as its version: its rows are kept apart from the former rows.
 """
 
 import ast
@@ -13,7 +13,7 @@ from typing import Any
 # Raise VERDICT_VERSION when a completion may get another verdict or reward than before. After any change of
 # code put its new hash here: `python -m score.rewards.verdict_version` prints it, and a test compares both.
 VERDICT_VERSION = "12"
-SEALED_CODE = "1cdc5eba47c06877"
+SEALED_CODE = "d4040793e80d01c6"
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = [ROOT / "warehouse" / name

@@ -57,7 +57,7 @@ def process_outcome(ending: Ending, decode: Decoder, limits: Limits, isolated: b
 
 
 def script_outcome(outcome: Outcome, ending: Ending, limits: Limits) -> Outcome:
-    """The outcome of a script, whose result is its stdout; with status 0 it may end in any way."""
+    """The outcome of a script: its stdout; with status 0 it may end in any way."""
     written = ending.stdout or b""
     full = len(written) >= limits.output_kib * 1024
     if full and outcome.error_class in (None, ErrorClass.RUNTIME, ErrorClass.SANDBOX_VIOLATION):

@@ -29,13 +29,13 @@ NUMBER = re.compile(r"(?<![A-Za-z0-9^])(?<![A-Za-z0-9]_)"
 LATEX_FRACTION = re.compile(r"\\[cdt]?frac\s*+(?:\{\s*+(-?\d++\.?\d*+)\s*+\}|(\d))"
                             r"\s*+(?:\{\s*+(-?\d++\.?\d*+)\s*+\}|(\d))")
 EQUALS = re.compile(r"(?<![!<>/])(?<!\\not)=|\\approx(?![a-z])|\u2248")
-# What a box may hold beside its number: text, whose letters are units, blanks, formats and degrees.
+# What a box may hold next to its number: text of units, blanks, formats and degrees.
 WORDS = re.compile(r"\\(?:text(?:rm|bf|it|sf|tt)?|mathrm|mbox|hbox)\{((?:[^{}]|\{[^{}]*+\})*+)\}")
 LETTER = re.compile(r"\b(?!k\b|M\b(?!&))[A-Za-z]\b")
 FORMAT = re.compile(r"\\(?:[;:!> ]|(?:q?quad|thinspace|displaystyle|boldsymbol|underline|min|cents?|pounds"
                     r"|euro|[dt]?frac(?=(?:\{[^{}\d\\]*\}){2}))(?![a-z]))|[~\s]+"
                     r"|(?:\^?\{?\\circ|\\degree|\u00b0)\}? ?(?:[CFK]\b)?")
-# What makes another value of a number (`#`): words, commands, signs next to it, letters that are no units.
+# What makes another value of a number (`#`): words, commands, signs next to it, letters that are not units.
 OTHER = re.compile(r"(?i:\b(?:half|twice|squared|cubed|hundred|thousand|\w*illion|mil|bn|lakhs?|crores?|dozen"
                    r"|factorial|root|below zero|log|ln|exp|sin|cos|tan|sqrt|or (?:more|less)|(?:or"
                    r"|not|minus|negative|at (?:least|most)|than|under|below|over|above|fewer)(?= *#))\b)"

@@ -171,7 +171,7 @@ def is_expected(result: Any, call: Call, tolerance: float) -> bool:
 
 
 def same(value: Any, expected: Any, tolerance: float) -> bool:
-    """Equal as JSON can say it: a tuple is a list, a set is none, truth values are no numbers.
+    """Equal as JSON can say it: a tuple is a list, a set is none, truth values are not numbers.
 
     The tolerance is for what was rounded: whole numbers agree exactly, and a fraction has to round to one.
     """

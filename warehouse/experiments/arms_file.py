@@ -82,8 +82,8 @@ def _arm(path: Path, name: str, table: Mapping[str, Any], train: click.Command) 
     for key, value in table.items():
         if isinstance(value, dict) and key not in SAMPLING:        # TOML nests what follows a dot
             whole = f"{name}.{key}"
-            raise StageError(f"{place_in(path, whole)}: [{whole}] is no table of the arm {name}, which may "
-                             f"have [{name}.rollout] and [{name}.score]. A name with a dot needs quotes: "
+            raise StageError(f"{place_in(path, whole)}: [{whole}] is not a table of the arm {name}, which "
+                             f"may have [{name}.rollout] and [{name}.score]. A name with a dot needs quotes: "
                              f'["{whole}"].')
     for stage in SAMPLING:
         if isinstance(settings.get(stage), dict):

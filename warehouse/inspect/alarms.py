@@ -174,7 +174,7 @@ def known_signals() -> list[str]:
 
 
 def check_signals(names: tuple[str, ...]) -> None:
-    """StageError for a name that is no signal."""
+    """StageError for a name that is not a signal."""
     known = known_signals()
     if unknown := sorted(set(names) - set(known)):
         raise StageError(f"There is no signal '{unknown[0]}'. Known: {', '.join(known)}.")

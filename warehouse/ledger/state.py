@@ -62,7 +62,7 @@ class Life:
 
     @property
     def sampled_by(self) -> int:
-        """The policy that a rollout samples with; 0 for other stages, and for a model that is no policy."""
+        """The policy that a rollout samples with; 0 for other stages and other models."""
         version = self.settings.get("policy_version", self.iteration) if self.stage == "rollout" else 0
         return version or 0
 

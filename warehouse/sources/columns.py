@@ -20,14 +20,12 @@ from urllib.parse import parse_qsl
 
 from warehouse.sources.tables import Row, read_rows, value_of
 from warehouse.store.errors import StageError
-from warehouse.tasks.payloads import defines_tests
+from warehouse.tasks.payloads import JUDGES, defines_tests
 from warehouse.tasks.task_files import Task, generic_task
 
 COLUMNS = ("prompt", "answer", "tests", "entry_point", "setup", "payload", "id", "solution")
 KINDS = {"answer": ("answer", "math"), "tests": ("function",)}        # that a column can make
 VALUES = ("kind", "match", "label", "tolerance", "columns")
-JUDGES = {"calls", "checker", "compare", "in_place", "label", "match", "modules", "program_setup",
-          "tolerance"}
 
 
 def read_columns(text: str) -> Iterator[Task]:

@@ -26,7 +26,7 @@ FOLDER_KEYS = {"prompts": ("iteration", "purpose"), "completions": ("iteration",
 STORED_AS = {"carried": "completions", "all_samples": "samples", "fresh_samples": "samples",
              "fresh_train_samples": "train_samples"}
 DOCUMENTS = {"path": "VARCHAR", "document": "VARCHAR"}
-# Tables that are no parts, with their columns' types.
+# Tables that are not parts, with their columns' types.
 OTHERS = {"scorers": {"iteration": "INTEGER", "purpose": "VARCHAR", "scorer": "VARCHAR", "chosen": "BOOLEAN",
                       "reason": "VARCHAR"},
           "vocabulary": {"token_id": "INTEGER", "token": "VARCHAR"},

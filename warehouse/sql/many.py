@@ -20,7 +20,7 @@ RUN_COLUMNS = {"run": "VARCHAR", "folder": "VARCHAR", "run_id": "VARCHAR", "base
 
 
 def open_runs(paths: Sequence[str | Path]) -> list[Warehouse]:
-    """The run folders; StageError for one that is no run, and for one given twice."""
+    """The run folders; StageError for one that is not a run, and for one given twice."""
     runs = [open_warehouse(path) for path in paths]
     for run, number in Counter(run.root for run in runs).items():
         if number > 1:

@@ -121,7 +121,7 @@ def replace_bytes(path: Path, content: bytes) -> None:
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` make a file, and replace `path` with it atomically.
 
-    A path that is no regular file (/dev/null, a pipe), or a link to one, is written to and keeps its type.
+    A path that is not a regular file (/dev/null, a pipe), or a link to one, is written to and keeps its type.
     """
     with saying_why(path):
         if path.is_dir():

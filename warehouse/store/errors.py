@@ -61,7 +61,7 @@ def _typed(setting: str) -> str:
 
 
 def check_file(path: Path, forms: Collection[str] = (), way_out: str = "", named_by: str = "") -> None:
-    """UnusableFile if `path` is no file, or if its name has none of the endings `forms`."""
+    """UnusableFile if `path` is not a file, or if its name has none of the endings `forms`."""
     begin = f"{named_by}: " if named_by else ""
     if os.path.isdir(path):
         raise UnusableFile(path, "folder", f"{begin}{path} is a folder. Name a file in it.")

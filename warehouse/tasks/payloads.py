@@ -13,6 +13,9 @@ MAX_GRID_SIDE = 30
 MATCHES = ("exact", "numeric")
 COMPARISONS = ("tokens", "lines", "values")
 NUMBER = (int, float)
+# Fields that need not be there, by which answers are judged.
+JUDGES = {"calls", "checker", "compare", "in_place", "label", "match", "modules", "program_setup",
+          "tolerance"}
 Code = tuple[str, list[ast.stmt]]       # a source and its statements
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 IDLE = (*DEFINITIONS, ast.Import, ast.ImportFrom)       # statements that run nothing of the program
@@ -28,6 +31,9 @@ def payload_sha256(row: Mapping[str, Any]) -> str:
 
 def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
     """StageError naming the task and the field if a payload does not fit its kind."""
+    for name in payload.keys() - JUDGES:
+        if meant := {_letters(each): each for each in JUDGES}.get(_letters(name)):
+            raise StageError(f"{where}: payload field '{name}' is not known. Write '{meant}', or rename it.")
     if kind == "grid":
         for split in ("train", "test"):
             _check_pairs(payload, split, where, hidden=split == "test" and _is_hidden(payload))
@@ -58,6 +64,11 @@ def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
         _choice(where, payload, "match", MATCHES)
         _field(where, payload, "label", (str, type(None)), None)
         _field(where, payload, "tolerance", NUMBER, 0)
+
+
+def _letters(name: str) -> str:
+    """A name without what tells spellings apart."""
+    return name.lower().replace("_", "").replace("-", "")
 
 
 def read_json(text: str | bytes) -> Any:

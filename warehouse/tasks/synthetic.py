@@ -71,7 +71,7 @@ def draw_pair(rng: Random, style: InputStyle, steps: tuple[str, ...]) -> dict[st
 
 
 def apply_steps(steps: tuple[str, ...], grid: Grid) -> Grid | None:
-    """The grid after every step, or None if a step fails or the result is no legal grid."""
+    """The grid after every step, or None if a step fails or the result is not a legal grid."""
     for step in steps:
         try:
             grid = eval(compiled_step(step), {"np": np, "g": grid})     # the text comes from our own families

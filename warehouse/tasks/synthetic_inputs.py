@@ -74,7 +74,7 @@ def blob(rng: Random, colors: tuple[int, ...], height: int, width: int) -> Grid:
 
 
 def two_masks(rng: Random, style: InputStyle, height: int, width: int) -> Grid:
-    """Two masks of one colour each, beside or above one another, with or without a line between."""
+    """Two masks of one colour each, side by side or one above the other, with or without a line between."""
     first, second = (np.array(rng.choices((0, color), k=height * width)).reshape(height, width)
                      for color in style.colors[:2])
     axis = 1 if style.kind == "columns" else 0

@@ -305,7 +305,7 @@ def test_plain_data_survives_json(value):
 
 
 def test_what_is_not_plain_does_not_pass():
-    with pytest.raises(NotPlain, match="type object is no plain data"):
+    with pytest.raises(NotPlain, match="type object is not plain data"):
         tag([object()])
     assert untag({"$": "os.system", "v": "true"}) == b"true"
 

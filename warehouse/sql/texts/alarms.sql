@@ -4,7 +4,7 @@
 CREATE OR REPLACE MACRO chance(share, num_groups, num_completions) AS
 greatest(0.05, 3 * sqrt(share * (1 - share) / sqrt(num_groups * num_completions)));
 
--- The same for rare events: a few instead of none is no change.
+-- The same for rare events: a few instead of none is not a change.
 CREATE OR REPLACE MACRO chance_of_few(share, num_groups, num_completions) AS
 chance(least(0.5, greatest(share, 3 / sqrt(num_groups * num_completions))), num_groups, num_completions);
 
