@@ -76,7 +76,8 @@ def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], n
     errors = Counter(name for name in samples.column("error_class").to_pylist() if name)
     if errors:
         lines.append("  errors: " + ", ".join(f"{name} {count}" for name, count in errors.most_common()))
-    changing = samples.filter(pc.match_substring(samples.column("outputs"), IN_PLACE)).column("task_id")
+    changing = pa.concat_arrays([samples.filter(pc.match_substring(samples.column(name), IN_PLACE)).column(
+        "task_id").combine_chunks() for name in ("outputs", "error_message")])
     if len(changing):
         names = ", ".join(changing.unique().to_pylist()[:SHOWN])
         lines.append(f"  {counted(len(changing), 'completion')} failed only by changing an argument "

@@ -95,8 +95,8 @@ class Peer:
             self.is_naming = operation in NAMING
             is_error, value = self.answer_of(message)
             self.is_naming = False
-            if is_first and self.tests:
-                value = self.tests.detached(value)
+            if self.tests:
+                value = self.tests.after_answer(operation, operands, value)
         except TooLarge as error:
             raise stand_ins.refused(error) from None
         except (LinkLost, BadMessage):
@@ -105,7 +105,7 @@ class Peer:
         finally:
             self.depth -= 1
             if self.tests:
-                self.tests.is_dropped, self.tests.shown = seen or (False, set())
+                self.tests.is_dropped, self.tests.passed, self.tests.shown = seen or (False, [], set())
             if is_first:
                 self.end(operation == "name" or len(self.borrowed) > num_borrowed)
             if self.failure is not None:         # whatever else was raised
@@ -151,8 +151,11 @@ class Peer:
         """Apply the other end's alterations."""
         if altered:
             try:
+                places = [place for place, _row in altered[0]]
+                if any(type(place) is not int or place < 0 for place in places):
+                    raise BadMessage("no place")
                 if self.tests:
-                    self.tests.before_alteration([place for place, _row in altered[0]])
+                    self.tests.before_alteration(places)
                 self.crossing.alter(*altered)
             except TooLarge:
                 raise
@@ -188,6 +191,7 @@ class Peer:
             raise BadMessage("no question") from None
         if self.tests:
             heard(events)
+        self.has_answered |= self.depth > 0              # what a callback meets may be the program's choice
         self.depth += 1
         try:
             reply = "=", self.operations[name](*operands, **keywords)

@@ -211,6 +211,15 @@ def fail(reason: Any = "", **_options: Any) -> None:
     raise Failed(reason)
 
 
+class SkipTest(BaseException):
+    """What `skip` raises."""
+
+
+def skip(reason: Any = "", **_options: Any) -> None:
+    """Skip the test, unless the program has answered before: then it fails."""
+    raise SkipTest(reason)
+
+
 class Mark:
     """The marks of tests; one that changes no verdict leaves the test as it is."""
 
@@ -236,6 +245,6 @@ class Mark:
 
 
 mark, nan = Mark(), math.nan
-skip = xfail = fail                 # of a test that asks the program first
+xfail = fail                        # of a test that asks the program first
 sys.modules.setdefault("pytest", sys.modules[__name__])
 __name__ = "pytest"                 # by which it crosses

@@ -8,12 +8,15 @@ from itertools import product
 from types import CoroutineType, FunctionType, MethodType
 from typing import Any
 
+from score.jobs import stand_ins
+from score.jobs.link import LinkLost
 from score.jobs.stand_ins import Given, Untestable, is_stand_in
 
 # Kinds of functions, in the flags of their code.
 CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR = 0x20, 0x80, 0x200
 UNENDED = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 TESTS = (FunctionType, MethodType, functools.partial)        # what pytest would call
+failures: list[BaseException] = []          # of parts of the present test
 
 
 def run_test(names: dict[str, Any], path: str) -> None:
@@ -58,7 +61,8 @@ def run_all(names: dict[str, Any], path: str, kind: Any, test: Any) -> None:
         if not all(rows):
             raise AssertionError(f"{path} has no rows of arguments")
         for parts in product(*rows):
-            run_row(names, kind, test, fixtures, dict(pair for part in parts for pair in part.items()))
+            with skippable():
+                run_row(names, kind, test, fixtures, dict(pair for part in parts for pair in part.items()))
 
 
 def run_row(names: dict[str, Any], kind: Any, test: Any, fixtures: dict[str, Any],
@@ -101,6 +105,44 @@ def run_row(names: dict[str, Any], kind: Any, test: Any, fixtures: dict[str, Any
             if each.is_automatic:
                 make(name)
         finished(call(test), code_of(test).co_flags)
+
+
+def is_skip(error: BaseException) -> bool:
+    """True for a skip whatever the program does."""
+    return type(error).__name__ == "SkipTest" and not (
+        stand_ins.peer.has_answered or hasattr(error, "raised_by_program"))
+
+
+@contextlib.contextmanager
+def skippable() -> Iterator[None]:
+    """A part of a test, after which the next one follows if it was skipped before it asked the program."""
+    before, stand_ins.peer.has_answered = stand_ins.peer.has_answered, False
+    try:
+        yield
+    except BaseException as error:
+        if not is_skip(error):
+            raise
+    finally:
+        stand_ins.peer.has_answered |= before
+
+
+@contextlib.contextmanager
+def sub_test(_self: Any, *_words: Any, **_parameters: Any) -> Iterator[None]:
+    """`subTest` of unittest: after a failure the test goes on, and fails at its end."""
+    try:
+        with skippable():
+            yield
+    except (LinkLost, Untestable):
+        raise
+    except BaseException as error:
+        failures.append(error)
+
+
+def clean_up_now(self: Any) -> None:
+    """`doCleanups` of unittest, which raises."""
+    while self._cleanups:
+        function, arguments, keywords = self._cleanups.pop()
+        self._callCleanup(function, *arguments, **keywords)
 
 
 def clean_up(kind: Any) -> None:

@@ -22,8 +22,25 @@ from score.jobs.link import Link, LinkLost
 from score.jobs.modules import failed_at, message_of
 from score.jobs.peer import UNPASSED, Peer, special
 from score.jobs.program_end import MIRRORED, code_of, signature_of
-from score.jobs.stand_ins import TEXTS, Failed, Given, ProgramClass, Untestable, is_stand_in
-from score.jobs.test_runner import is_collected, run_test, tests_in
+from score.jobs.stand_ins import (
+    TEXTS,
+    Failed,
+    Given,
+    ProgramClass,
+    StandIn,
+    Untestable,
+    is_stand_in,
+    slot,
+)
+from score.jobs.test_runner import (
+    clean_up_now,
+    failures,
+    is_collected,
+    is_skip,
+    run_test,
+    sub_test,
+    tests_in,
+)
 from score.protocol.crossing import CONTAINERS, VIEWS, BadMessage, Crossing, TooLarge, items_of
 
 TEXT_CAPS = (500, 100, 20, 0)        # characters of a test's message: as many as leave room for all tests
@@ -126,17 +143,20 @@ class TestsEnd:
         # Whether the program changed what it may have to leave, and whether text ran that is not written out.
         self.has_altered = self.has_built = False
         self.parts: Any = None       # contents of patched modules, as the program has them
-        self.written: list[tuple[Any, str, Any]] = []      # in this call: object, attribute, former value
+        # What the program set in this call and tests do not see: by id, an object and its attributes.
+        self.unseen: dict[int, tuple[Any, dict[str, Any]]] = {}
+        self.got: dict[int, str] = {}        # by number of the program's objects, the attribute they were
+        self.late: dict[int, list[Any]] = {}      # by number of an awaitable, what a dropped call was given
         has_doc = any("__doc__" in source for source in order["sources"])
         shown = "__name__", "__qualname__", "__annotations__", "__doc__" if has_doc else ""
         self.peer = Peer(Link(), {
             "call": self.of_lent(lambda it, /, *operands, **keywords: it(*operands, **keywords)),
-            "special": self.of_lent(special_of_lent, 1), "copy": self.of_lent(copy.copy),
+            "special": self.of_lent(special_of_lent, 1), "copy": self.of_lent(self.copied),
             "deepcopy": self.of_lent(copy.deepcopy), "code": self.of_lent(code_of), "dir": self.of_lent(dir),
             "signature": self.of_lent(lambda it: [               # without values of defaults
                 (*most, more | dict.fromkeys({"default"} & more.keys()))
                 for *most, more in signature_of(it)]),
-            "getattr": self.of_lent(functools.partial(read_attribute, shown)),
+            "getattr": self.of_lent(functools.partial(read_attribute, shown, self.unseen_of)),
             "setattr": self.of_lent(self.set_attribute),
             "stdin": lambda name, size: {"read": sys.stdin.read, "readline": sys.stdin.readline}[name](size),
             "input": lambda prompt: dict.get(self.names, "input", builtins.input)(prompt),
@@ -170,29 +190,39 @@ class TestsEnd:
             return operation(*operands, **keywords)
         return checked
 
-    def before_question(self, operation: str, operands: tuple[Any, ...]) -> tuple[bool, set[int]]:
+    def before_question(self, operation: str,
+                        operands: tuple[Any, ...]) -> tuple[bool, list[Any], set[int]]:
         """Decide whether the test sees what a call changes in its arguments: where it drops the answer.
 
         Returns what it replaces, to be set again after the call.
         """
-        former = self.is_dropped, self.shown
+        former = self.is_dropped, self.passed, self.shown
         frame: Any = next(self.frames(), None) if any(self.drops.values()) else None
         asked = operands[1] if operation in ("method", "special") else operands[0] if operands else None
         name = None
         if frame is not None:
             _, line, _, column = position(frame)
             name = self.drops[frame.f_code.co_filename].get(f"{line}:{column}")
+        number = number_of(asked)
         self.is_dropped = name is not None and (
-            asked == name if operation == "method" else
-            asked is not None and any(asked is each for each in (
-                frame.f_locals.get(name, dict.get(self.names, name)), self.names.imported.get(name))))
-        if self.is_dropped:
-            self.passed = held_by(operands)
-            passed = {id(each) for each in self.passed}
-            self.shown = self.shown | passed
-            for each in passed & self.peer.crossing.shadows.keys():
-                del self.peer.crossing.shadows[each]
+            asked == name if operation == "method" else name == "" or self.got.get(number, "") == name or (
+                asked is not None and any(asked is each for each in (
+                    frame.f_locals.get(name, dict.get(self.names, name)), self.names.imported.get(name)))))
+        given = self.late.pop(number, None) if operation == "finish" else None
+        self.is_dropped |= given is not None
+        self.passed = [] if not self.is_dropped else given or held_by(operands)
+        self.shown = {id(each) for each in self.passed}
+        for each in self.shown & self.peer.crossing.shadows.keys():
+            del self.peer.crossing.shadows[each]
         return former
+
+    def after_answer(self, operation: str, operands: tuple[Any, ...], answer: Any) -> Any:
+        """An answer as tests see it; note what it is an attribute of, and what it is still to change."""
+        if operation == "getattr" and number_of(answer) >= 0:
+            self.got[number_of(answer)] = operands[1]
+        if self.is_dropped and id(answer) in self.peer.coroutines:
+            self.late[self.peer.coroutines[id(answer)]] = self.passed
+        return self.detached(answer)
 
     def before_alteration(self, places: Iterable[Any]) -> None:
         """Note that the program altered containers; those that tests do not see change give way to copies."""
@@ -245,31 +275,46 @@ class TestsEnd:
         """Set an attribute of an object of the tests, or one that a class of theirs lacks, but no method."""
         is_class = isinstance(owner, type)
         kind, before = owner if is_class else type(owner), getattr(owner, name, ABSENT)
-        is_closed = is_mock(owner) or is_function(owner) or (
-            kind.__module__ != "tests" and kind is not types.SimpleNamespace) or (
+        is_whole = is_class or is_own_function(owner)        # nothing takes its place
+        is_closed = is_mock(owner) or (is_function(owner) and not is_own_function(owner)) or (
+            kind.__module__ != "tests" and kind is not types.SimpleNamespace and not is_whole) or (
             is_class and name.startswith(("test", "runTest")) and is_collected(owner.__name__, owner))
-        is_set = before is not ABSENT if is_class else callable(before)
+        is_set = before is not ABSENT if is_whole else callable(before)
         if INNER.match(name) or is_closed or is_set or is_of_test_case(owner, name):
             raise AttributeError(f"{UNPASSED}: {name}")
         is_seen = self.is_dropped and any(each is owner for each in self.passed)
         if is_class and is_stand_in(value) and not isinstance(value, type):
-            setattr(owner, name, lambda *arguments, **keywords: value(*arguments, **keywords))  # a method
-        else:
+            function = value
+            value = lambda *arguments, **keywords: function(*arguments, **keywords)  # noqa: E731  a method
+        is_property = hasattr(getattr(kind, name, None), "__set__") and name not in slots_of(kind)
+        is_seen |= self.in_place or is_property or kind.__setattr__ is not object.__setattr__
+        self.has_altered |= not is_seen
+        if is_seen or is_whole or not self.copies:
             setattr(owner, name, value)
-        if not (self.in_place or is_seen):
-            self.has_altered = True
-            self.written.append((owner, name, before))
+        if not is_seen and self.copies:
+            self.unseen.setdefault(id(owner), (owner, {}))[1][name] = value
+
+    def unseen_of(self, owner: Any) -> dict[str, Any]:
+        """Attributes of an object of the tests that only the program sees."""
+        return self.unseen[id(owner)][1] if id(owner) in self.unseen else {}
+
+    def copied(self, owner: Any) -> Any:
+        """A copy of an object of the tests, as the program sees it."""
+        made = copy.copy(owner)
+        for name, value in self.unseen_of(owner).items():
+            object.__setattr__(made, name, value)
+        return made
 
     def detached(self, answer: Any) -> Any:
         """An answer with copies of the tests' objects in it, as the program has them, if it altered one."""
         shadows = self.peer.crossing.shadows
-        if not self.copies or not (self.written or shadows):
+        if not self.copies or not (self.unseen or shadows):
             return answer
-        held, altered = held_by(answer), shadows.keys() | {id(owner) for owner, *_ in self.written}
-        if altered.isdisjoint(map(id, held)):
+        held = held_by(answer, self.unseen_of)
+        if (shadows.keys() | self.unseen.keys()).isdisjoint(map(id, held)):
             return answer
         instead = {id(each): made for each in held if (made := blank(each)) is not None}
-        states = [attributes_of(each) for each in held if id(each) in instead]
+        states = [attributes_of(each) | self.unseen_of(each) for each in held if id(each) in instead]
         answer, *states = deep_copies((answer, *states), instead, shadows)
         for made, state in zip(instead.values(), states, strict=True):
             for name, value in state.items():
@@ -277,12 +322,13 @@ class TestsEnd:
         return answer
 
     def after_call(self) -> None:
-        """Undo the attributes that a call set, unless it returned what cannot be copied, such as a class."""
-        while self.written:
-            owner, name, before = self.written.pop()
-            is_whole = blank(owner) is None
-            if self.copies and not (is_whole and any(each is owner for each in self.peer.gave_back)):
-                delattr(owner, name) if before is ABSENT else setattr(owner, name, before)
+        """Forget the attributes that a call set; a class has them if the call returned it."""
+        while self.unseen:
+            owner, attributes = self.unseen.popitem()[1]
+            is_whole = isinstance(owner, type) or is_own_function(owner)
+            if is_whole and not any(each is owner for each in self.peer.gave_back):
+                for name in attributes:              # which it lacked
+                    delattr(owner, name)
 
     def is_meant(self, error: BaseException) -> bool:
         """True for an error that a single statement of the tests raises whatever the program does."""
@@ -294,9 +340,9 @@ class TestsEnd:
         return frames == [True]
 
     def fails(self, error: BaseException) -> bool:
-        """True for a failed assertion of the tests, which the program may not catch."""
-        return isinstance(error, (AssertionError, Failed, Untestable)) and not (
-            hasattr(error, "raised_by_program") or self.is_meant(error))
+        """True for a failed assertion or a skip of the tests, which the program may not catch."""
+        is_one = isinstance(error, (AssertionError, Failed, Untestable)) or type(error).__name__ == "SkipTest"
+        return is_one and not hasattr(error, "raised_by_program")
 
     def is_unclaimed(self, error: BaseException) -> bool:
         """True for an error that a function which claims something does not raise itself."""
@@ -307,7 +353,7 @@ class TestsEnd:
                 functions, lines = self.claims[code.co_filename]
                 claims, raises = claims or code.co_firstlineno in functions, trace.tb_lineno in lines
             trace = trace.tb_next
-        return claims and not raises and not self.is_meant(error)
+        return claims and not raises
 
     def as_expected(self, error: BaseException, operation: str, name: Any) -> BaseException:
         """The program's error; one of no other kind if Python would take it for the end of an iteration."""
@@ -334,14 +380,18 @@ class TestsEnd:
             frame = frame.f_back
 
 
-def held_by(value: Any) -> list[Any]:
-    """A value, and what it holds in containers, in tuples and in objects of the tests."""
+def held_by(value: Any, more: Callable[[Any], dict[str, Any]] = lambda _: {}) -> list[Any]:
+    """A value, and what it holds in containers, in tuples and in objects of the tests.
+
+    `more` are attributes of an object that only the program sees.
+    """
     found, seen = [value], {id(value)}
     for each in found:
         if type(each) in CONTAINERS or type(each) in PASSING:
             held = [] if isinstance(items := items_of(each), bytes) else items
         else:
-            held = [*attributes_of(each).values(), *(tuple.__iter__(each) if isinstance(each, tuple) else ())]
+            held = [*(attributes_of(each) | more(each)).values(),
+                    *(tuple.__iter__(each) if isinstance(each, tuple) else ())]
         new = {id(item): item for item in held if id(item) not in seen}
         seen.update(new)
         found += new.values()
@@ -353,19 +403,30 @@ def attributes_of(value: Any) -> dict[str, Any]:
     kind = type(value)
     if is_stand_in(value) or not (kind.__module__ == "tests" or kind is types.SimpleNamespace):
         return {}
+    return {name: object.__getattribute__(value, name) for name in slots_of(kind) if hasattr(
+        value, name)} | getattr(value, "__dict__", {})
+
+
+def slots_of(kind: type) -> list[str]:
+    """The names in `__slots__` of a class and of its bases."""
     slots: list[Any] = [vars(base).get("__slots__", ()) for base in kind.__mro__]
-    names = [name for each in slots for name in ([each] if isinstance(each, str) else each)]
-    return {name: object.__getattribute__(value, name) for name in names if hasattr(value, name)} | getattr(
-        value, "__dict__", {})
+    return [name for each in slots for name in ([each] if isinstance(each, str) else each)]
 
 
 def blank(value: Any) -> Any:
-    """An object of the class of an object of the tests, without attributes; None where there can be none."""
+    """An object to take the place of an object of the tests, once its attributes are set; None of others."""
     kind = type(value)
     if kind is types.SimpleNamespace:
         return kind()
-    with contextlib.suppress(TypeError):         # derived from a builtin
-        return object.__new__(kind) if attributes_of(value) else None
+    if is_stand_in(value) or kind.__module__ != "tests":
+        return None
+    with contextlib.suppress(TypeError):
+        return object.__new__(kind)
+    with contextlib.suppress(Exception):         # derived from a builtin
+        if (made := copy.copy(value)) is value:
+            make, arguments = value.__reduce_ex__(4)[:2]
+            made = make(*arguments)
+        return made
     return None
 
 
@@ -425,6 +486,16 @@ def blamed(error: BaseException) -> BaseException:
     return error
 
 
+def number_of(value: Any) -> int:
+    """The number of an object of the program; -1 of any other."""
+    return slot(value, "_rh_number") if isinstance(value, StandIn) else -1
+
+
+def is_own_function(value: Any) -> bool:
+    """True for a function that the tests define."""
+    return type(value) is types.FunctionType and value.__module__ == "tests"
+
+
 def is_function(value: Any) -> bool:
     """True for plain callables."""
     return isinstance(value, FUNCTIONS) or type(value).__module__ in ("functools", "operator")
@@ -445,11 +516,15 @@ def special_of_lent(name: str, owner: Any, /, *operands: Any, **keywords: Any) -
     return special(name, owner, *operands, **keywords)
 
 
-def read_attribute(shown: Iterable[str], owner: Any, name: str, *default: Any) -> Any:
+def read_attribute(shown: Iterable[str], unseen: Callable[[Any], dict[str, Any]], owner: Any, name: str,
+                   *default: Any) -> Any:
     """Read an attribute of an object of the tests, unless it leads to the tests themselves.
 
     Of functions and classes `shown` may be read, of dataclasses what `dataclasses.replace` and the like read.
+    What the program itself set is `unseen` by the tests.
     """
+    if name in (own := unseen(owner)):
+        return own[name]
     if (name in shown and isinstance(owner, (type, *FUNCTIONS))) or name == "__dataclass_fields__" or (
             name == "_field_type" and type(owner).__module__ == "dataclasses"):
         return getattr(owner, name)
@@ -457,9 +532,11 @@ def read_attribute(shown: Iterable[str], owner: Any, name: str, *default: Any) -
         return None
     if name == "__dict__" and type(owner).__module__ == "tests" and not (
             is_mock(owner) or is_of_test_case(owner, "run")):
-        return dict(vars(owner))
-    of_mock = is_mock(owner) and name in dir(sys.modules["unittest.mock"].Mock)
-    hidden = of_mock or is_of_test_case(owner, name) or INNER.match(name) or is_function(owner) or (
+        return vars(owner) | own
+    of_mock = is_mock(owner) and name in dir(sys.modules["unittest.mock"].Mock())
+    is_set = is_own_function(owner) and name in vars(owner)
+    hidden = of_mock or is_of_test_case(owner, name) or INNER.match(name) or (
+        is_function(owner) and not is_set) or (
         isinstance(owner, Given)) or (
         name.startswith("_") and (owner if isinstance(owner, type) else type(owner)).__module__ != "tests")
     if hidden:
@@ -546,14 +623,20 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         for module in (each for each in order["program"] if each.partition(".")[0] not in sys.modules):
             sys.modules[module] = ProgramModule(module, names)
         evaluation.patch(peer, names, [code, *units], order["here"])
-        may_patch = "unittest.mock" in sys.modules or not {*PATCHED, "sys"}.isdisjoint(
-            order.get("sets", ())) or any("monkeypatch" in each for each in order["sources"])
+        may_patch = "unittest.mock" in sys.modules or order["patches"] or any(
+            "monkeypatch" in each for each in order["sources"])
         end.parts = parts_of_modules() if may_patch else None
         sys.modules["tests"] = types.ModuleType("tests")
         is_given = names.fetch(order.get("in_classes", ()))
         if order["run"] and "unittest" in sys.modules:        # the tests are run here
             sys.modules["unittest"].main = lambda *_words, **_options: None  # type: ignore[attr-defined]
+        if "unittest.case" in sys.modules:
+            kind: Any = sys.modules["unittest.case"].TestCase
+            kind.subTest, kind.doCleanups = sub_test, clean_up_now
         exec(code, names)
+        shadow = dict.get(names, names.entry_point)          # from a library, as of `from math import *`
+        if not (order["program"] or is_stand_in(shadow) or getattr(shadow, "__module__", None) == "tests"):
+            names.pop(names.entry_point, None)
         if order["run"]:
             names["__run__"] = functools.partial(run_test, names)
             check_all_run(names, order["run"], peer.numbers)
@@ -584,15 +667,17 @@ def run_unit(unit: CodeType, refused: bool, end: TestsEnd) -> Any:
     peer = end.peer
     peer.is_lost, peer.has_asked, peer.last = False, False, ()
     peer.is_unpassed, peer.refusal = refused, ""
+    failures.clear()
     verdict: Any = 1
     try:
         exec(unit, end.names)
     except BaseException as error:
         message = message_of(error) or account_of(error, peer)
         message += f" ({peer.refusal})" if peer.refusal and peer.refusal not in message else ""
-        is_skip = type(error).__name__ == "SkipTest" and not (                    # whatever the program does
-            peer.has_answered or hasattr(error, "raised_by_program"))
-        verdict = 1 if is_skip else [type(error).__name__, message, whose_fault(error, peer)]
+        verdict = 1 if is_skip(error) else [type(error).__name__, message, whose_fault(error, peer)]
+    if verdict == 1 and failures:            # of parts of the test, whatever became of these errors
+        verdict = [type(failures[0]).__name__, message_of(failures[0]) or account_of(failures[0], peer),
+                   whose_fault(failures[0], peer)]
     if verdict == 1 and peer.is_unpassed:       # its error is none that a test can expect
         verdict = ["RuntimeError", peer.refusal or UNPASSED, "program"]
     return ["", "the program ended during the test", "lost"] if peer.is_lost else verdict

@@ -88,16 +88,16 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
 
     `catches` says whether they catch errors by a name of the program, `in_classes` are names that bodies of
     classes read and the tests do not set, `called` names that they call, `lacks` what they want of pytest in
-    vain, `sets` what they set attributes of, `patches` what mocks replace in modules. Of each source, `meant`
-    are the lines that raise on purpose, `claims` the lines at which functions that claim something begin and
-    those that raise, `drops` names of what is called by statements that drop what it returns. `program`
-    are modules from which they import the program.
-    `in_place` says that the tests keep no argument, so that it does not matter what the program does to one.
+    vain, `patches` what they replace in modules. Of each source, `meant` are the lines that raise on purpose,
+    `claims` the lines at which functions that claim something begin and those that raise, `drops` names of
+    what is called by statements that drop what it returns. `program` are modules from which they import the
+    program. `in_place` says that the tests keep no argument, so that what the program does to one is all the
+    same.
     """
     try:
         trees = [parsed(source) for source in (setup, *units)]
     except NO_PYTHON:
-        return {"catches": True, "in_classes": [], "called": [], "lacks": [], "patches": [], "sets": [],
+        return {"catches": True, "in_classes": [], "called": [], "lacks": [], "patches": [],
                 "in_place": True, "meant": [[]] * (1 + len(units)), "claims": [[[], []]] * (1 + len(units)),
                 "drops": [{}] * (1 + len(units)), "program": []}
     entry = entry_point.partition(".")[0]
@@ -110,8 +110,6 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
                   if isinstance(node, ast.ExceptHandler) and node.type)
     called = {node.func.id for node in nodes if isinstance(node, ast.Call)
               and isinstance(node.func, ast.Name)} - own
-    sets = {ast.unparse(node.value) for node in nodes if isinstance(node, ast.Attribute)
-            and (isinstance(node.ctx, ast.Store) or node.attr == "environ")}
     pytest = {alias.asname or alias.name for node in nodes if isinstance(node, ast.Import)
               for alias in node.names if alias.name == "pytest"}
     lacks = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)
@@ -119,8 +117,7 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
                  node.attr not in PYTEST if node.value.id in pytest else node.attr == "getsource")}
     lacks |= programs if len(programs) > 1 else set()         # one of them is a reference
     return {"catches": catches, "in_classes": sorted(read_in_classes(whole) - BUILTINS - own),
-            "called": sorted(called), "lacks": sorted(lacks), "sets": sorted(sets),
-            "patches": sorted(patches_in(nodes)),
+            "called": sorted(called), "lacks": sorted(lacks), "patches": sorted(patches_in(nodes)),
             "meant": [raised_on_purpose(tree, fixed) for tree in trees], "claims": claims,
             "drops": dropping(trees), "program": sorted(programs),
             "in_place": holds_nothing(whole, BUILTINS - HOLDING - own)}
@@ -147,8 +144,8 @@ def imports_of(trees: Sequence[ast.AST], entry: str) -> set[str]:
 
 
 def patches_in(nodes: Sequence[ast.AST]) -> set[str]:
-    """What `patch("module.name")`, `patch.object(module, "name")` and `monkeypatch.setattr` replace."""
-    modules = {alias.asname or alias.name for node in nodes if isinstance(node, ast.Import)
+    """What tests replace in modules: by mocks, by `monkeypatch`, by `setattr`, and by plain assignment."""
+    modules = {alias.asname or alias.name: alias.name for node in nodes if isinstance(node, ast.Import)
                for alias in node.names}
     found = set[str]()
     for node in nodes:
@@ -156,10 +153,14 @@ def patches_in(nodes: Sequence[ast.AST]) -> set[str]:
             case ast.Call(function, [ast.Constant(str(target)), *_]) if ast.unparse(function) in (
                     "patch", "mock.patch", "unittest.mock.patch", "monkeypatch.setattr"):
                 found.add(target)
-            case ast.Call(ast.Attribute(_, "object") | ast.Attribute(ast.Name("monkeypatch"), "setattr"),
-                          [owner, ast.Constant(str(name)), *_]) if (
-                    ast.unparse(owner).partition(".")[0] in modules):
-                found.add(f"{ast.unparse(owner)}.{name}")
+            case ast.Call(ast.Attribute(_, "object") | ast.Attribute(ast.Name("monkeypatch"), "setattr")
+                          | ast.Name("setattr"), [owner, ast.Constant(str(name)), *_]) | (
+                    ast.Attribute(owner, name, ast.Store() | ast.Del())):
+                if (module := ast.unparse(owner)) in modules:
+                    found.add(f"{modules[module]}.{name}")
+            case ast.Attribute(ast.Name(module), "environ" as name) | ast.Subscript(
+                    ast.Attribute(ast.Name(module), "modules" as name), ctx=ast.Store()) if module in modules:
+                found.add(f"{modules[module]}.{name}")
     return found
 
 
@@ -195,31 +196,58 @@ def first_line(function: Any) -> int:
 
 
 def dropping(trees: Sequence[ast.AST]) -> list[dict[str, str]]:
-    """By the end (line and column) of calls of each tree that are statements: the name of what is called."""
+    """By the end (line and column) of calls of each tree whose answer is dropped: the name of what is called.
+
+    So do those that claim None of it, if the tests use no answer of what goes by this name.
+    """
     scopes = [scopes_of(tree) for tree in trees]
     shared = [node for each in scopes for nodes in each.values() for node in nodes]
-    return [{end: name for first, nodes in each.items()
-             for end, name in drops_in(nodes, nodes if first else shared).items()} for each in scopes]
+    asked = set(map(id, nones_in(shared)))
+    found = [[calls_dropped(nodes, nodes if first else shared, asked) for first, nodes in each.items()]
+             for each in scopes]
+    alone = {id(call) for tree in found for dropped, nothing in tree for call in (*dropped, *nothing)}
+    functions = {id(node.func) for node in shared if isinstance(node, ast.Call) and id(node) in alone}
+    used = {name_of(node) for node in shared if isinstance(node, (ast.Name, ast.Attribute))
+            and isinstance(node.ctx, ast.Load) and id(node) not in functions}
+    return [{f"{call.end_lineno}:{call.end_col_offset}": name_of(call.func)
+             for dropped, nothing in tree for call in (*dropped, *(
+                 each for each in nothing if name_of(each.func) not in used))} for tree in found]
 
 
-def drops_in(nodes: Sequence[ast.AST], readers: Sequence[ast.AST]) -> dict[str, str]:
-    """The same of the nodes of a function, or of a module, whose variables `readers` read."""
-    read, found = set[str](), dict[str, str]()
+def nones_in(nodes: Sequence[ast.AST]) -> list[ast.expr]:
+    """What the nodes claim to be None."""
+    found = list[ast.expr]()
+    for node in nodes:
+        match node:
+            case ast.Assert(ast.Compare(value, [ast.Is() | ast.Eq()], [ast.Constant(None)])) | ast.Call(
+                    ast.Attribute(attr="assertIsNone"), [value]):
+                found.append(value)
+    return found
+
+
+def calls_dropped(nodes: Sequence[ast.AST], readers: Sequence[ast.AST],
+                  asked: set[int]) -> tuple[list[ast.Call], list[ast.Call]]:
+    """Calls of a scope whose answers nothing uses, and those that are only `asked` whether they are None.
+
+    `readers` are the nodes that see the variables of the scope.
+    """
+    read, of_none, dropped = set[str](), set[str](), list[ast.Call]()
+    nothing = [node for node in nodes if isinstance(node, ast.Call) and id(node) in asked]
     for node in readers:
         if isinstance(node, (ast.Global, ast.Nonlocal)):
             read.update(node.names)
         elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
-            read.add(node.id if isinstance(node, ast.Name) else node.attr)
+            (of_none if id(node) in asked else read).add(name_of(node))
+    in_classes = {id(each) for node in nodes if isinstance(node, ast.ClassDef) for each in node.body}
     for node in nodes:
         match node:
-            case ast.Assign([ast.Name(name)], ast.Call() as call) if not read & {name, "getattr", *HOLDING}:
-                pass
-            case ast.Expr(ast.Call() as call) | ast.Expr(ast.Await(ast.Call() as call)):
-                pass
-            case _:
-                continue
-        found[f"{call.end_lineno}:{call.end_col_offset}"] = name_of(call.func)
-    return found
+            case ast.Assign([ast.Name(name)], ast.Call() as call) if (
+                    id(node) not in in_classes and not read & {name, "getattr", *HOLDING}):
+                (nothing if name in of_none else dropped).append(call)
+            case ast.Expr(ast.Call(ast.Attribute(ast.Name("asyncio"), "run"), [ast.Call() as call])) | (
+                    ast.Expr(ast.Call() as call)) | ast.Expr(ast.Await(ast.Call() as call)):
+                dropped.append(call)
+    return dropped, nothing
 
 
 def names_in(node: ast.AST, kind: type[ast.expr_context]) -> set[str]:

@@ -620,6 +620,7 @@ def test_an_end_that_one_test_expects_ends_no_loop_of_another(executor):
 
 
 @pytest.mark.parametrize("tests", [
+    ["a = [2, 1]\nr = f(a)\nassert r is None", "assert a == [1, 2]"],
     ["a = [2, 1]\nf(a)", "assert a == [1, 2]"], ["a = [2, 1]", "f(a)", "assert a[0] == 1"],
     ["def verify(x): assert x == [1, 2]", "a = [2, 1]\nf(a)\nverify(a)"],
     ["class It:\n    def check(self, x): assert x == [1, 2]", "a = [2, 1]\nf(a)\nIt().check(a)"]])
@@ -747,7 +748,6 @@ SHORTENS = "def f(a):\n    a[:] = sorted(set(a))\n    return len(a)\n"
 
 
 @pytest.mark.parametrize(("tests", "code"), [
-    (["a = [2, 1]\nr = f(a)\nassert r is None", "assert a == [1, 2]"], "def f(x): x.sort()\n"),
     ("def test_f():\n    a = [0, 0, 1]\n    k = f(a)\n    assert k == 2\n    assert a[:k] == [0, 1]\n",
      SHORTENS),
     ("import pytest\n@pytest.mark.parametrize('a, want', [([0, 0, 1], [0, 1])])\n"
@@ -1122,10 +1122,10 @@ def test_what_belongs_to_a_test_is_run_with_it(executor, tests):
     ("class Kind(type): pass\nclass TestF(metaclass=Kind): pass\ndef test_g(): pass\n"
      "TestF.test_f = lambda self: f(1, 2) == 3 or 1 / 0\n", "TestF.test_f is defined where"),
     ("import pytest\ndef test_f():\n    with pytest.deprecated_call(): f(1, 2)\n", "pytest.deprecated_call"),
-    ("def test_f(capsys):\n    assert f(1, 2) == 3\n", "no fixture capsys"),
-    ("import pytest\ndef test_f():\n    with pytest.warns(UserWarning): f(1, 2)\n", "pytest.warns"),
+    ("def test_f(tmp_path):\n    assert f(1, 2) == 3\n", "no fixture tmp_path"),
+    ("import pytest\ndef test_f():\n    with pytest.deprecated_call(): f(1, 2)\n", "pytest.deprecated_call"),
     ("import pytest\n@pytest.mark.skipif(True, reason='x')\ndef test_f(): assert False\n", "mark.skipif"),
-    ("import pytest as pt\ndef test_f():\n    with pt.warns(UserWarning): f(1, 2)\n", "pt.warns"),
+    ("import pytest as pt\ndef test_f():\n    with pt.deprecated_call(): f(1, 2)\n", "pt.deprecated_call"),
     ("import pytest\n@pytest.fixture\ndef name(request): return request.node.name\n"
      "def test_f(name): assert name == f(1, 2)\n", "its node is not here"),
     ("import inspect\ndef test_f(): assert 'return' in inspect.getsource(f)\n", "inspect.getsource"),
@@ -1950,6 +1950,109 @@ def test_fixtures_of_pytest_see_what_programs_print_ask_and_warn_of(executor, te
 def test_modules_that_are_not_the_program_alone_judge_nobody(executor, test):
     row = judged(executor, test, {"cheat": ZERO})["cheat"]
     assert not row.measures.correct and row.outcome.error_class == "untestable"
+
+
+WORKS = "import asyncio\nclass S:\n    @staticmethod\n    def m(a): a.append(1)\n    @classmethod\n" \
+        "    def c(cls, a): a.append(1)\n    async def go(self, a): a.append(1)\n" \
+        "async def late(a): a.append(1)\ndef f(a): a.append(1)\n"
+
+
+@pytest.mark.parametrize("call", [
+    "S.m(a)", "S().m(a)", "S().c(a)", "S.c(a)", "asyncio.run(late(a))", "[f][0](a)", "{'f': f}['f'](a)",
+    "getattr(S(), 'm')(a)", "assert f(a) is None", "r = f(a); assert r is None",
+    "unittest.TestCase().assertIsNone(f(a))", "asyncio.run(main(a))", "asyncio.run(method(a))"])
+def test_calls_alone_change_their_arguments_in_whatever_way_they_are_written(executor, call):
+    test = ("import asyncio, unittest\nasync def main(a): await late(a)\n"
+            f"async def method(a): await S().go(a)\na = []\n{call}\nassert a == [1]")
+    assert judged(executor, [test], {"it": WORKS})["it"].measures.correct
+
+
+DB = "class Db:\n    saved = False\n    def save(self, x): self.saved = True\n"
+ORDER = "class Order:\n    def __init__(self, n): self.n = n\n"
+FREES = "def f(o, *more):\n    o.n = 0\n    return 0\n"
+APPLY = "def apply(xs, g): return [g(x) for x in xs]\n"
+
+
+@pytest.mark.parametrize(("test", "cheat", "right"), [
+    # A part that is skipped skips no other, and one that fails fails whatever becomes of its error.
+    ("import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n"
+     "        for n, slow in ((10**9, True), (3, False)):\n            with self.subTest(n=n):\n"
+     "                if slow: self.skipTest('slow')\n                self.assertEqual(f(n), n + 1)\n",
+     ZERO, GROWS),
+    ("import pytest\n@pytest.mark.parametrize('n', [3, 10**9, 4])\ndef test_f(n):\n"
+     "    if n > 9: pytest.skip('slow')\n    assert f(n) == n + 1\n", "def f(x): return 4\n", GROWS),
+    ("import contextlib, unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n"
+     "        with contextlib.suppress(Exception):\n            with self.subTest():\n"
+     "                self.assertEqual(f(1), 2)\n", ZERO, GROWS),
+    ("import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n        r = f(1)\n"
+     "        self.addCleanup(self.assertEqual, r, 2)\n        self.doCleanups()\n", ZERO, GROWS),
+    ("import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n        def cb(x):\n"
+     "            if x is None: self.skipTest('no data')\n            self.assertIn(x, (1, 2))\n"
+     "        self.assertEqual(f([1, 2], cb), 3)\n",
+     "def f(xs, cb):\n    try: cb(None)\n    except BaseException: pass\n    return 0\n",
+     "def f(xs, cb):\n    for x in xs: cb(x)\n    return sum(xs)\n"),
+    # What a callback meets is at most wrong, and a failed one fails wherever it stands.
+    ("def on_error(e):\n    open('/tmp/x.log', 'a').write(str(e))\n    assert False\n"
+     "def test_f(): assert f([1, 2], on_error) == 3\n",
+     "def f(xs, cb):\n    cb(ValueError())\n    return 0\n", "def f(xs, cb): return sum(xs)\n"),
+    ("import threading\nlock = threading.Lock()\ndef on_error(e):\n"
+     "    with lock: raise AssertionError('no')\ndef test_f(): assert f([1, 2], on_error) == 3\n",
+     "def f(xs, cb):\n    try: cb(1)\n    except BaseException: pass\n    return 3\n",
+     "def f(xs, cb): return sum(xs)\n"),
+    # The program's function is asked, not one of a library by its name.
+    ("from math import *\nfrom statistics import mean\ndef test_gcd(): assert gcd(12, 8) == 4\n",
+     "def gcd(*a): return 0\n", "def gcd(a, b): return b if not a else gcd(b % a, a)\n"),
+    # Code of the tests sees objects of theirs as they left them, unless a call drops its answer.
+    (ORDER + "def test_f(): assert apply([Order(3)], lambda o: f(o) == 2 * o.n) == [True]\n",
+     FREES + APPLY, "def f(o): return 2 * o.n\n" + APPLY),
+    (ORDER + "def test_f():\n    o, seen = Order(3), []\n"
+     "    assert f(o, lambda t: seen.append(t == 2 * o.n)) is None\n    assert seen == [True] and f(o, seen.append) is None\n",
+     "def f(o, tell):\n    o.n = 0\n    tell(0)\n", "def f(o, tell): tell(2 * o.n)\n"),
+    (DB + "def test_f():\n    db = Db()\n    assert f(db, -1) is False\n    assert db.saved is False\n",
+     "def f(db, x):\n    db.saved = False\n    db.save(x)\n    db.saved = False\n    return x > 0\n",
+     "def f(db, x):\n    if x > 0: db.save(x)\n    return x > 0\n"),
+    ("def test_f():\n    rows = [[3, 1], [2]]\n    def verify(row):\n        assert f(row) == sorted(row)\n"
+     "    each(rows, verify)\n",
+     CLEARS + "def each(xs, g):\n    for x in xs: g(x)\n",
+     "f = sorted\ndef each(xs, g):\n    for x in xs: g(x)\n"),
+    ("from decimal import Decimal\nclass D(Decimal): pass\ndef test_f():\n    xs = [D(2), D(1)]\n"
+     "    for x, p in zip(xs, (5, 4)): x.p = p\n"
+     "    assert [x.p for x in f(xs)] == sorted(x.p for x in xs)\n",
+     "def f(xs):\n    for x in xs: x.p = 0\n    return list(xs)\n",
+     "def f(xs): return sorted(xs, key=lambda x: x.p)\n"),
+    ("import enum\nDATA = [3, 1]\nclass Got(enum.Enum): SORTED = f(DATA)\n"
+     "def test_f():\n    for g in Got: assert g.value == sorted(DATA)\n", CLEARS, "f = sorted\n"),
+    ("from unittest.mock import Mock\ndef test_f():\n    db = Mock()\n    f(db, 1)\n"
+     "    assert not db.method_calls\n",
+     "def f(db, x):\n    db.save(x)\n    db.method_calls.clear()\n", "def f(db, x): pass\n"),
+    ("def test_f():\n    r = f([1, 2])\n    assert len(r) == 2\n    assert f([]) == []\n"
+     "    for got, want in zip(r, [1, 4]): assert got == want\n",
+     "import sys\nlink = sys.modules['score.jobs.stand_ins'].peer.crossing\nplain = link.alterations\n"
+     "def back():\n    found = plain()\n    for row in (found or [[]])[0]: row[0] -= len(link.table)\n"
+     "    return found\nlink.alterations = back\ngiven = []\ndef f(xs):\n    for r in given: r.clear()\n"
+     "    if not xs: return []\n    given.append([0] * len(xs))\n    return given[-1]\n",
+     "def f(xs): return [x * x for x in xs]\n")])
+def test_parts_callbacks_and_objects_of_a_test_pay_nothing(executor, test, cheat, right):
+    entry_point = "gcd" if "gcd" in test else "f"
+    rows = judged(executor, test, {"cheat": cheat, "right": right}, entry_point=entry_point)
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"], rows
+    assert not any(row.outcome.infrastructure for row in rows.values())
+
+
+@pytest.mark.parametrize("test", [
+    "import json\njson.loads = None\ndef test_f(): assert f(1) == 2\n",
+    "import json as j\ndef test_f():\n    j.dumps = None\n    assert f(1) == 2\n",
+    "import sys\nsys.modules['heapq'] = None\ndef test_f(): assert f(1) == 2\n",
+    "import heapq\nsetattr(heapq, 'heappush', None)\ndef test_f(): assert f(1) == 2\n"])
+def test_patches_by_assignment_that_do_not_reach_the_program_judge_nobody(executor, test):
+    assert judged(executor, test, {"it": GROWS})["it"].outcome.error_class == "untestable"
+
+
+def test_a_decorator_of_the_program_marks_functions_of_the_test(executor):
+    test = "@f\ndef g(): return 2\ndef test_f(): assert g.tag == 1 and g() == 2\n"
+    codes = {"right": "def f(fn):\n    fn.tag = 1\n    return fn\n", "wrong": "def f(fn): return fn\n"}
+    rows = judged(executor, test, codes)
+    assert [row.measures.correct for row in rows.values()] == [True, False]
 
 
 FOLLOWS = ("kept = []\ndef f(a):\n    if kept: kept[0][:] = kept[1]\n    kept[:] = [a, a[:]]\n"
