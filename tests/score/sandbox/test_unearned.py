@@ -2006,7 +2006,8 @@ APPLY = "def apply(xs, g): return [g(x) for x in xs]\n"
     (ORDER + "def test_f(): assert apply([Order(3)], lambda o: f(o) == 2 * o.n) == [True]\n",
      FREES + APPLY, "def f(o): return 2 * o.n\n" + APPLY),
     (ORDER + "def test_f():\n    o, seen = Order(3), []\n"
-     "    assert f(o, lambda t: seen.append(t == 2 * o.n)) is None\n    assert seen == [True] and f(o, seen.append) is None\n",
+     "    assert f(o, lambda t: seen.append(t == 2 * o.n)) is None\n"
+     "    assert seen == [True] and f(o, seen.append) is None\n",
      "def f(o, tell):\n    o.n = 0\n    tell(0)\n", "def f(o, tell): tell(2 * o.n)\n"),
     (DB + "def test_f():\n    db = Db()\n    assert f(db, -1) is False\n    assert db.saved is False\n",
      "def f(db, x):\n    db.saved = False\n    db.save(x)\n    db.saved = False\n    return x > 0\n",
