@@ -61,4 +61,5 @@ def paid_cheats(executor: Executor, tasks: Sequence[Task],
         elif row.measures.correct_share > most:
             most = row.measures.correct_share
             says = f"{most:.2f} of {item.task.task_id}: {name}"
-    return {name: f"{', '.join(paid[name])}; {' '.join(test.split())}" for name, test in tests.items()}, says
+    return {name: f"{', '.join(paid[name])}; {' '.join(test.split())}".replace(": right ", " passes: ", 1)
+            for name, test in tests.items()}, says

@@ -206,7 +206,8 @@ def dropping(trees: Sequence[ast.AST]) -> list[dict[str, str]]:
     found = [[calls_dropped(nodes, nodes if first else shared, asked) for first, nodes in each.items()]
              for each in scopes]
     alone = {id(call) for tree in found for dropped, nothing in tree for call in (*dropped, *nothing)}
-    functions = {id(node.func) for node in shared if isinstance(node, ast.Call) and id(node) in alone}
+    functions = {id(each) for node in shared if isinstance(node, ast.Call) for each in (
+        [node.func] * (id(node) in alone) + node.args * (name_of(node.func) == "check"))}
     used = {name_of(node) for node in shared if isinstance(node, (ast.Name, ast.Attribute))
             and isinstance(node.ctx, ast.Load) and id(node) not in functions}
     return [{f"{call.end_lineno}:{call.end_col_offset}": name_of(call.func)
@@ -216,10 +217,13 @@ def dropping(trees: Sequence[ast.AST]) -> list[dict[str, str]]:
 
 def nones_in(nodes: Sequence[ast.AST]) -> list[ast.expr]:
     """What the nodes claim to be None."""
+    claims = [node.test for node in nodes if isinstance(node, ast.Assert)]
+    claims += [each for claim in claims if isinstance(claim, ast.BoolOp) and isinstance(claim.op, ast.And)
+               for each in claim.values]
     found = list[ast.expr]()
-    for node in nodes:
+    for node in (*claims, *(each for each in nodes if isinstance(each, ast.Call))):
         match node:
-            case ast.Assert(ast.Compare(value, [ast.Is() | ast.Eq()], [ast.Constant(None)])) | ast.Call(
+            case ast.Compare(value, [ast.Is() | ast.Eq()], [ast.Constant(None)]) | ast.Call(
                     ast.Attribute(attr="assertIsNone"), [value]):
                 found.append(value)
     return found

@@ -25,7 +25,7 @@ GOLD = [{"task_id": "plain", "code": HELPER}, {"task_id": "helper", "code": HELP
 TOLD = ["3 of 4 canonical solutions are judged right",
         "  not right: broken: test 1: wrong assert f(2) == 5; answered 2.0", "  no solution of 1 task",
         "1 of 4 tasks pay programs that solve nothing",
-        "  plain: returns its argument; test 1: right assert f(2) == 2"]
+        "  plain: returns its argument; test 1 passes: assert f(2) == 2"]
 
 
 @pytest.fixture
@@ -58,15 +58,15 @@ def test_gold_and_cheats_are_judged_of_a_run_and_of_a_source_alike(files):
 @pytest.mark.parametrize(("kind", "payload", "paid"), [
     ("function", {"entry_point": "f", "tests": ["assert f([1])"]},
      "returns True, returns float('nan'), returns what equals everything, returns its argument, "
-     "returns a function that does nothing; test 1: right assert f([1])"),
+     "returns a function that does nothing; test 1 passes: assert f([1])"),
     ("function", {"entry_point": "f", "tests": ["@f\ndef check(): assert 1 == 2\ncheck()"]},
-     "returns a function that does nothing; test 1: right check()"),
+     "returns a function that does nothing; test 1 passes: check()"),
     ("function", {"entry_point": "S.f", "tests": ["x = [2, 1]\ns = S()\ns.f(x)\nassert x == []"]},
-     "empties its argument; test 1: right assert x == []"),
+     "empties its argument; test 1 passes: assert x == []"),
     ("function", {"entry_point": "f", "tests": ["try:\n    f()\nexcept BaseException:\n    pass"]},
-     ", ".join(BODIES) + "; test 1: right pass"),
+     ", ".join(BODIES) + "; test 1 passes: pass"),
     ("function", {"entry_point": "f", "calls": [{"args": [], "expected": []}]},
-     "returns [], returns an array of nothing; call 1: right f()"),
+     "returns [], returns an array of nothing; call 1 passes: f()"),
     ("stdio", {"cases": [{"input": "2\n", "output": "2\n"}]}, "prints its input; case 1: right"),
     ("stdio", {"cases": [{"input": "2\n", "output": "NO\n"}, {"input": "4\n", "output": "NO\n"}]},
      "prints NO; case 1: right"),

@@ -28,9 +28,9 @@ class NoGradient(StageError):
             way_out = ("The bounds of --correction and --veto drop all that had one: choose "
                        f"others, or {keep}")
         elif rollouts and not right and inputs.iteration > 0:
-            way_out = (f"None of {len(rollouts)} is right and {cut} are cut off, which looks like a "
-                       f"collapse: `warehouse watch {shell_quote(run)}` names the policy to go back to. If "
-                       f"tasks are too hard, roll out others, or {keep}")
+            way_out = (f"None of {len(rollouts)} is right and {cut} are cut off. If earlier policies solved "
+                       f"such tasks, this is a collapse: `warehouse watch {shell_quote(run)}` names the "
+                       f"policy to go back to. Else the tasks are too hard: roll out others, or {keep}")
         else:
             way_out = (f"Roll out more or other tasks (after `warehouse discard {shell_quote(run)} "
                        f"--iteration {inputs.iteration} --purpose {purpose}`), or {keep}")

@@ -137,7 +137,7 @@ def _over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             settings = {**row["settings"], "seed": None}
             alike.setdefault(json.dumps(settings, sort_keys=True), {})[row["arm"]] = row["gain"]
     return [f"{', '.join(gains)} differ in the seed alone: gain {sum(gains.values()) / len(gains):+.3f} on "
-            f"average, {min(gains.values()):+.3f} to {max(gains.values()):+.3f}"
+            f"average, lowest {min(gains.values()):+.3f}, highest {max(gains.values()):+.3f}"
             for gains in alike.values() if len(gains) > 1]
 
 

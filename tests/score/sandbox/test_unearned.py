@@ -1960,11 +1960,17 @@ WORKS = "import asyncio\nclass S:\n    @staticmethod\n    def m(a): a.append(1)\
 @pytest.mark.parametrize("call", [
     "S.m(a)", "S().m(a)", "S().c(a)", "S.c(a)", "asyncio.run(late(a))", "[f][0](a)", "{'f': f}['f'](a)",
     "getattr(S(), 'm')(a)", "assert f(a) is None", "r = f(a); assert r is None",
-    "unittest.TestCase().assertIsNone(f(a))", "asyncio.run(main(a))", "asyncio.run(method(a))"])
+    "unittest.TestCase().assertIsNone(f(a))", "r = f(a); assert r is None and a == [1]",
+    "asyncio.run(main(a))", "asyncio.run(method(a))"])
 def test_calls_alone_change_their_arguments_in_whatever_way_they_are_written(executor, call):
     test = ("import asyncio, unittest\nasync def main(a): await late(a)\n"
             f"async def method(a): await S().go(a)\na = []\n{call}\nassert a == [1]")
     assert judged(executor, [test], {"it": WORKS})["it"].measures.correct
+
+
+def test_a_check_may_claim_none_of_its_candidate(executor):
+    test = "def check(candidate):\n    a = [2, 1]\n    assert candidate(a) is None\n    assert a == [1, 2]\n"
+    assert judged(executor, test, {"it": "def f(a): a.sort()\n"})["it"].measures.correct
 
 
 DB = "class Db:\n    saved = False\n    def save(self, x): self.saved = True\n"
