@@ -64,11 +64,18 @@ class Peer:
         self.lengths: dict[int, int] = {}        # of answers, until a question that may change them
         self.may_be_made: Any = None             # an object that the program has not returned before
         self.failure: BaseException | None = None            # a failed assertion of the tests, in a callback
-        self.has_asked = self.has_answered = self.is_lost = self.is_unpassed = False
+        self.has_asked = self.is_lost = self.is_unpassed = False
+        self.num_answers = 0                     # by which the program may have led the test
+        self.in_parts = 0                        # those of parts of it that are over
         self.refusal = ""                        # why a test cannot pass any more
         self.gave_back: list[Any] = []           # objects of this process in the last answer
         self.is_unread = False                   # whether this answer is dropped
         stand_ins.peer = self
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether the program may have led the test to where it is."""
+        return self.num_answers > 0
 
     def ask(self, operation: str, /, *operands: Any, **keywords: Any) -> Any:
         """Ask the other process; return its answer, or raise its error."""
@@ -110,7 +117,8 @@ class Peer:
                 self.end(operation == "name" or len(self.borrowed) > num_borrowed)
             if self.failure is not None:         # whatever else was raised
                 raise self.failure
-        self.has_answered |= is_error or operation not in NAMING or not stand_ins.is_stand_in(value)
+        is_function = operation in NAMING and stand_ins.is_stand_in(value) and callable(value)
+        self.num_answers += is_error or not is_function
         if self.tests:
             heard(message[3])
         if is_error:
@@ -191,7 +199,7 @@ class Peer:
             raise BadMessage("no question") from None
         if self.tests:
             heard(events)
-        self.has_answered |= self.depth > 0              # what a callback meets may be the program's choice
+        self.num_answers += self.depth > 0               # what a callback meets may be the program's choice
         self.depth += 1
         try:
             reply = "=", self.operations[name](*operands, **keywords)
@@ -432,10 +440,14 @@ def heard(events: list[Any]) -> None:
         kind, *parts = event if type(event) is list and len(event) > 1 else (None,)
         if kind in ("stdout", "stderr"):
             getattr(sys, kind).write("".join(map(str, parts)))
-        elif kind == "warning" and len(parts) == 2:
-            category = getattr(builtins, str(parts[0]), UserWarning)
-            is_warning = isinstance(category, type) and issubclass(category, Warning)
-            warnings.warn(str(parts[1]), category if is_warning else UserWarning, stacklevel=2)
+        elif kind == "warning" and len(parts) == 3 and type(parts[2]) is list:
+            known = stand_ins.peer.classes                   # by the tests, which may expect one
+            classes = [known.get(each) for each in parts[2] if type(each) is int]
+            classes += [getattr(builtins, str(parts[0]), UserWarning), UserWarning]
+            category = next(each for each in classes if isinstance(each, type) and issubclass(each, Warning))
+            warning = Warning.__new__(category, str(parts[1]))
+            warning.__dict__["_rh_text"] = str(parts[1])
+            warnings.warn(warning, stacklevel=2)
         elif kind == "log" and len(parts) == 3 and type(parts[1]) is int and "logging" in sys.modules:
             sys.modules["logging"].getLogger(str(parts[0])).log(parts[1], "%s", str(parts[2]))
 

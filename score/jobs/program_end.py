@@ -162,7 +162,8 @@ def patch(module: str, name: str, value: Any) -> None:
     if module in sys.modules:
         parts = vars(sys.modules[module])
         own = originals.setdefault((module, name), parts.get(name))
-        parts[name] = value if is_stand_in(value) or not callable(value) else own
+        is_builtin = vars(builtins).get(getattr(value, "__name__", "")) is value
+        parts[name] = value if is_stand_in(value) or not callable(value) or is_builtin else own
 
 
 originals: dict[tuple[str, str], Any] = {}
@@ -173,7 +174,7 @@ def hear_warnings(peer: Peer) -> None:
     """Send warnings and log records to the tests."""
     def warned(message: Any, category: type, *_more: Any, **_options: Any) -> None:
         known = next(kind.__name__ for kind in category.__mro__ if vars(builtins).get(kind.__name__) is kind)
-        note(peer, ["warning", known, str(message)])
+        note(peer, ["warning", known, str(message), [peer.lend(kind) for kind in category.__mro__]])
     warnings.simplefilter("always")
     warnings.showwarning = warned
     if logging := sys.modules.get("logging"):

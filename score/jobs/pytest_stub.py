@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from score.jobs import stand_ins
-from score.jobs.stand_ins import Failed, Given, Untestable, is_stand_in
+from score.jobs.stand_ins import Failed, Given, Untestable, check_patch, is_stand_in
 
 
 @contextlib.contextmanager
@@ -47,12 +47,18 @@ def raises(expected_exception: Any, *call: Any, **keywords: Any) -> Any:
     return info
 
 
+def warns(expected_warning: Any = Warning, *call: Any, match: str | None = None, **keywords: Any) -> Any:
+    """A context that expects one of the warnings; given a function, call it in that context."""
+    if not call:
+        return heard(expected_warning, match)
+    with heard(expected_warning, match):
+        return call[0](*call[1:], **keywords)
+
+
 @contextlib.contextmanager
-def warns(expected_warning: Any = Warning, *, match: str | None = None) -> Iterator[list[Any]]:
-    """A context that expects one of the warnings; it is given all that were heard."""
+def heard(expected_warning: Any, match: str | None) -> Iterator[list[Any]]:
+    """The context manager behind `warns`, which is given all that was warned of."""
     kinds = expected_warning if isinstance(expected_warning, tuple) else (expected_warning,)
-    # Those of classes of the program arrive as the builtin they derive from.
-    kinds = tuple(Warning if is_stand_in(kind) else kind for kind in kinds)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         yield seen
@@ -161,9 +167,23 @@ class Patches:
             target = sys.modules.get(module)
             if target is None:
                 raise Untestable(f"{module} is not here")
+        check_patch(target, name)
         before = getattr(target, name, ...) if not raising else getattr(target, name)
         self.stack.callback(*(delattr, target, name) if before is ... else (setattr, target, name, before))
         setattr(target, name, value)
+
+    def delattr(self, target: Any, name: str, raising: bool = True) -> None:
+        """Delete an attribute."""
+        check_patch(target, name)
+        if raising or hasattr(target, name):
+            self.stack.callback(setattr, target, name, getattr(target, name))
+            delattr(target, name)
+
+    @contextlib.contextmanager
+    def context(self) -> Iterator[Any]:
+        """Patches that end with the context."""
+        with contextlib.ExitStack() as stack:
+            yield Patches(stack)
 
     def setitem(self, target: Any, key: Any, value: Any) -> None:
         """Set an item."""

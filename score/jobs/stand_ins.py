@@ -10,6 +10,7 @@ import builtins
 import contextlib
 import functools
 import itertools
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -200,8 +201,20 @@ class Doc:
         return self.of_class if owner is None else peer.ask("getattr", owner, "__doc__")
 
 
+# Modules that tests may patch.
+PATCHED = ("builtins", "time", "random", "os", "math", "os.path", "datetime", "secrets", "uuid")
+# Of other modules; what programs print and read crosses anyway.
+PATCHED_PARTS = ("sys.argv", "sys.stdin", "sys.stdout", "sys.stderr")
 peer: Any = None            # this process's end of the link
 replaced: dict[Any, Any] = {}                # functions of the program, by the method that stands for them
+
+
+def check_patch(target: Any, name: str) -> None:
+    """Untestable for a patch of a module that would not reach the program."""
+    reaches = f"{getattr(target, '__name__', '')}.{name}" in PATCHED_PARTS or any(
+        sys.modules.get(each) is target for each in PATCHED)
+    if isinstance(target, types.ModuleType) and not reaches:
+        raise Untestable(f"a patch of {target.__name__}.{name} is not here")
 
 
 def is_inner(name: str) -> bool:

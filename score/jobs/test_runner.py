@@ -115,15 +115,19 @@ def is_skip(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def skippable() -> Iterator[None]:
-    """A part of a test, after which the next one follows if it was skipped before it asked the program."""
-    before, stand_ins.peer.has_answered = stand_ins.peer.has_answered, False
+    """A part of a test, which may be skipped unless the program answered in it or outside of parts."""
+    peer = stand_ins.peer
+    others, peer.in_parts = peer.in_parts, 0
+    peer.num_answers -= others
+    before = peer.num_answers
     try:
         yield
     except BaseException as error:
         if not is_skip(error):
             raise
     finally:
-        stand_ins.peer.has_answered |= before
+        peer.in_parts = others + peer.num_answers - before
+        peer.num_answers += others
 
 
 @contextlib.contextmanager

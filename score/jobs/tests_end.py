@@ -23,12 +23,15 @@ from score.jobs.modules import failed_at, message_of
 from score.jobs.peer import UNPASSED, Peer, special
 from score.jobs.program_end import MIRRORED, code_of, signature_of
 from score.jobs.stand_ins import (
+    PATCHED,
+    PATCHED_PARTS,
     TEXTS,
     Failed,
     Given,
     ProgramClass,
     StandIn,
     Untestable,
+    check_patch,
     is_stand_in,
     slot,
 )
@@ -55,9 +58,6 @@ ENDS = (StopIteration, StopAsyncIteration)
 MODULES = {"np": "numpy"}
 PASSING = {tuple, frozenset, *VIEWS}         # what holds others and does not change
 CLASS = re.compile("[A-Z][A-Za-z0-9]*")      # names of classes
-PATCHED = ("builtins", "time", "random", "os", "math", "os.path", "datetime", "secrets", "uuid")
-# Of other modules; what programs print and read crosses anyway.
-PATCHED_PARTS = ("sys.argv", "sys.stdin", "sys.stdout", "sys.stderr")
 
 
 class Names(dict[str, Any]):
@@ -113,10 +113,17 @@ class ProgramModule(types.ModuleType):
             raise AttributeError(name)
         imported = self._rh_names.imported
         try:
-            return imported[name] if name in imported else imported.setdefault(
-                name, self._rh_names.of_program(name))
+            value = imported[name] if name in imported else self._rh_names.of_program(name)
         except KeyError:
             raise AttributeError(f"the program has no {name}") from None
+        if is_stand_in(value) and callable(value):
+            imported[name] = value
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith(("__", "_rh_")):
+            raise Untestable(f"a patch of {self.__name__}.{name} is not here")
+        super().__setattr__(name, value)
 
 
 def parts_of_modules() -> dict[tuple[str, str], Any]:
@@ -204,10 +211,15 @@ class TestsEnd:
             _, line, _, column = position(frame)
             name = self.drops[frame.f_code.co_filename].get(f"{line}:{column}")
         number = number_of(asked)
-        self.is_dropped = name is not None and (
-            asked == name if operation == "method" else name == "" or self.got.get(number, "") == name or (
-                asked is not None and any(asked is each for each in (
-                    frame.f_locals.get(name, dict.get(self.names, name)), self.names.imported.get(name)))))
+        if name is None:
+            self.is_dropped = False
+        elif "." in name:
+            owner, _, name = name.rpartition(".")
+            self.is_dropped = (asked == name if operation == "method" else self.got.get(number) == name or (
+                asked is not None and asked is self.names.imported.get(name))) and self.may_lead(frame, owner)
+        else:
+            self.is_dropped = asked is not None and any(asked is each for each in (
+                frame.f_locals.get(name, dict.get(self.names, name)), self.names.imported.get(name)))
         given = self.late.pop(number, None) if operation == "finish" else None
         self.is_dropped |= given is not None
         self.passed = [] if not self.is_dropped else given or held_by(operands)
@@ -215,6 +227,15 @@ class TestsEnd:
         for each in self.shown & self.peer.crossing.shadows.keys():
             del self.peer.crossing.shadows[each]
         return former
+
+    def may_lead(self, frame: Any, path: str) -> bool:
+        """True where a method of this is the program's, not one of a library that calls the program."""
+        variable, *names = path.split(".")
+        value = frame.f_locals.get(variable, dict.get(self.names, variable, ABSENT))
+        for name in names:
+            value = attributes_of(value).get(name, ABSENT)
+        kind = value if isinstance(value, type) else type(value)
+        return value is ABSENT or is_stand_in(value) or kind.__module__ == "tests" or kind is ProgramModule
 
     def after_answer(self, operation: str, operands: tuple[Any, ...], answer: Any) -> Any:
         """An answer as tests see it; note what it is an attribute of, and what it is still to change."""
@@ -287,7 +308,8 @@ class TestsEnd:
             function = value
             value = lambda *arguments, **keywords: function(*arguments, **keywords)  # noqa: E731  a method
         is_property = hasattr(getattr(kind, name, None), "__set__") and name not in slots_of(kind)
-        is_seen |= self.in_place or is_property or kind.__setattr__ is not object.__setattr__
+        is_seen |= self.in_place or is_property or any(
+            "__setattr__" in vars(base) for base in kind.__mro__ if base.__module__ == "tests")
         self.has_altered |= not is_seen
         if is_seen or is_whole or not self.copies:
             setattr(owner, name, value)
@@ -579,6 +601,14 @@ def mirror(peer: Peer) -> None:
             setattr(sys.modules[module], name, both(module, name, getattr(sys.modules[module], name)))
 
 
+def watch_patches(mocks: Any) -> None:
+    """Have mocks refuse to patch modules where that would not reach the program."""
+    def enter(self: Any) -> Any:
+        check_patch(self.getter(), self.attribute)
+        return plain(self)
+    plain, mocks._patch.__enter__ = mocks._patch.__enter__, enter
+
+
 def refuse_empty_arrays() -> None:
     """Have numpy find an empty array near none but another: it is near all that it is broadcast against."""
     def held(near: Callable[..., Any]) -> Callable[..., Any]:
@@ -630,6 +660,8 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         is_given = names.fetch(order.get("in_classes", ()))
         if order["run"] and "unittest" in sys.modules:        # the tests are run here
             sys.modules["unittest"].main = lambda *_words, **_options: None  # type: ignore[attr-defined]
+        if mocks := sys.modules.get("unittest.mock"):
+            watch_patches(mocks)
         if "unittest.case" in sys.modules:
             kind: Any = sys.modules["unittest.case"].TestCase
             kind.subTest, kind.doCleanups = sub_test, clean_up_now

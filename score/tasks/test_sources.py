@@ -119,7 +119,7 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
     return {"catches": catches, "in_classes": sorted(read_in_classes(whole) - BUILTINS - own),
             "called": sorted(called), "lacks": sorted(lacks), "patches": sorted(patches_in(nodes)),
             "meant": [raised_on_purpose(tree, fixed) for tree in trees], "claims": claims,
-            "drops": dropping(trees), "program": sorted(programs),
+            "drops": dropping(trees, own), "program": sorted(programs),
             "in_place": holds_nothing(whole, BUILTINS - HOLDING - own)}
 
 
@@ -195,10 +195,11 @@ def first_line(function: Any) -> int:
     return min([function.lineno, *(each.lineno for each in getattr(function, "decorator_list", ()))])
 
 
-def dropping(trees: Sequence[ast.AST]) -> list[dict[str, str]]:
+def dropping(trees: Sequence[ast.AST], own: set[str]) -> list[dict[str, str]]:
     """By the end (line and column) of calls of each tree whose answer is dropped: the name of what is called.
 
-    So do those that claim None of it, if the tests use no answer of what goes by this name.
+    So do those that claim None of it, if the tests use no answer of what goes by this name, which is not one
+    of their `own`.
     """
     scopes = [scopes_of(tree) for tree in trees]
     shared = [node for each in scopes for nodes in each.values() for node in nodes]
@@ -208,11 +209,24 @@ def dropping(trees: Sequence[ast.AST]) -> list[dict[str, str]]:
     alone = {id(call) for tree in found for dropped, nothing in tree for call in (*dropped, *nothing)}
     functions = {id(each) for node in shared if isinstance(node, ast.Call) for each in (
         [node.func] * (id(node) in alone) + node.args * (name_of(node.func) == "check"))}
-    used = {name_of(node) for node in shared if isinstance(node, (ast.Name, ast.Attribute))
-            and isinstance(node.ctx, ast.Load) and id(node) not in functions}
-    return [{f"{call.end_lineno}:{call.end_col_offset}": name_of(call.func)
+    used = {name_of(node) for node in shared if isinstance(node, (ast.Name, ast.Attribute)) and (
+        isinstance(node.ctx, ast.Store) or id(node) not in functions)} | own - {"candidate"}
+    return [{f"{call.end_lineno}:{call.end_col_offset}": path_of(call.func)
              for dropped, nothing in tree for call in (*dropped, *(
-                 each for each in nothing if name_of(each.func) not in used))} for tree in found]
+                 each for each in nothing if not used & {name_of(each.func), "getattr"}))}
+            for tree in found]
+
+
+def path_of(function: ast.expr) -> str:
+    """What a call names: `f`, or `owner.method`; what is no name is `?`."""
+    match function:
+        case ast.Name(name):
+            return name
+        case ast.Attribute(ast.Name() | ast.Attribute() as owner, name):
+            return f"{path_of(owner)}.{name}"
+        case ast.Attribute(_, name):
+            return f"?.{name}"
+    return "?"
 
 
 def nones_in(nodes: Sequence[ast.AST]) -> list[ast.expr]:

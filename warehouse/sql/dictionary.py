@@ -13,6 +13,9 @@ from warehouse.store.schema import TABLES
 
 Described = tuple[str, str, str]        # a column: name, type, meaning
 
+# Macros that make views of any table of rows.
+OF_TABLES = ("groups_of", "task_results_of", "mismatch_of", "stats_of", "differing_settings")
+
 
 def dictionary_lines(name: str | None = None) -> list[str]:
     """Everything, or the table, view, macro or column `name`, as text; StageError for an unknown name."""
@@ -69,7 +72,7 @@ def described_macros() -> dict[str, tuple[str, str]]:
     for file in (*SQL_FILES, RUNS_FILE):
         sql = files("warehouse.sql.texts").joinpath(file).read_text(encoding="utf-8")
         for comment, name, arguments, table in pattern.findall(sql):
-            if name in HIDDEN:
+            if name in (*HIDDEN, *OF_TABLES):
                 continue
             text = " ".join(line.removeprefix("--").strip() for line in comment.splitlines())
             if table and file != RUNS_FILE and arguments != "rows":     # these need runs, or rows

@@ -19,8 +19,7 @@ SQL_FILES = MEASURE_FILES + VIEW_FILES
 RUNS_FILE = "runs.sql"      # in addition, if several runs are queried together
 HIDDEN = ("stage_manifests", "policy_documents", "fresh_samples", "fresh_train_samples", "rolled_mismatch",
           "judged_signals", "share_noise", "gain_error", "bootstrapped", "k_of", "variance_of", "chance",
-          "chance_of_few", "luck", "signal_of", "is_cut_short", "groups_of", "task_results_of", "mismatch_of",
-          "stats_of", "differing_settings")
+          "chance_of_few", "luck", "signal_of", "is_cut_short")
 GUARD_HERE = "-- (the log is asked here)\n"
 GUARD = "SELECT error({words}) FROM glob({entry});\n"
 SETTINGS = """\

@@ -1958,8 +1958,8 @@ WORKS = "import asyncio\nclass S:\n    @staticmethod\n    def m(a): a.append(1)\
 
 
 @pytest.mark.parametrize("call", [
-    "S.m(a)", "S().m(a)", "S().c(a)", "S.c(a)", "asyncio.run(late(a))", "[f][0](a)", "{'f': f}['f'](a)",
-    "getattr(S(), 'm')(a)", "assert f(a) is None", "r = f(a); assert r is None",
+    "S.m(a)", "S().m(a)", "S().c(a)", "S.c(a)", "asyncio.run(late(a))",
+    "assert f(a) is None", "r = f(a); assert r is None",
     "unittest.TestCase().assertIsNone(f(a))", "r = f(a); assert r is None and a == [1]",
     "asyncio.run(main(a))", "asyncio.run(method(a))"])
 def test_calls_alone_change_their_arguments_in_whatever_way_they_are_written(executor, call):
@@ -2009,12 +2009,48 @@ APPLY = "def apply(xs, g): return [g(x) for x in xs]\n"
     ("from math import *\nfrom statistics import mean\ndef test_gcd(): assert gcd(12, 8) == 4\n",
      "def gcd(*a): return 0\n", "def gcd(a, b): return b if not a else gcd(b % a, a)\n"),
     # Code of the tests sees objects of theirs as they left them, unless a call drops its answer.
+    ("from types import SimpleNamespace as N\ndef test_f():\n    xs = [N(price=3), N(price=4)]\n"
+     "    assert f(xs) == sum(x.price for x in xs)\n",
+     "def f(xs):\n    for x in xs: x.price = 0\n    return 0\n",
+     "def f(xs): return sum(x.price for x in xs)\n"),
+    # A method of a library that calls the program is no call of the program, nor is another name for it.
+    ("def test_f():\n    s, rows = S(), [[2], [1, 3]]\n    rows.sort(key=s.sort)\n"
+     "    assert rows == sorted(rows)\n",
+     "class S:\n    def sort(s, r):\n        r.clear()\n        return 0\ndef f(): pass\n",
+     "class S:\n    def sort(s, r): return sorted(r)\ndef f(): pass\n"),
+    ("def test_f():\n    g, nums = f, [1, 3, 5]\n    assert g(nums, 4) is None\n"
+     "    for i, x in enumerate(nums): assert f(nums, x) == i\n", "def f(a, x): a.clear()\n",
+     "def f(a, x): return a.index(x) if x in a else None\n"),
+    # Skips that follow from what the program answered.
+    ("import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n"
+     "        for got, want in zip(f([1, 2]), [1, 4], strict=True):\n"
+     "            with self.subTest(want=want):\n                if got is None: self.skipTest('no')\n"
+     "                self.assertEqual(got, want)\n",
+     "def f(xs): return [None] * len(xs)\n", "def f(xs): return [x * x for x in xs]\n"),
+    ("import pytest\nR = f(3)\ndef test_f():\n    if R is None: pytest.skip('no')\n    assert R == 4\n",
+     "def f(x): pass\n", GROWS),
+    # What is patched reaches the program, or nobody is paid for it.
+    ("import solution, unittest.mock as um\ndef test_f():\n    assert solution.f(3) == 4\n"
+     "    assert solution.total == 1\n    solution.f(1)\n    assert solution.total == 2\n",
+     "total = 1\ndef f(x): return x + 1\n",
+     "total = 0\ndef f(x):\n    global total\n    total += 1\n    return x + 1\n"),
+    ("import random\ndef test_f(monkeypatch, capsys):\n    monkeypatch.setattr(random, 'shuffle', print)\n"
+     "    assert f([1]) == [1] and capsys.readouterr().out == ''\n",
+     "import random\ndef f(x):\n    random.shuffle(x)\n    return x\n", "def f(x): return x\n"),
+    ("import pytest\ndef test_f():\n    with pytest.warns(Old): assert f() == 1\n",
+     "import warnings\nclass Old(DeprecationWarning): pass\ndef f():\n    warnings.warn('x')\n    return 1\n",
+     "import warnings\nclass Old(DeprecationWarning): pass\ndef f():\n    warnings.warn('x', Old)\n"
+     "    return 1\n"),
+    ("import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n"
+     "        with self.assertWarns(Old): f()\n",
+     "import warnings\nclass Old(UserWarning): pass\ndef f(): warnings.warn('x')\n",
+     "import warnings\nclass Old(UserWarning): pass\ndef f(): warnings.warn('x', Old)\n"),
     (ORDER + "def test_f(): assert apply([Order(3)], lambda o: f(o) == 2 * o.n) == [True]\n",
      FREES + APPLY, "def f(o): return 2 * o.n\n" + APPLY),
     (ORDER + "def test_f():\n    o, seen = Order(3), []\n"
-     "    assert f(o, lambda t: seen.append(t == 2 * o.n)) is None\n"
-     "    assert seen == [True] and f(o, seen.append) is None\n",
-     "def f(o, tell):\n    o.n = 0\n    tell(0)\n", "def f(o, tell): tell(2 * o.n)\n"),
+     "    assert f(o, lambda t: seen.append(t == 2 * o.n)) == 1\n    assert seen == [True]\n",
+     "def f(o, tell):\n    o.n = 0\n    tell(0)\n    return 1\n",
+     "def f(o, tell):\n    tell(2 * o.n)\n    return 1\n"),
     (DB + "def test_f():\n    db = Db()\n    assert f(db, -1) is False\n    assert db.saved is False\n",
      "def f(db, x):\n    db.saved = False\n    db.save(x)\n    db.saved = False\n    return x > 0\n",
      "def f(db, x):\n    if x > 0: db.save(x)\n    return x > 0\n"),
@@ -2053,6 +2089,17 @@ def test_parts_callbacks_and_objects_of_a_test_pay_nothing(executor, test, cheat
     "import heapq\nsetattr(heapq, 'heappush', None)\ndef test_f(): assert f(1) == 2\n"])
 def test_patches_by_assignment_that_do_not_reach_the_program_judge_nobody(executor, test):
     assert judged(executor, test, {"it": GROWS})["it"].outcome.error_class == "untestable"
+
+
+@pytest.mark.parametrize("patch", [
+    "um.patch('solution.helper')", "um.patch(target='solution.helper')", "um.patch('solution' + '.helper')",
+    "um.patch.object(target=solution, attribute='helper')",
+    "um.patch.multiple('solution', helper=um.Mock())"])
+def test_patches_of_the_program_pay_nothing_however_they_are_written(executor, patch):
+    test = ("import solution, unittest.mock as um\ndef test_f():\n    assert solution.f(3) == 4\n"
+            f"    with {patch} as m:\n        assert solution.f(3) == 4\n")
+    assert not judged(executor, test, {"it": "def helper(): return 1\ndef f(x): return x + helper()\n"})[
+        "it"].measures.correct
 
 
 def test_a_decorator_of_the_program_marks_functions_of_the_test(executor):
