@@ -219,7 +219,7 @@ def test_arms_that_differ_in_their_seed_alone_have_a_mean(run: Warehouse) -> Non
             for name, loss, seed, gain in (("parent", "grpo", 0, None), ("a", "grpo", 0, 0.01),
                                            ("b", "cispo", 1, 0.05), ("c", "grpo", 1, 0.03))]
     assert [line for line in arms_text(rows, plan_of(run)).splitlines() if "alone" in line] == [
-        "a, c differ in the seed alone: gain +0.020 on average, +0.010 to +0.030"]
+        "a, c differ in the seed alone: gain +0.020 on average, lowest +0.010, highest +0.030"]
 
 
 def test_what_fails_is_said_and_the_others_go_on(run: Warehouse) -> None:
