@@ -55,11 +55,11 @@ class Change(NamedTuple):
         return 0 if self.margin is None or abs(self.gain) <= self.margin else 1 if self.gain > 0 else -1
 
     def __str__(self) -> str:
-        margin = ", error unknown" if self.margin is None else f" ± {self.margin:.2f}"
+        margin = ", error unknown" if self.margin is None else f" ± {self.margin:.3f} at 95%"
         plain = f"{short_share(self.first)} → {short_share(self.last)}"
         if abs(self.last - self.first - self.gain) < SAME:
-            return f"{plain} ({self.gain:+.2f}{margin})"
-        return (f"{self.gain:+.2f}{margin}, at equal difficulty of tasks "
+            return f"{plain} ({self.gain:+.3f}{margin})"
+        return (f"{self.gain:+.3f}{margin}, at equal difficulty of tasks "
                 f"(plain means of different tasks: {plain})")
 
 

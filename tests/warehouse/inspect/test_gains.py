@@ -62,7 +62,7 @@ def test_between_visits_to_the_same_tasks_the_error_is_that_of_the_tasks_gains(t
                                 for visit in (before, after)))
     gains = (after - before) / 16
     margin = 1.96 * gains.std(ddof=1) / np.sqrt(60)
-    assert f"({gains.mean():+.2f} ± {margin:.2f})" in said(run)
+    assert f"({gains.mean():+.3f} ± {margin:.3f} at 95%)" in said(run)
     apart = 1.96 * np.hypot(*(rates.std(ddof=1) / np.sqrt(60) for rates in (before / 16, after / 16)))
     assert margin < 0.5 * apart
 
@@ -90,7 +90,7 @@ def test_few_tasks_are_beyond_chance_for_sql_only_where_the_summary_says_so(tmp_
     for number, fallen in enumerate(((0, 1, 0, 1, 1, 1), (5, 6, 5, 6, 5, 6))):
         run = evaluated(tmp_path / str(number), {f"t{task}": (8, 7) for task in range(6)},
                         {f"t{task}": (8, 7 - less) for task, less in enumerate(fallen)})
-        margin = float(re.search(r"± (\S+)\)", said(run))[1])
+        margin = float(re.search(r"± (\S+) at", said(run))[1])
         [row] = rows_of(connect(run), "FROM gains(0, 1)")
         assert row["beyond_chance"] == ("it got worse" in said(run)) == bool(number)
         assert row["high"] - row["gain"] == pytest.approx(margin, abs=0.005)
@@ -100,7 +100,7 @@ def test_the_same_draws_make_a_small_gain_certain(tmp_path: Path) -> None:
     """Four completions of 60 tasks, drawn alike: one more of every fifth task is right."""
     visits = ({f"t{task:02}": (4, task % 3 + (late and task % 5 == 0)) for task in range(60)}
               for late in (0, 1))
-    assert "it learned; pass@1 .25 → .30 (+0.05 ± 0.03)" in said(evaluated(tmp_path, *visits))
+    assert "it learned; pass@1 .25 → .30 (+0.050 ± 0.026 at 95%)" in said(evaluated(tmp_path, *visits))
 
 
 def test_where_the_tasks_differ_the_fit_gives_the_error(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_where_the_tasks_differ_the_fit_gives_the_error(tmp_path: Path) -> None:
                     {f"t{task}": (8, task + 1) for task in range(1, 8)})
     first, last = rows_of(connect(run), "FROM adjusted ORDER BY iteration")
     margin = 1.96 * np.hypot(first["solving_error"], last["solving_error"])
-    gain = f"{last['solving'] - first['solving']:+.2f} ± {margin:.2f}, at equal difficulty of tasks"
+    gain = f"{last['solving'] - first['solving']:+.3f} ± {margin:.3f} at 95%, at equal difficulty of tasks"
     plain = f"{short_share(first['solving_plain'])} → {short_share(last['solving_plain'])}"
     assert f"{gain} (plain means of different tasks: {plain})" in said(run)
 
@@ -127,14 +127,14 @@ def test_a_training_on_other_tasks_each_time_is_judged_by_means_of_iterations(tm
     before, after = (np.mean([row["solving"] for row in end]) for end in ends)
     gain = after - before
     margin = 1.96 * np.hypot.reduce([row["solving_error"] for end in ends for row in end]) / 10
-    assert said(run).startswith(f"Learned the training tasks: pass@1 {gain:+.2f} ± {margin:.2f}")
+    assert said(run).startswith(f"Learned the training tasks: pass@1 {gain:+.3f} ± {margin:.3f} at 95%")
     assert said(run).endswith("over iterations 0 to 39, means of 10.") and 0.15 < gain < 0.35
 
 
 def test_one_task_once_is_no_ground_for_a_judgement(tmp_path: Path) -> None:
     run = evaluated(tmp_path, {"t0": (1, 1)}, {"t0": (1, 1)}, {"t0": (1, 0)}, {"t0": (1, 0)})
     assert said(run) == ("On 'eval', policy 0 to 3: no change beyond chance; "
-                         "pass@1 1.00 → .00 (-1.00, error unknown).")
+                         "pass@1 1.00 → .00 (-1.000, error unknown).")
     assert rows_of(connect(run), "SELECT signal FROM raised_signals WHERE signal <> 'reward_hacking'") == []
     assert {row["solving_error"] for row in rows_of(connect(run), "FROM adjusted")} == {None}
 
@@ -148,13 +148,13 @@ def test_one_task_within_less_reach_is_no_ground_to_stop(tmp_path: Path) -> None
 def test_where_nothing_is_solved_the_reward_is_told(tmp_path: Path) -> None:
     run = evaluated(tmp_path, {"t0": (16, 4), "t1": (16, 4)}, {"t0": (16, 8), "t1": (16, 10)}, solves=False)
     margin = 1.96 * np.std([4 / 16, 6 / 16], ddof=1) / np.sqrt(2)
-    assert f"it learned; reward .25 → .56 (+0.31 ± {margin:.2f})." in said(run)
+    assert f"it learned; reward .25 → .56 (+0.312 ± {margin:.3f} at 95%)." in said(run)
 
 
 def test_one_task_many_times_is_told_by_its_completions(tmp_path: Path) -> None:
     run = evaluated(tmp_path, {"t0": (16, 4)}, {"t0": (16, 8)})
     margin = 1.96 * np.sqrt((0.25 * 0.75 + 0.5 * 0.5) / 15)
-    assert f"pass@1 .25 → .50 (+0.25 ± {margin:.2f})" in said(run)
+    assert f"pass@1 .25 → .50 (+0.250 ± {margin:.3f} at 95%)" in said(run)
 
 
 def test_what_is_never_right_has_0_and_no_rest_of_a_sum(tmp_path: Path) -> None:
