@@ -17,7 +17,6 @@ from score.sandbox.limits import Limits
 from score.sandbox.pool import usable_cores
 from score.sandbox.program import Outcome
 from score.sandbox.tiers import open_lanes
-from score.tasks.function import IN_PLACE
 from score.tasks.kinds import Task, graders_of, load_task
 from score.tasks.measures import Answer
 from warehouse.objects.bucket import is_address
@@ -84,7 +83,7 @@ def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limit
             judged = judge_gold(executor, asked, answers, progress.note_outcome)
             if step == 1:
                 paid, part = paid_cheats(executor, solved, progress.note_outcome)
-                judged = [*judged, *judge_in_place(executor, asked, answers, judged)]
+                judged = [*judged, *judge_in_place(executor, asked, answers, judged, progress.note_outcome)]
         verdicts |= {verdict.task_id: replace(verdict, needs=verdict.needs or needs,
                                               pays=paid.get(verdict.task_id, "")) for verdict in judged}
         asked = [task for task in asked if verdicts[task.task_id].limited]
@@ -111,13 +110,13 @@ def judge_gold(executor: Executor, tasks: Sequence[Task], answers: Mapping[str, 
 
 
 def judge_in_place(executor: Executor, tasks: Sequence[Task], answers: Mapping[str, Answer],
-                   verdicts: Iterable[GoldVerdict]) -> list[GoldVerdict]:
-    """Other verdicts on solutions that change arguments, and would be right if the task said so."""
-    named = {verdict.task_id: verdict for verdict in verdicts if IN_PLACE in verdict.reason}
+                   verdicts: Iterable[GoldVerdict], finished: Callable[[Outcome], None]) -> list[GoldVerdict]:
+    """Other verdicts on solutions that would be right if the task said that what they change counts."""
+    wrong = {verdict.task_id: verdict for verdict in verdicts if not (verdict.right or verdict.limited)}
     again = [load_task(task.task_id, task.kind_name, {**task.payload, "in_place": True})
-             for task in tasks if task.task_id in named]
-    return [replace(named[verdict.task_id], needs=CHANGES)
-            for verdict in judge_gold(executor, again, answers, lambda _: None) if verdict.right]
+             for task in tasks if task.task_id in wrong and "tests" in task.payload]
+    return [replace(wrong[verdict.task_id], needs=CHANGES)
+            for verdict in judge_gold(executor, again, answers, finished) if verdict.right]
 
 
 def reason_of(task: Task, row: Judgement) -> str:

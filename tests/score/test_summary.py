@@ -57,8 +57,8 @@ def test_programs_that_fail_only_because_they_change_an_argument_are_named() -> 
              '{"test":[[false,"AssertionError","line 2, []","assertion"]]}')
     samples = [sample_row(row, SCORER, 0.0, outputs=text) for row, text in zip(rows, texts, strict=True)]
     assert summary_lines(table("samples", samples), "iteration 0 train", {}, 0)[2] == (
-        "  1 completion failed only by changing an argument (heads). Where a task asks for that, its "
-        'payload needs "in_place": true.')
+        "  completions with a test that fails only because they change an argument: 1 (heads). Where a task "
+        'asks for that, its payload needs "in_place": true.')
 
 
 def test_the_parts_of_a_reward_add_up_to_it(tmp_path: Path) -> None:
