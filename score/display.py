@@ -80,8 +80,9 @@ def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], n
         "task_id").combine_chunks() for name in ("outputs", "error_message")])
     if len(changing):
         names = ", ".join(changing.unique().to_pylist()[:SHOWN])
-        lines.append(f"  completions with a test that fails only because they change an argument: "
-                     f'{len(changing)} ({names}). Where a task asks for that, its payload needs "in_place": true.')
+        lines.append("  completions with a test that fails only because they change an argument: "
+                     f"{len(changing)} ({names}). Where a task asks for that, its payload needs "
+                     '"in_place": true.')
     unscored = samples.filter(pc.is_null(samples.column("reward")))
     pairs = zip(*(unscored.column(name).to_pylist() for name in ("error_class", "task_id")), strict=True)
     for reason, count in Counter(reason_for_none(*pair) for pair in pairs).items():
