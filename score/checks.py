@@ -1,13 +1,20 @@
-"""Reasons to stop `score`: nothing to score, a signal, or a part that cannot be trusted."""
+"""The scorer that options name, and reasons to stop `score`: nothing to do, a signal, an untrusted part."""
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from score.display import Progress
+from score.options import LaneOptions, LimitOptions, RewardOptions
 from score.protocol.error_classes import ErrorClass
+from score.rewards.named import check_kinds, default_reward
+from score.rewards.scorer import Scorer
 from score.sandbox.program import Outcome
 from score.tasks.graded import IN_GRADER
+from score.tasks.kinds import graders_of
 from warehouse.stages.stop import StageStopped, StopRequest
+from warehouse.stages.user_code import load_function
 from warehouse.store.commit import by_address
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.names import is_of
@@ -16,6 +23,22 @@ from warehouse.store.stage import Stage
 
 MAX_UNSCORED_SHARE = 0.01       # of a part's rows; above this the machine is broken
 MAX_UNTESTABLE_SHARE = 0.2      # above this the tasks are wrong
+
+
+def scorer_of(reward: RewardOptions, limits: LimitOptions, lanes: LaneOptions,
+              tasks: Collection[tuple[str, Any]],
+              replaced: Mapping[str, str]) -> tuple[Scorer, tuple[str, ...]]:
+    """The scorer of tasks (kind and payload each), and the modules that their graders need in the lanes.
+
+    StageError where a grader is missing or the reward does not fit the kinds of tasks.
+    """
+    graders, kinds = graders_of(tasks, lanes.import_path), {kind for kind, _payload in tasks}
+    own = load_function(reward.reward_file, "--reward-file") if reward.reward_file else None
+    if not own:
+        check_kinds(reward.reward, kinds)
+    imports = tuple(sorted(lanes.allow_import))
+    return Scorer(reward.reward or default_reward(kinds), limits.limits, imports, own, graders.versions,
+                  replaced), graders.modules
 
 
 def check_any_scored(warehouse: Warehouse, scorer: str, purpose: str | None) -> None:

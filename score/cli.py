@@ -1,14 +1,12 @@
 """The command `score`."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from score.inspect.commands import diff, explain, limits_of_score, try_program
-from score.options import REWARDS, LaneOptions, LimitOptions, RewardOptions, ScoreOptions, TierOptions
+from score.options import REWARDS, LaneOptions, LimitOptions, ScoreOptions, TierOptions, settled_reward
 from warehouse.fields import options_from, options_of
 from warehouse.options import TitledCommand, open_run, run_argument, shows_errors, with_version
 from warehouse.store.commit import by_address
@@ -81,32 +79,12 @@ def score(run: Path, **values: Any) -> None:
     or the time limit stopped it (run it again). Another reward or other limits make another scorer; its rows
     are stored next to the earlier ones.
     """
-    from score.rewards.named import check_kinds, default_reward
-    from score.rewards.scorer import Scorer
+    from score.checks import scorer_of
     from score.run import run_score
-    from score.tasks.kinds import graders_of
-    from warehouse.stages.user_code import load_function
     options = options_from(ScoreOptions, {"run": run, **values})
     warehouse = open_run(run)
-    kinds = kinds_in(run)
-    told = ["kind", "payload"] if "graded" in kinds else ["kind"]           # payloads may be gigabytes
-    graders = graders_of(((row["kind"], row.get("payload")) for row in
-                          warehouse.read("tasks", columns=told).to_pylist()), options.lanes.import_path)
-    reward = settled_reward(options.reward)
-    own = load_function(reward.reward_file, "--reward-file") if reward.reward_file else None
-    if not own:
-        check_kinds(reward.reward, kinds)
-    scorer = Scorer(reward.reward or default_reward(kinds), options.limits.limits,
-                    tuple(sorted(options.lanes.allow_import)), own, graders.versions,
-                    warehouse.state.replaced_payloads)
-    run_score(options, scorer, lambda line: click.echo(by_address(line)), graders.modules)
-
-
-def settled_reward(options: RewardOptions) -> RewardOptions:
-    """A --reward that was typed takes the place of a reward file that config.toml names."""
-    source = click.get_current_context().get_parameter_source
-    if source("reward") is not ParameterSource.COMMANDLINE:
-        return options
-    if source("reward_file") is ParameterSource.COMMANDLINE:
-        raise StageError("--reward and --reward-file are two rewards. Leave one of them out.")
-    return replace(options, reward_file=None)
+    told = ["kind", "payload"] if "graded" in kinds_in(run) else ["kind"]         # payloads may be gigabytes
+    tasks = [(row["kind"], row.get("payload")) for row in warehouse.read("tasks", columns=told).to_pylist()]
+    scorer, modules = scorer_of(settled_reward(options.reward), options.limits, options.lanes, tasks,
+                                warehouse.state.replaced_payloads)
+    run_score(options, scorer, lambda line: click.echo(by_address(line)), modules)

@@ -1,14 +1,16 @@
 """The options of `score`: what each is, for the command line and config.toml; `try` and `gold` share some."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from score.sandbox.limits import Limits
 from warehouse.fields import iteration_field, option
 from warehouse.options import PURPOSE_HELP, SHARD_HELP, TIME_LIMIT_HELP
 from warehouse.stages.shard import Shard
+from warehouse.store.errors import StageError
 
 REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "exact", "tests-share", "graded")
 
@@ -22,6 +24,16 @@ class RewardOptions:
     reward_file: str | None = option(
         None, "Your own reward function, with TRL's signature.",
         metavar="FILE.py:NAME", guarded="reward")
+
+
+def settled_reward(options: RewardOptions) -> RewardOptions:
+    """A --reward that was typed takes the place of a reward file that config.toml names."""
+    source = click.get_current_context().get_parameter_source
+    if source("reward") is not ParameterSource.COMMANDLINE:
+        return options
+    if source("reward_file") is ParameterSource.COMMANDLINE:
+        raise StageError("--reward and --reward-file are two rewards. Leave one of them out.")
+    return replace(options, reward_file=None)
 
 
 @dataclass(frozen=True)

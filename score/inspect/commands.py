@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from score.options import LaneOptions, LimitOptions, TierOptions
+from score.options import LaneOptions, LimitOptions, RewardOptions, TierOptions, settled_reward
 from warehouse.fields import options_from, options_of
 from warehouse.options import RunFolder, TitledCommand, config_defaults, run_folder, shows_errors
 
@@ -60,15 +60,17 @@ def explain(run: Path, completion: str, scorer: str | None) -> None:
 @click.argument("run", type=RunFolder(path_type=Path), is_eager=True, callback=limits_of_score)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--task", "task_id", required=True, help="Id of the task.")
-@click.option("--reward", default=None,
-              help="Reward. [default: as `score` without a reward file]")
+@options_of(RewardOptions)
 @options_of(LimitOptions)
 @options_of(LaneOptions)
 @options_of(TierOptions)
 @shows_errors
-def try_program(run: Path, file: Path, task_id: str, reward: str | None, **values: Any) -> None:
-    """Run the program in FILE on one task of RUN in the sandbox and show its reward."""
+def try_program(run: Path, file: Path, task_id: str, **values: Any) -> None:
+    """Run the program in FILE on one task of RUN in the sandbox and show its reward.
+
+    A reward file sees the text of FILE as the completion, without tokens.
+    """
     from score.inspect.explain import try_file
-    click.echo(try_file(run, file, task_id, reward, options_from(LimitOptions, values).limits,
-                        options_from(LaneOptions, values), options_from(TierOptions, values),
-                        colors=sys.stdout.isatty()))
+    click.echo(try_file(run, file, task_id, settled_reward(options_from(RewardOptions, values)),
+                        options_from(LimitOptions, values), options_from(LaneOptions, values),
+                        options_from(TierOptions, values), colors=sys.stdout.isatty()))

@@ -4,20 +4,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from score.checks import scorer_of
 from score.inspect.units import unit_lines
 from score.judging.completions import Item
-from score.judging.judge import measure, registered_terms, run_programs
+from score.judging.judge import STORED, measure, reward_terms, run_programs
 from score.judging.samples import verdict_row
-from score.options import LaneOptions, TierOptions
-from score.rewards.named import check_kinds, default_reward
-from score.rewards.scorer import Scorer
+from score.options import LaneOptions, LimitOptions, RewardOptions, TierOptions
 from score.sandbox.executor import Executor
-from score.sandbox.limits import Limits
 from score.sandbox.tiers import open_lanes
-from score.tasks.kinds import graders_of, load_task
+from score.tasks.kinds import load_task
 from score.tasks.measures import Answer
 from warehouse.inspect.show import no_completion, pair_lines, parse_name
-from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError, printable, shell_quote
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -81,34 +80,35 @@ def row_of(warehouse: Warehouse, table: str, task_id: str, sample_index: int,
     return next((row for row in rows if row["sample_index"] == sample_index), None)
 
 
-def try_file(run: Path, file: Path, task_id: str, reward: str | None, limits: Limits, lanes: LaneOptions,
-             isolation: TierOptions, *, colors: bool) -> str:
-    """Run the file's program on the task and show outputs, verdict and reward."""
+def try_file(run: Path, file: Path, task_id: str, reward: RewardOptions, limits: LimitOptions,
+             lanes: LaneOptions, isolation: TierOptions, *, colors: bool) -> str:
+    """Run the file's program on the task and show outputs, verdict and reward.
+
+    A reward file sees the file's text as the completion, without tokens.
+    """
     warehouse = open_warehouse(run)
-    rows = warehouse.read("tasks", columns=["task_id", "kind", "payload"], task_ids={task_id}).to_pylist()
+    rows = warehouse.read("tasks", columns=["task_id", "kind", "payload", "messages"],
+                          task_ids={task_id}).to_pylist()
     if not rows:
         raise StageError(f"{run} has no task {task_id}. List them with "
                          f"`warehouse sql {shell_quote(run)} \"select task_id from tasks\"`.")
     [row] = rows
-    check_kinds(reward, [row["kind"]])
-    task = load_task(task_id, row["kind"], json.loads(row["payload"]))
-    imports = tuple(sorted(lanes.allow_import))
-    graders = graders_of([(row["kind"], task.payload)], lanes.import_path)
-    scorer = Scorer(reward or default_reward([row["kind"]]), limits=limits, imports=imports,
-                    graders=graders.versions)
+    scorer, modules = scorer_of(reward, limits, lanes, [(row["kind"], row["payload"])], {})
     try:
         code = file.read_text(encoding="utf-8")
     except ValueError as error:
         raise StageError(f"{file} is not UTF-8 text ({error}). Save it as UTF-8.") from error
-    items = [Item(task, Answer(code, code))]
-    pool, best = open_lanes(isolation.tier, unsafe=isolation.unsafe_no_sandbox, limits=limits,
-                            num_lanes=lanes.lanes or 1, imports=imports,
-                            preload=(*lanes.preload, *graders.modules), import_paths=lanes.import_path)
+    task = load_task(task_id, row["kind"], json.loads(row["payload"]))
+    said = "\n\n".join(message["content"] for message in json.loads(row["messages"] or "[]"))
+    items = [Item(task, Answer(code, code), prompt=said)]
+    pool, best = open_lanes(isolation.tier, unsafe=isolation.unsafe_no_sandbox, limits=scorer.limits,
+                            num_lanes=lanes.lanes or 1, imports=scorer.imports,
+                            preload=(*lanes.preload, *modules), import_paths=lanes.import_path)
     with pool:
         judgements = measure(items, run_programs(Executor(pool, isolated=best.isolated), items))
-    [terms] = registered_terms(items, judgements, scorer)
+    completion = dict.fromkeys((*STORED, "completion_ids")) | {"finish_reason": "stop", "sample_index": 0,
+                                                               "group_id": task_id, "completion_ids": []}
+    [terms] = reward_terms(items, judgements, scorer, pa.table({name: [value] for name, value in
+                                                                completion.items()}))
     sample = verdict_row(items[0].answer, judgements[0], terms) | {"sandbox_tier": best.name}
-    lines = verdict_lines(sample, row["kind"], task.payload, colors=colors)
-    if "reward-file" in read_config(warehouse.root / "config.toml").get("score", {}):
-        lines.append(f"That is {scorer.name}: the reward file of config.toml is asked by `score RUN` alone.")
-    return "\n".join(lines)
+    return "\n".join(verdict_lines(sample, row["kind"], task.payload, colors=colors))

@@ -61,6 +61,21 @@ def test_try_loads_what_score_would_load(folder: Path, monkeypatch: pytest.Monke
     assert "reward 0.3333" in CliRunner().invoke(score, words).output
 
 
+def test_try_asks_the_reward_file_of_the_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "mine.py").write_text(
+        "def mine(prompts, completions, completion_ids, correct_share, group_id, **columns):\n"
+        "    [text], [ids] = completions, completion_ids\n"
+        "    return [{'share': correct_share[0], 'ids': len(ids), 'text': len(text)}]\n")
+    words = ["try", str(folder / "run"), str(folder / "program.py"), "--task", "check", "--reward-file"]
+    (folder / "run/config.toml").unlink(missing_ok=True)
+    told = "reward 32 = share 0 + ids 0 + text 32\n"
+    assert CliRunner().invoke(score, [*words, f"{folder}/mine.py:mine"]).output.endswith(told)
+    (folder / "run/config.toml").write_text(f'[score]\nreward-file = "{folder}/mine.py:mine"\n')
+    monkeypatch.setenv("ROLLHOUSE_TRUST", str(folder))
+    assert CliRunner().invoke(score, words[:-1]).output.endswith(told)
+    assert "reward 0\n" in CliRunner().invoke(score, [*words[:-1], "--reward", "exact"]).output
+
+
 def test_cases_show_input_expected_and_output_where_they_are_wrong() -> None:
     payload = {"cases": [{"input": "2\n", "output": "4\n"}, {"input": "3\n", "output": "7\n"}]}
     assert unit_lines("stdio", payload, ["4", "6\n"]) == [

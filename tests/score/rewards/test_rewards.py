@@ -313,10 +313,6 @@ def test_try_runs_a_file_and_says_what_it_would_get(warehouse, tmp_path):
     assert "sandbox_violation: PermissionError" in result.output and "reward 0" in result.output
     result = invoke("try", warehouse.root, path, "--task", "other")
     assert result.exit_code == 1 and "has no task other" in result.output
-    (warehouse.root / "config.toml").write_text('[score]\nreward-file = "mine.py:brevity"\n')
-    path.write_text(FLIP)
-    result = invoke("try", warehouse.root, path, "--task", "turn")
-    assert "reward 10 = " in result.output and "That is arc-v1: the reward file of" in result.output
     path.write_bytes(b"\xff\xfe")
     result = invoke("try", warehouse.root, path, "--task", "turn")
     assert result.exit_code == 1 and "is not UTF-8 text" in result.output
