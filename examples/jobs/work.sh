@@ -6,11 +6,12 @@
 #   work.sh score   RUN ITERATION K/N     score share K of N of a rollout that has begun; the rest is left to `learn`
 #   work.sh learn   RUN ITERATION         sample and score what all shares left, train, say how it went
 #   work.sh worker  RUN ITERATIONS K/N    sample and score this share of every iteration as it comes due
-#   work.sh eval    RUN POLICY K/N        sample and score share K of N of the held-out tasks with a policy
+#   work.sh eval    RUN POLICY            sample and score the held-out tasks with a policy
 #   work.sh loop    RUN ITERATIONS        `warehouse loop` on all GPUs of this machine; an alarm ends it with 3
 #   work.sh arms    RUN ARMS.TOML         `warehouse arms`
-#   work.sh trainer RUN ITERATIONS        `learn` each iteration once its rollout is complete
+#   work.sh trainer RUN ITERATIONS        `learn` each iteration once its rollout is complete, evaluate the last policy
 # In the environment: TRAIN="accelerate launch --multi_gpu --num_processes 8 --no_python train" trains on eight GPUs;
+# EVAL_EVERY=5 samples and scores the held-out tasks with policies 0, 5, 10 .., too, before `learn` trains;
 # WATCH=yes, or WATCH="--ignore errors", ends `learn` and `eval` with 3 when an alarm holds in what they made.
 set -euo pipefail
 usage="usage: work.sh rollout|score|learn|eval|loop|arms|worker|trainer RUN ITERATION [K/N]"
@@ -44,17 +45,28 @@ stage() {
   return "$code"
 }
 
+sample() {   # ITERATION [--shard K/N]: first of an evaluation, if one is due; `score` then judges both
+  if ((${EVAL_EVERY:-0} && $1 % EVAL_EVERY == 0)); then stage rollout "$run" --eval --iteration "$@"; fi
+  stage rollout "$run" --iteration "$@"
+}
+
 score_share() {
   local code=0
-  stage score "$run" --iteration "$@" --shard "$share" || code=$?
+  stage score "$run" --iteration "$1" --shard "$share" || code=$?
   ((code == 0 || code == 75)) || exit "$code"   # 75: the rollout is still under way
 }
 
 learn() {
-  stage rollout "$run" --iteration "$1"
+  sample "$1"
   stage score "$run" --iteration "$1"
   stage "${train[@]}" "$run" --iteration "$1"
   stage warehouse summary "$run" --iteration "$1" --line
+  watch "$1"
+}
+
+evaluate() {   # POLICY
+  stage rollout "$run" --eval --iteration "$1"
+  stage score "$run" --iteration "$1" --purpose eval
   watch "$1"
 }
 
@@ -79,21 +91,18 @@ has() {   # ENTRY ITERATION: whether the log has such an entry of its rollout
 
 case $role in
   rollout | score | learn) ask; if is_over "$number"; then exit 0; fi ;;&
-  rollout) stage rollout "$run" --iteration "$number" --shard "$share" ;;
+  rollout) sample "$number" --shard "$share" ;;
   score)
     if has begun "$number"; then score_share "$number"; else echo "no rollout of iteration $number yet: left to \`learn\`"; fi ;;
   learn) learn "$number" ;;
-  eval)
-    stage rollout "$run" --eval --iteration "$number" --shard "$share"
-    score_share "$number" --purpose eval
-    watch "$number" ;;
+  eval) evaluate "$number" ;;
   loop | arms) stage warehouse "$role" "$run" "$number" ;;
   worker)
     for ((i = 0; i < number; i++)); do
       ask
       until ((newest >= i)); do stage sleep "${POLL_SECONDS:-20}"; ask; done
       if is_over "$i"; then continue; fi
-      stage rollout "$run" --iteration "$i" --shard "$share"
+      sample "$i" --shard "$share"
       score_share "$i"
     done ;;
   trainer)
@@ -101,6 +110,7 @@ case $role in
       ask
       until ((newest > i)) || has completed "$i"; do stage sleep "${POLL_SECONDS:-20}"; ask; done
       is_over "$i" || learn "$i"
-    done ;;
+    done
+    if ((${EVAL_EVERY:-0})); then evaluate "$number"; fi ;;
   *) echo "$usage" >&2; exit 2 ;;
 esac

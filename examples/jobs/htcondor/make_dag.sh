@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Print the DAG of a loop. Submit it in this folder: condor_submit_dag loop.dag
+# Print the DAG of a loop. Submit it in this folder: condor_submit_dag -include_env TRAIN,WATCH,EVAL_EVERY loop.dag
 set -euo pipefail
 usage="usage: examples/jobs/htcondor/make_dag.sh RUN ITERATIONS ROLLOUTS [SCORES] > loop.dag"
 if (($# < 3)); then echo "$usage" >&2; exit 2; fi
@@ -20,3 +20,7 @@ for ((i = 0; i < iterations; i++)); do
   echo "PARENT score$i CHILD learn$i"
   if ((i > 0)); then echo "PARENT learn$((i - 1)) CHILD rollout$i"; fi
 done
+if ((${EVAL_EVERY:-0})); then
+  node eval "$iterations" 1 1
+  echo "PARENT learn$((iterations - 1)) CHILD eval$iterations"
+fi

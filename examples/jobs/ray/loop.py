@@ -3,6 +3,7 @@
     ray job submit --working-dir . -- python examples/jobs/ray/loop.py RUN ITERATIONS --rollouts 8 --scores 16
 
 RUN is a folder that all nodes see under this name, or a bucket. `pip install 'rollhouse[ray]'` on each.
+Variables of work.sh: ray job submit --runtime-env-json '{"env_vars": {"EVAL_EVERY": "5"}}' ..
 """
 
 import argparse
@@ -47,12 +48,18 @@ def main() -> None:
     stages = (("rollout", options.rollouts, cores | device), ("score", options.scores, cores),
               ("learn", 1, cores | device))
     warehouse = open_warehouse(options.run)
+
+    def run(stage: str, iteration: int, shares: int, needs: dict[str, float]) -> None:
+        ray.get([work.options(**needs, name=f"{stage} {iteration} {share}/{shares}").remote(
+            stage, options.run, str(iteration), f"{share}/{shares}") for share in range(shares)])
+
     for iteration in range(options.iterations):
         if iteration < warehouse.log.refresh().newest:      # trained, or left out by a rollback
             continue
         for stage, shares, needs in stages:
-            ray.get([work.options(**needs, name=f"{stage} {iteration} {share}/{shares}").remote(
-                stage, options.run, str(iteration), f"{share}/{shares}") for share in range(shares)])
+            run(stage, iteration, shares, needs)
+    if int(os.environ.get("EVAL_EVERY", 0)):
+        run("eval", options.iterations, 1, cores | device)
 
 
 if __name__ == "__main__":

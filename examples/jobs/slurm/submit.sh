@@ -2,9 +2,8 @@
 # Submit what is not trained of ITERATIONS iterations to SLURM: for each an array of ROLLOUTS tasks, one of SCORES tasks,
 # then a job that samples and scores what they left and trains. The last line cancels what was queued.
 # In the environment, the same each time that a run is submitted: what each needs, ROLLOUT_NEEDS="--gres=gpu:1
-# --partition=spot" SCORE_NEEDS=.. LEARN_NEEDS=..; WATCH and TRAIN as work.sh has them; EVAL_EVERY=5 samples and scores
-# evaluations of policy 0, every fifth and the last, each in a job with what a rollout needs; those that the run lacks are
-# submitted, too.
+# --partition=spot" SCORE_NEEDS=.. LEARN_NEEDS=..; EVAL_EVERY, WATCH and TRAIN as work.sh has them. With EVAL_EVERY a last
+# job evaluates the last policy.
 set -euo pipefail
 usage="usage: examples/jobs/slurm/submit.sh RUN ITERATIONS ROLLOUTS [SCORES]"
 if (($# < 3)); then echo "$usage" >&2; exit 2; fi
@@ -13,47 +12,34 @@ run=$1 name=$(basename "$1") iterations=$2 rollouts=$3 scores=${4:-$3}
 read -ra rollout_needs <<<"${ROLLOUT_NEEDS---gres=gpu:1}"
 read -ra score_needs <<<"${SCORE_NEEDS---cpus-per-task=8}"
 read -ra learn_needs <<<"${LEARN_NEEDS---gres=gpu:1}"
-EVAL_EVERY=${EVAL_EVERY:-0}
 newest=$(warehouse log "$run" --json --last 1)
 [[ $newest =~ \"policy\":\ ([0-9]+) ]]
 first=${BASH_REMATCH[1]}
 
-evaluated=
-if ((EVAL_EVERY)); then
-  evaluated=" $(warehouse sql "$run" --format csv \
-    "SELECT DISTINCT policy_version FROM samples WHERE purpose LIKE 'eval%'" | tr '\n' ' ') "
-fi
-
-queued=() learned= judged=
+queued=() learned=
 submit() {   # STAGE JOB OPTION..: after the iteration before, and after JOB however it ended; its job id is in `id`
   local dependency=${learned:+afterok:$learned}${learned:+${2:+,}}${2:+afterany:$2}
-  if [[ $1 == learn && $judged ]]; then dependency+=,afterok:$judged; fi
   id=$(sbatch --parsable --job-name="$name-$1" ${dependency:+--dependency="$dependency" --kill-on-invalid-dep=yes} \
     "${@:3}")
   queued+=("$id")
 }
 stage=examples/jobs/slurm/stage.sbatch
-evaluate() {   # POLICY, if it is one to evaluate
-  if ((EVAL_EVERY)) && (($1 % EVAL_EVERY == 0 || $1 == iterations)) && [[ $evaluated != *" $1 "* ]]; then
-    submit eval "" "${rollout_needs[@]}" "$stage" eval "$run" "$1"
-    if [[ ${WATCH:-} ]] && (($1 >= first)); then judged=$id; fi   # an alarm in it ends the next training
-  fi
-}
 tell() {   # also if sbatch refuses one of them
   if ((${#queued[@]})); then
-    printf '%s\n' "with EVAL_EVERY=$EVAL_EVERY WATCH=${WATCH:-} TRAIN=${TRAIN:-}; to cancel all of them:" "scancel ${queued[*]}"
+    printf '%s\n' "with EVAL_EVERY=${EVAL_EVERY:-} WATCH=${WATCH:-} TRAIN=${TRAIN:-}; to cancel all of them:" "scancel ${queued[*]}"
   fi
 }
 trap tell EXIT
 
-for ((i = 0; i <= first; i++)); do evaluate "$i"; done
 for ((i = first; i < iterations; i++)); do
   submit rollout "" "${rollout_needs[@]}" --array="0-$((rollouts - 1))" "$stage" rollout "$run" "$i" "$rollouts"
   submit score "$id" "${score_needs[@]}" --array="0-$((scores - 1))" "$stage" score "$run" "$i" "$scores"
   submit learn "$id" "${learn_needs[@]}" "$stage" learn "$run" "$i"
   learned=$id
-  evaluate "$((i + 1))"
 done
+if ((${EVAL_EVERY:-0} && first <= iterations)); then
+  submit eval "" "${rollout_needs[@]}" "$stage" eval "$run" "$iterations"
+fi
 if ((first < iterations)); then
   echo "policy $first is the newest: submitted iterations $first to $((iterations - 1))"
 else
