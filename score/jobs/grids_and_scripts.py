@@ -120,5 +120,8 @@ def handler_of(kind: int, room: int) -> Handler:
     if kind == JobKind.SERVE:
         from score.jobs.program_end import serve_tests
         return serve_tests
+    if kind == JobKind.PLAIN:
+        from score.jobs.one_process import run_plainly
+        return partial(run_plainly, room=room)
     from score.jobs.tests_end import run_tests
     return partial(run_tests, room=room)

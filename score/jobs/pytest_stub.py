@@ -14,6 +14,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from score.jobs import stand_ins
 from score.jobs.stand_ins import Failed, Given, Untestable, check_patch, is_stand_in
 
@@ -86,10 +88,15 @@ class approx:
             return value.keys() == expected.keys() and all(
                 self.is_near(value[key], expected[key]) for key in expected)
         if hasattr(expected, "__iter__") and not isinstance(expected, str):
+            if not hasattr(value, "__len__") or (hasattr(expected, "shape") and (
+                    is_stand_in(value) or np.shape(value) != expected.shape)):
+                return False
             items = list(value)              # `__len__` may lie
-            return len(items) == len(expected) and all(map(self.is_near, items, expected))
+            return len(value) == len(items) == len(expected) and all(map(self.is_near, items, expected))
         if is_stand_in(value) and not isinstance(value, (int, float, complex)):
             return False
+        if isinstance(expected, bool):
+            return isinstance(value, (bool, np.bool_)) and bool(value == expected)
         if not isinstance(expected, (int, float, complex)):
             if not all(hasattr(each, "__float__") for each in (value, expected)):
                 return bool(value == expected)
@@ -247,6 +254,8 @@ class Mark:
 
     def skipif(self, condition: Any, **_options: Any) -> Any:
         """Leave the test as it is where it is not to be skipped, whatever the program does."""
+        if condition and stand_ins.peer.has_asked:              # a name tells what kind of object it is
+            raise AssertionError("a test that may be skipped by what the program is")
         if stand_ins.peer.has_answered or isinstance(condition, str) or condition:
             raise Untestable("pytest.mark.skipif is not here")
         return lambda test: test

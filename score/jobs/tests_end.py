@@ -35,15 +35,7 @@ from score.jobs.stand_ins import (
     is_stand_in,
     slot,
 )
-from score.jobs.test_runner import (
-    clean_up_now,
-    failures,
-    is_collected,
-    is_skip,
-    run_test,
-    sub_test,
-    tests_in,
-)
+from score.jobs.test_runner import failures, is_collected, is_skip, patch_unittest, run_test, tests_in
 from score.protocol.crossing import CONTAINERS, VIEWS, BadMessage, Crossing, TooLarge, items_of
 
 TEXT_CAPS = (500, 100, 20, 0)        # characters of a test's message: as many as leave room for all tests
@@ -658,13 +650,9 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         end.parts = parts_of_modules() if may_patch else None
         sys.modules["tests"] = types.ModuleType("tests")
         is_given = names.fetch(order.get("in_classes", ()))
-        if order["run"] and "unittest" in sys.modules:        # the tests are run here
-            sys.modules["unittest"].main = lambda *_words, **_options: None  # type: ignore[attr-defined]
+        patch_unittest(bool(order["run"]))
         if mocks := sys.modules.get("unittest.mock"):
             watch_patches(mocks)
-        if "unittest.case" in sys.modules:
-            kind: Any = sys.modules["unittest.case"].TestCase
-            kind.subTest, kind.doCleanups = sub_test, clean_up_now
         exec(code, names)
         shadow = dict.get(names, names.entry_point)          # from a library, as of `from math import *`
         if not (order["program"] or is_stand_in(shadow) or getattr(shadow, "__module__", None) == "tests"):

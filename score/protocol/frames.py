@@ -56,6 +56,7 @@ class JobKind(IntEnum):
     STDIO = 3        # run as a script, stdin to stdout
     SERVE = 4        # answer calls that arrive over the link, until it closes
     TEST = 5         # run tests of the program on the other end of the link
+    PLAIN = 6        # run the program and its tests in one process
 
 
 class Verdict(IntEnum):

@@ -10,13 +10,15 @@ from typing import Any, ClassVar
 from score.protocol import plain_data
 from score.protocol.error_classes import ErrorClass
 from score.protocol.frames import ALTERED, BUILT, JobKind
-from score.sandbox.program import Outcome, Program
+from score.sandbox.program import EVALUATE, Outcome, Program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
 from score.tasks.test_sources import calls_of_tests, facts_of
 
 IN_PLACE = "`in_place` in the payload"
 UNSEEN = f"it changes an argument or earlier answer, which must not matter (if it should: {IN_PLACE})"
 WHERE = {ALTERED: UNSEEN, BUILT: "where what the test builds as text runs in its process"}
+PLAINLY = "in one process with its tests"
+OF_SOURCES = ("meant", "claims", "drops")        # facts of each source
 
 
 @dataclass(frozen=True)
@@ -54,30 +56,43 @@ class FunctionTask:
         return json.dumps(order).encode()
 
     @cached_property
-    def tests(self) -> list[list[Program]]:
-        """The tests, those that share what the program keeps or each by itself, in each way to run them."""
+    def tests(self) -> list[dict[str, Any]]:
+        """What to run: all tests, which share what the program keeps, or each by itself."""
         facts, units = facts_of(self.setup, self.units, self.entry_point), list(self.units)
         order = {"entry_point": self.entry_point, **facts, "run": units if self.separate else None}
         order["in_place"] |= self.in_place
         groups = [slice(place, place + 1) for place in range(len(units))] if self.separate else [slice(None)]
-        of_sources = ("meant", "claims", "drops")
-        orders = [order | {"sources": [self.setup, *units[group]],
-                           **{key: [facts[key][0], *facts[key][1:][group]] for key in of_sources}}
-                  for group in groups]
-        return [[tests_program(each | {"copies": copies, "here": here})
-                 for copies, here in ((False, False), (True, False), (True, True))] for each in orders]
+        return [order | {"sources": [self.setup, *units[group]],
+                         **{key: [facts[key][0], *facts[key][1:][group]] for key in OF_SOURCES}}
+                for group in groups]
+
+    @cached_property
+    def ways(self) -> list[list[Program]]:
+        """The programs that run each of the tests on the other end of the link, in each way."""
+        return [[tests_program(order | {"copies": copies, "here": here})
+                 for copies, here in ((False, False), (True, False), (True, True))] for order in self.tests]
+
+    @cached_property
+    def plainly(self) -> list[dict[str, Any]]:
+        """Each of the tests as a program that runs in one process with them gets it."""
+        said = {"setup": self.program_setup, "evaluates": bool(EVALUATE.search("\n".join(
+            [self.setup, *self.units])))}
+        return [{"payload": json.dumps(order | said).encode(),
+                 "mentions": "\n".join([self.program_setup, *order["sources"]])} for order in self.tests]
 
 
 @dataclass(frozen=True)
 class Again:
     """Judges a program again by what the first run said of its tests: each way to run them must pass.
 
-    In one they do not see what the program altered, in one what they built as text runs in their process. In
-    that a program may have a hand, too, so no such run makes a task untestable.
+    In one they do not see what the program altered, in one what they built as text runs in their process, and
+    in one they share a process with the program. In the latter two it may have a hand, so they make no task
+    untestable.
     """
 
     make: Callable[..., Program]
     ways: tuple[tuple[str, Program], ...]
+    plainly: Program
     key: ClassVar[bytes] = b"again"
 
     def next_way(self, outcome: Outcome) -> int | None:
@@ -86,20 +101,21 @@ class Again:
 
     def program(self, outcome: Outcome) -> Program | None:
         place = self.next_way(outcome)
-        return None if place is None else self.make(
-            tests=self.ways[place][1], then=Again(self.make, self.ways[place + 1:]))
+        if place is not None:
+            return self.make(tests=self.ways[place][1], then=replace(self, ways=self.ways[place + 1:]))
+        return self.plainly if any(unit[0] for unit in outcome.result or ()) else None
 
     def settle(self, outcome: Outcome, later: Outcome | None) -> Outcome:
-        place = self.next_way(outcome)
-        if later is None or place is None:
+        if later is None:
             return outcome
-        where = WHERE[self.ways[place][0]]
+        place = self.next_way(outcome)
+        where = PLAINLY if place is None else WHERE[self.ways[place][0]]
         if later.error_class is not None or len(later.result) != len(outcome.result):
             is_choice = later.error_class in (None, ErrorClass.UNTESTABLE)
             return replace(later, result=None, error_message=f"{where}: {later.error_message}",
                            error_class=ErrorClass.RUNTIME if is_choice else later.error_class)
-        units = [second if second[0] else (*second[:2], f"{where}, {second[2]}", second[3])
-                 for second in later.result]
+        units = [second if second[0] or second[2].startswith(PLAINLY)
+                 else (*second[:2], f"{where}, {second[2]}", second[3]) for second in later.result]
         return replace(outcome, result=[second if first[0] else first for first, second in zip(
             outcome.result, units, strict=True)])
 
@@ -139,8 +155,9 @@ class FunctionKind:
         if task.calls:
             return [Program(JobKind.CALL, answer.code, task.order, mentions=task.program_setup)]
         program = partial(Program, JobKind.SERVE, answer.code, task.order, mentions=task.program_setup)
-        return [program(tests=tests, then=Again(program, ((ALTERED, copies), (BUILT, here))))
-                for tests, copies, here in task.tests]
+        return [program(tests=tests, then=Again(program, ((ALTERED, copies), (BUILT, here)),
+                                                Program(JobKind.PLAIN, answer.code, **plainly)))
+                for (tests, copies, here), plainly in zip(task.ways, task.plainly, strict=True)]
 
     def measure(self, task: FunctionTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
         """Tests that fail to run count as failed; only when none ran is there no valid output."""

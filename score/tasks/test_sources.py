@@ -15,6 +15,7 @@ DATA_METHODS = set[str]().union(*map(dir, (str, int, float, list, dict, set)))
 BUILTINS = frozenset(dir(builtins))
 PYTEST = {"raises", "approx", "fail", "fixture", "mark", "param", "skip", "xfail", "nan", "main",
           "warns"}
+BY_NAME = {"getattr", "attrgetter", "methodcaller"}          # what reads by a text
 HOLDING = {"eval", "exec", "globals", "locals", "super", "vars"}    # what holds variables that are not named
 
 
@@ -119,7 +120,7 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
     return {"catches": catches, "in_classes": sorted(read_in_classes(whole) - BUILTINS - own),
             "called": sorted(called), "lacks": sorted(lacks), "patches": sorted(patches_in(nodes)),
             "meant": [raised_on_purpose(tree, fixed) for tree in trees], "claims": claims,
-            "drops": dropping(trees, own), "program": sorted(programs),
+            "drops": dropping(trees, own, entry), "program": sorted(programs),
             "in_place": holds_nothing(whole, BUILTINS - HOLDING - own)}
 
 
@@ -195,7 +196,7 @@ def first_line(function: Any) -> int:
     return min([function.lineno, *(each.lineno for each in getattr(function, "decorator_list", ()))])
 
 
-def dropping(trees: Sequence[ast.AST], own: set[str]) -> list[dict[str, str]]:
+def dropping(trees: Sequence[ast.AST], own: set[str], entry: str) -> list[dict[str, str]]:
     """By the end (line and column) of calls of each tree whose answer is dropped: the name of what is called.
 
     So do those that claim None of it, if the tests use no answer of what goes by this name, which is not one
@@ -211,9 +212,10 @@ def dropping(trees: Sequence[ast.AST], own: set[str]) -> list[dict[str, str]]:
         [node.func] * (id(node) in alone) + node.args * (name_of(node.func) == "check"))}
     used = {name_of(node) for node in shared if isinstance(node, (ast.Name, ast.Attribute)) and (
         isinstance(node.ctx, ast.Store) or id(node) not in functions)} | own - {"candidate"}
+    used |= {"candidate", entry} if used & {"candidate", entry} else set()
     return [{f"{call.end_lineno}:{call.end_col_offset}": path_of(call.func)
              for dropped, nothing in tree for call in (*dropped, *(
-                 each for each in nothing if not used & {name_of(each.func), "getattr"}))}
+                 each for each in nothing if not used & {name_of(each.func), *BY_NAME, *HOLDING}))}
             for tree in found]
 
 
@@ -256,11 +258,11 @@ def calls_dropped(nodes: Sequence[ast.AST], readers: Sequence[ast.AST],
             read.update(node.names)
         elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
             (of_none if id(node) in asked else read).add(name_of(node))
-    in_classes = {id(each) for node in nodes if isinstance(node, ast.ClassDef) for each in node.body}
+    in_classes = {id(each) for node in nodes if isinstance(node, ast.ClassDef) for each in ast.walk(node)}
     for node in nodes:
         match node:
             case ast.Assign([ast.Name(name)], ast.Call() as call) if (
-                    id(node) not in in_classes and not read & {name, "getattr", *HOLDING}):
+                    id(node) not in in_classes and not read & {name, *BY_NAME, *HOLDING}):
                 (nothing if name in of_none else dropped).append(call)
             case ast.Expr(ast.Call(ast.Attribute(ast.Name("asyncio"), "run"), [ast.Call() as call])) | (
                     ast.Expr(ast.Call() as call)) | ast.Expr(ast.Await(ast.Call() as call)):

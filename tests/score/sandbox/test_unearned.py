@@ -781,9 +781,9 @@ def test_a_program_that_fails_with_copies_is_told_so(executor):
 
 def test_only_a_program_that_alters_what_a_test_holds_is_judged_again(executor):
     sorts, sums = "def f(x):\n    x.sort()\n    return x\n", "def f(x):\n    return sum(x)  # {}\n"
-    for test, code, runs in (("assert f([2, 1]) == [1, 2]", sorts, 1),
-                             ("a = [2, 1]\nassert f(a) == [1, 2]", sorts, 2),
-                             ("a = [2, 1]\nassert f(a) == 3", sums, 1)):
+    for test, code, runs in (("assert f([2, 1]) == [1, 2]", sorts, 2),            # and in one process
+                             ("a = [2, 1]\nassert f(a) == [1, 2]", sorts, 3),
+                             ("a = [2, 1]\nassert f(a) == 3", sums, 2)):
         before = executor.num_run
         assert judged(executor, [test], {"it": code})["it"].measures.correct
         assert executor.num_run - before == runs
@@ -2260,3 +2260,16 @@ NODE = ("class Node:\n    def __init__(self, v, next=None): self.v, self.next = 
 def test_an_answer_holds_the_tests_objects_as_the_program_left_them(executor, test, code):
     row = judged(executor, test, {"it": code})["it"]
     assert row.measures.correct, (row.outcome, row.measures.outputs)
+
+
+@pytest.mark.parametrize("tests", [
+    "def check(candidate):\n    a = [1, 3]\n    assert candidate(a, 9) is None\n"
+    "    for i, x in enumerate(a): assert f(a, x) == i\n",
+    "import operator\ndef test_f():\n    a = [1, 3]\n    assert f(a, 9) is None\n"
+    "    for i, x in enumerate(a): assert operator.methodcaller('f', a, x)(Here) == i\n"
+    "class Here:\n    f = staticmethod(lambda a, x: f(a, x))\n",
+    "import operator\nDATA = [3, 1]\nclass Got:\n    try: result = f(DATA)\n    except Exception: raise\n"
+    "def test_f(): assert operator.attrgetter('result')(Got) == sorted(DATA)\n"])
+def test_what_is_read_in_another_way_is_not_dropped(executor, tests):
+    cheat = "def f(x, *k):\n    x.clear()\n    return None if k else []\n"
+    assert not judged(executor, tests, {"it": cheat})["it"].measures.correct

@@ -1,0 +1,66 @@
+"""A program and its tests in one process, as plain Python runs them.
+
+Here a program may read its tests and decide how they end. So this is asked of programs that passed in a
+process of their own; what happens here can take a verdict away, and gives none.
+"""
+
+import functools
+import json
+import sys
+from types import CodeType, ModuleType
+from typing import Any
+
+from score.jobs import stand_ins
+from score.jobs.modules import failed_at, function_of, message_of, run_module
+from score.jobs.test_runner import failures, is_skip, patch_unittest, run_test
+from score.jobs.tests_end import Names, encode_units
+
+
+class Together:
+    """The program in the process of its tests, asked as one in another process is."""
+
+    has_asked = has_answered = False
+    num_answers = in_parts = 0
+
+    def __init__(self, namespace: dict[str, Any], entry_point: str) -> None:
+        self.namespace, self.entry_point = namespace, entry_point
+        stand_ins.peer = self
+
+    def ask(self, operation: str, name: str = "") -> Any:
+        """What the program has by a name, or its entry point."""
+        return function_of(self.namespace, self.entry_point) if operation == "entry" else self.namespace[name]
+
+
+def run_plainly(code: CodeType, payload: bytes, room: int) -> bytes:
+    """Run tests and program; the report has `room` bytes."""
+    order = json.loads(payload)
+    tests = ModuleType("tests")
+    sys.modules["tests"] = tests
+    namespace = run_module(code, "program", {}, order["setup"])
+    names = Names(Together(namespace, order["entry_point"]), order["entry_point"], order["called"])
+    for module in order["program"]:
+        sys.modules.setdefault(module, sys.modules["program"])
+    patch_unittest(bool(order["run"]))
+    if order["evaluates"]:                # such text asks for no names that are missing
+        names.fetch([name for name, value in namespace.items() if callable(value)])
+    names.fetch(order["in_classes"])
+    setup, *units = [compile(source, f"test {place}" if place else "setup", "exec", dont_inherit=True)
+                     for place, source in enumerate(order["sources"])]
+    exec(setup, names)
+    names["__run__"] = functools.partial(run_test, names)
+    shadow = dict.get(names, names.entry_point)
+    if not order["program"] and getattr(shadow, "__module__", None) not in ("tests", "program"):
+        names.pop(names.entry_point, None)
+    return encode_units([run_unit(unit, names) for unit in units], room)
+
+
+def run_unit(unit: CodeType, names: Names) -> Any:
+    """Run one test: 1 if it passed, else [error name, message, whose fault]."""
+    failures.clear()
+    try:
+        exec(unit, names)
+    except BaseException as error:
+        if not is_skip(error):
+            failures.append(error)
+    return [type(failures[0]).__name__, message_of(failures[0]) or failed_at(failures[0]),
+            "assertion"] if failures else 1

@@ -1,0 +1,90 @@
+"""What plain Python fails, in one process, never passes; and what a program does there gives it nothing."""
+
+import pytest
+
+from score.protocol.error_classes import ErrorClass
+from tests.score.sandbox.test_unearned import executor, judged, passes_in_one_process  # noqa: F401
+
+P = "class P:\n    def __init__(self): self.x = 1\np = P()\n"
+NP = "import numpy as np\n"
+# A test, and a program that fails it in plain Python, though a process of its own would not tell.
+FIDELITY = [
+    (P + "assert f(p) == {'x': 1, 'kind': 'P'}\nassert not hasattr(p, 'kind')",
+     "def f(p):\n    d = vars(p)\n    d['kind'] = 'P'\n    return d\n"),
+    (P + "assert f(p) == 1 and p.x == 1",
+     "def f(p):\n    x = p.x\n    try: del p.x\n    except Exception: pass\n    return x\n"),
+    (NP + "a = np.arange(6).reshape(2, 3)\nassert f(a) == [0, 1, 2, 3, 4, 5]\nassert a.shape == (2, 3)",
+     "def f(a):\n    a.shape = (-1,)\n    return a.tolist()\n"),
+    ("for n in range(70): assert f([n] * 20) == [n] * 20\na = f([1])\nf([2])\nassert a == [1]",
+     "def f(xs, out=[]):\n    out[:] = xs\n    return out\n"),
+    ("from unittest import mock\nm = mock.Mock()\nf(m, list(range(400)))\nm.assert_called_once_with([1])",
+     "def f(m, x):\n    a = [1]\n    m(a)\n    a.append(2)\n"),
+    ("for name in ('__iter__', '__len__'): assert hasattr(f, name)", "class f: pass\n"),
+    ("assert 1 in f([1, 2]) and 3 not in f([1, 2])",
+     "class B:\n    __init__ = lambda s, x: setattr(s, 'x', x)\n    __iter__ = lambda s: iter(s.x)\n"
+     "    __contains__ = lambda s, x: True\ndef f(x): return B(x)\n"),
+    ("import pytest\nassert f([1, 2]) == pytest.approx([0.5, 1.0])",
+     "def f(xs): return (x / 2 for x in xs)\n"),
+    ("class A:\n    x = f(int)\na, b = A(), A()\na.x = 1\nb.x = 2\nassert a.x == 1",
+     "class f:\n    def __init__(self, kind): pass\n    def __get__(self, o, k): return self.v\n"
+     "    def __set__(self, o, v): self.v = v\n"),
+    ("assert f(1.0) + f(2.0) == 3.0", "class f(float):\n    def __add__(self, other): return f(0)\n"),
+    ("import asyncio\nassert asyncio.run(f(3)) == 4",
+     "class W:\n    def __await__(self):\n        return 4\n        yield\ndef f(x): return W()\n")]
+
+
+@pytest.mark.parametrize(("test", "code"), FIDELITY)
+def test_what_fails_in_plain_python_fails(executor, test, code):     # noqa: F811
+    assert not passes_in_one_process(test, code)
+    row = judged(executor, [test], {"it": code})["it"]
+    assert not row.measures.correct and not row.outcome.infrastructure
+
+
+@pytest.mark.parametrize("end", [
+    "import os\n        os._exit(0)", "raise SystemExit(0)", "raise MemoryError", "while True: pass",
+    "def g(): g()\n        g()"])
+def test_a_program_that_ends_its_tests_in_their_process_is_wrong_and_never_null(executor, end):   # noqa: F811
+    """Frames of tests are found in their process alone: there the program does what ends them."""
+    code = f"""\
+import sys
+def f(x):
+    frame = sys._getframe()
+    while frame and frame.f_globals.get('__name__') != 'tests': frame = frame.f_back
+    if frame:
+        {end}
+    return x
+"""
+    row = judged(executor, ["assert f(3) == 3"], {"it": code, "right": "def f(x): return x\n"})
+    assert not row["it"].measures.correct and not row["it"].outcome.infrastructure, row["it"]
+    assert row["right"].measures.correct
+
+
+def test_a_report_forged_in_the_process_of_the_tests_gives_nothing(executor):     # noqa: F811
+    """What this process leaves as its frame can pass a test there; the other run decides."""
+    code = """\
+import sys, os
+frame = sys._getframe()
+while frame:
+    if 'sources' in frame.f_locals.get('order', {}):
+        body = b'[1]'
+        os.pwrite(3, b'RHR1\\x01' + len(body).to_bytes(4, 'little') + body, 0)
+        os._exit(0)
+    frame = frame.f_back
+def f(x): return 7
+"""
+    row = judged(executor, ["assert f(3) == 3"], {"it": code})["it"]
+    assert not row.measures.correct
+
+
+def test_a_row_says_where_it_failed(executor):     # noqa: F811
+    test, code = FIDELITY[0]
+    outcome = judged(executor, [test], {"it": code})["it"].outcome
+    assert outcome.error_class in (None, ErrorClass.RUNTIME)
+    assert "in one process with its tests, line 5" in str(outcome)
+
+
+def test_a_test_that_the_kind_of_the_program_skips_is_wrong_and_not_null(executor):     # noqa: F811
+    tests = "import inspect, pytest\n@pytest.mark.skipif(not inspect.isclass(f), reason='x')\n" \
+            "def test_f(): assert f(1).x == 2\n"
+    row = judged(executor, tests, {"it": "def f(x): pass\n"})["it"]
+    assert not row.measures.correct and not row.outcome.infrastructure
