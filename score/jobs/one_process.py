@@ -37,7 +37,8 @@ def run_plainly(code: CodeType, payload: bytes, room: int) -> bytes:
     tests = ModuleType("tests")
     sys.modules["tests"] = tests
     namespace = run_module(code, "program", {}, order["setup"])
-    names = Names(Together(namespace, order["entry_point"]), order["entry_point"], order["called"])
+    program: Any = Together(namespace, order["entry_point"])
+    names = Names(program, order["entry_point"], order["called"])
     for module in order["program"]:
         sys.modules.setdefault(module, sys.modules["program"])
     patch_unittest(bool(order["run"]))
