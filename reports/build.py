@@ -112,14 +112,14 @@ def headline(connection: Connection, stats: list[dict[str, Any]]) -> list[tuple[
     facts = [("iterations", str(len(train))),
              ("completions", number(completions or 0)),
              ("tokens sampled", number(tokens or 0)), ("in all stages", duration(seconds or 0))]
-    if train:
-        stretch = "first to last" if len(train) > 1 else f"iteration {train[0]['iteration']}"
-        facts.append((f"pass@1, {stretch}", change(train, "pass_at_1")))
-        if reached := rows_of(connection, REACH):
-            facts.append((f"pass@{reached[0]['k']}, {stretch}", change(reached, "pass_at_k")))
     for purpose in sorted({row["purpose"] for row in stats} - {"train"}):
         held = [row for row in stats if row["purpose"] == purpose]
         facts.append((f"pass@1, {purpose}, {_policies(held)}", change(held, "pass_at_1")))
+    if train:
+        stretch = "first to last" if len(train) > 1 else f"iteration {train[0]['iteration']}"
+        facts.append((f"pass@1, training tasks, {stretch}", change(train, "pass_at_1")))
+        if reached := rows_of(connection, REACH):
+            facts.append((f"pass@{reached[0]['k']}, training tasks, {stretch}", change(reached, "pass_at_k")))
     return facts
 
 

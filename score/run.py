@@ -129,12 +129,15 @@ def score_rollout(session: Session, iteration: int, purpose: str, clock: Clock) 
 
 
 def run_beside(executor: Executor, sampling: Sampling, questions: Questions, clock: Clock) -> None:
-    """Run programs of completions as they end, and remember their outcomes for the parts that hold them."""
+    """Run programs of completions as they end, and remember their outcomes for the parts that hold them.
+
+    Programs that may read their tests wait for the part: then all other programs of their task have ended.
+    """
     programs = sampling.programs(questions)
     for program in programs:
         if program:
             with clock.phase("running"):
-                executor.run(itertools.chain([program], programs))
+                executor.run(itertools.chain([program], programs), settles=False)
         else:
             time.sleep(LOOK_SECONDS)
 

@@ -11,13 +11,15 @@
 #   work.sh arms    RUN ARMS.TOML         `warehouse arms`
 #   work.sh trainer RUN ITERATIONS        `learn` each iteration once its rollout is complete, evaluate the last policy
 # In the environment: TRAIN="accelerate launch --multi_gpu --num_processes 8 --no_python train" trains on eight GPUs;
-# EVAL_EVERY=5 samples and scores the held-out tasks with policies 0, 5, 10 .., too, before `learn` trains;
+# EVAL_EVERY=5 samples and scores the held-out tasks with policies 0, 5, 10 .., too, before `learn` trains, with the
+# options of `rollout` in EVAL_OPTIONS="--group-size 8";
 # WATCH=yes, or WATCH="--ignore errors", ends `learn` and `eval` with 3 when an alarm holds in what they made.
 set -euo pipefail
 usage="usage: work.sh rollout|score|learn|eval|loop|arms|worker|trainer RUN ITERATION [K/N]"
 if (($# < 3)); then echo "$usage" >&2; exit 2; fi
 role=$1 run=$2 number=$3 share=${4:-0/1}
 eval "train=(${TRAIN:-train})"   # with the quotes of a path that has a blank
+eval "evaluation=(${EVAL_OPTIONS:-})"
 
 child= stopped= again=
 tell() { if [[ $child ]]; then kill -TERM "$child" 2>/dev/null || true; child=; fi; }
@@ -38,6 +40,7 @@ stage() {
   child=
   # Killed: once more. A launcher says 1 of that, too; what failed by itself fails again.
   if [[ -z $again ]] && { ((code > 128)) || [[ $code == 1 && ${TRAIN:-} && $1 == "${train[0]}" ]]; }; then
+    echo "$1 was killed: it starts once more"
     code=0 again=yes
     stage "$@" || code=$?
     again=
@@ -46,7 +49,7 @@ stage() {
 }
 
 sample() {   # ITERATION [--shard K/N]: first of an evaluation, if one is due; `score` then judges both
-  if ((${EVAL_EVERY:-0} && $1 % EVAL_EVERY == 0)); then stage rollout "$run" --eval --iteration "$@"; fi
+  if ((${EVAL_EVERY:-0} && $1 % EVAL_EVERY == 0)); then stage rollout "$run" --eval --iteration "$@" "${evaluation[@]}"; fi
   stage rollout "$run" --iteration "$@"
 }
 
@@ -65,7 +68,7 @@ learn() {
 }
 
 evaluate() {   # POLICY
-  stage rollout "$run" --eval --iteration "$1"
+  stage rollout "$run" --eval --iteration "$1" "${evaluation[@]}"
   stage score "$run" --iteration "$1" --purpose eval
   watch "$1"
 }
@@ -81,6 +84,10 @@ ask() {   # for the log, latest entry first, and the newest policy
   if [[ $logged =~ \"policy\":\ ([0-9]+) ]]; then newest=${BASH_REMATCH[1]}; fi
 }
 
+watch_again() {   # ITERATION: a job may have been stopped between its training and its alarms
+  if [[ $role == learn || $role == trainer ]] && ((newest == $1 + 1)); then watch "$1"; fi
+}
+
 is_over() {   # ITERATION
   ((newest > $1)) && echo "iteration $1 is trained, or a rollback left it out: nothing to do"
 }
@@ -90,7 +97,7 @@ has() {   # ENTRY ITERATION: whether the log has such an entry of its rollout
 }
 
 case $role in
-  rollout | score | learn) ask; if is_over "$number"; then exit 0; fi ;;&
+  rollout | score | learn) ask; if is_over "$number"; then watch_again "$number"; exit 0; fi ;;&
   rollout) sample "$number" --shard "$share" ;;
   score)
     if has begun "$number"; then score_share "$number"; else echo "no rollout of iteration $number yet: left to \`learn\`"; fi ;;
@@ -109,7 +116,7 @@ case $role in
     for ((i = 0; i < number; i++)); do
       ask
       until ((newest > i)) || has completed "$i"; do stage sleep "${POLL_SECONDS:-20}"; ask; done
-      is_over "$i" || learn "$i"
+      if is_over "$i"; then watch_again "$i"; else learn "$i"; fi
     done
     if ((${EVAL_EVERY:-0})); then evaluate "$number"; fi ;;
   *) echo "$usage" >&2; exit 2 ;;

@@ -77,8 +77,7 @@ def line_of(view: View) -> Line:
         passes = ", ".join(f"{change(each, 'pass_at_1')} {'training' if purpose == 'train' else purpose}"
                            for purpose, each in rows.items())
         counts = alarm_count_lines(view.warehouse, alarms)
-        training, *evaluations = story_lines(ask.connection, alarms)
-        return Line(" ".join([*evaluations, training]),
+        return Line(" ".join(story_lines(ask.connection, alarms)),
                     spark([row["pass_at_1"] for row in stats]),
                     counts[0].partition(": ")[0] if counts else "", passes, len(stats), settings)
     return view.once("line", make)

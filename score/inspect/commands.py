@@ -68,7 +68,7 @@ def explain(run: Path, completion: str, scorer: str | None) -> None:
 def try_program(run: Path, file: Path, task_id: str, **values: Any) -> None:
     """Run the program in FILE on one task of RUN in the sandbox and show its reward.
 
-    A reward file sees the text of FILE as the completion, without tokens.
+    FILE may be a whole answer with a code block. A reward file sees it as the completion, without tokens.
     """
     from score.inspect.explain import try_file
     click.echo(try_file(run, file, task_id, settled_reward(options_from(RewardOptions, values)),

@@ -11,7 +11,7 @@ import struct
 
 # Numbers from the kernel's tables: x86 has its own, aarch64 uses the generic numbers.
 X86_64 = {
-    "read": 0, "write": 1, "close": 3, "fstat": 5, "poll": 7, "lseek": 8, "mmap": 9, "mprotect": 10,
+    "read": 0, "write": 1, "close": 3, "poll": 7, "lseek": 8, "mmap": 9, "mprotect": 10,
     "munmap": 11, "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14, "rt_sigreturn": 15, "pread64": 17,
     "pwrite64": 18, "readv": 19, "writev": 20, "select": 23, "sched_yield": 24, "mremap": 25, "madvise": 28,
     "nanosleep": 35, "getpid": 39, "exit": 60, "uname": 63, "gettimeofday": 96,
@@ -22,7 +22,7 @@ X86_64 = {
     "set_robust_list": 273, "getrandom": 318, "rseq": 334}
 AARCH64 = {
     "close": 57, "lseek": 62, "read": 63, "write": 64, "readv": 65, "writev": 66, "pread64": 67,
-    "pwrite64": 68, "pselect6": 72, "ppoll": 73, "fstat": 80, "exit": 93, "exit_group": 94,
+    "pwrite64": 68, "pselect6": 72, "ppoll": 73, "exit": 93, "exit_group": 94,
     "set_tid_address": 96, "futex": 98, "set_robust_list": 99, "nanosleep": 101, "clock_gettime": 113,
     "clock_getres": 114, "clock_nanosleep": 115, "sched_getaffinity": 123, "sched_yield": 124,
     "restart_syscall": 128, "sigaltstack": 132, "rt_sigaction": 134, "rt_sigprocmask": 135,

@@ -4,6 +4,7 @@ Here a program may read its tests and decide how they end. So this is asked of p
 process of their own; what happens here can take a verdict away, and gives none.
 """
 
+import builtins
 import functools
 import json
 import sys
@@ -14,6 +15,10 @@ from score.jobs import stand_ins
 from score.jobs.modules import failed_at, function_of, message_of, run_module
 from score.jobs.test_runner import failures, is_skip, patch_unittest, run_test
 from score.jobs.tests_end import Names, encode_units
+
+# What tests call around themselves by name.
+AROUND = ("setUpModule", "tearDownModule", "setup_module", "teardown_module", "setup_function",
+          "teardown_function")
 
 
 class Together:
@@ -31,19 +36,33 @@ class Together:
         return function_of(self.namespace, self.entry_point) if operation == "entry" else self.namespace[name]
 
 
+class NamesHere(Names):
+    """The tests' globals, where data of the program comes before modules that it loaded."""
+
+    def __missing__(self, name: str) -> Any:
+        value = self.peer.namespace.get(name)
+        is_data = name in self.peer.namespace and not callable(value) and not isinstance(value, ModuleType)
+        if is_data and not hasattr(builtins, name) and name != self.entry_point:
+            return value
+        return super().__missing__(name)
+
+
 def run_plainly(code: CodeType, payload: bytes, room: int) -> bytes:
     """Run tests and program; the report has `room` bytes."""
     order = json.loads(payload)
     tests = ModuleType("tests")
     sys.modules["tests"] = tests
+    fixtures = getattr(sys.modules.get("pytest"), "fixtures", {})
+    own = dict(fixtures)
     namespace = run_module(code, "program", {}, order["setup"])
-    program: Any = Together(namespace, order["entry_point"])
-    names = Names(program, order["entry_point"], order["called"])
+    fixtures.clear()
+    fixtures.update(own)                  # the program's are none of the tests'
+    names = NamesHere(Together(namespace, order["entry_point"]), order["entry_point"], order["called"])
     for module in order["program"]:
         sys.modules.setdefault(module, sys.modules["program"])
     patch_unittest(bool(order["run"]))
     if order["evaluates"]:                # such text asks for no names that are missing
-        names.fetch([name for name, value in namespace.items() if callable(value)])
+        names.fetch([name for name, value in namespace.items() if callable(value) and name not in AROUND])
     names.fetch(order["in_classes"])
     setup, *units = [compile(source, f"test {place}" if place else "setup", "exec", dont_inherit=True)
                      for place, source in enumerate(order["sources"])]

@@ -45,11 +45,35 @@ class Stream(io.TextIOBase):
     def read(self, size: int | None = -1) -> str:
         return str(self.peer.ask("stdin", "read", -1 if size is None else size))
 
+    @property
+    def buffer(self) -> "Bytes":
+        return Bytes(self)
+
+    def reconfigure(self, **_options: Any) -> None:
+        """Nothing: text crosses as text."""
+
     def readable(self) -> bool:
         return self.stream == "stdin"
 
     def writable(self) -> bool:
         return self.stream != "stdin"
+
+
+class Bytes(io.BufferedIOBase):
+    """The bytes of a stream of the program."""
+
+    def __init__(self, text: Stream) -> None:
+        self.text = text
+
+    def write(self, data: Any) -> int:
+        self.text.write(bytes(data).decode("utf-8", "backslashreplace"))
+        return len(data)
+
+    def read(self, size: int | None = -1) -> bytes:
+        return self.text.read(size).encode()
+
+    def readline(self, size: int | None = -1) -> bytes:
+        return self.text.readline(-1 if size is None else size).encode()
 
 
 def note(peer: Peer, event: list[Any]) -> None:

@@ -55,7 +55,7 @@ CLASS = re.compile("[A-Z][A-Za-z0-9]*")      # names of classes
 class Names(dict[str, Any]):
     """The tests' globals; a name that is missing is a builtin, a module, or the program's."""
 
-    def __init__(self, peer: Peer, entry_point: str, called: list[str]) -> None:
+    def __init__(self, peer: Any, entry_point: str, called: list[str]) -> None:
         super().__init__(__name__="tests")
         self.called = called         # what is not a module
         self.imported = dict[str, Any]()         # what tests read of a module of the program

@@ -8,6 +8,7 @@ from score.sandbox.outcomes import outcome_of
 from score.sandbox.pool import LanePool
 from score.sandbox.program import Outcome, Program
 
+Finished = Callable[[Outcome], None]
 CACHED_BYTES = 256 * 2**20      # of outcomes cached across the parts of a stage
 OVERHEAD_BYTES = 1024
 SOURCE_KIB = 64                 # of a program
@@ -15,39 +16,50 @@ SOURCE_KIB = 64                 # of a program
 
 @dataclass
 class Executor:
-    """A pool of lanes with a memory of what it ran."""
+    """A pool of lanes with a memory of what it ran.
+
+    Programs that may read their tests could tell others, by when they end, what they read: they run after all
+    else that `run` is given.
+    """
 
     pool: LanePool
     isolated: bool = True
     outcomes: dict[bytes, tuple[Outcome, int]] = field(default_factory=dict)       # with their size
     cached_bytes: int = 0
     num_run: int = 0             # programs run, not taken from the cache
+    # By the key of a program that is not settled: what ran of it, and what follows, with their outcomes.
+    under_way: dict[bytes, list[tuple[Program, Outcome]]] = field(default_factory=dict)
+    sizes: dict[bytes, int] = field(default_factory=dict)        # bytes of what these left
 
-    def run(self, programs: Iterable[Program | None],
-            finished: Callable[[Outcome], None] = lambda _outcome: None) -> list[Outcome]:
+    def run(self, programs: Iterable[Program | None], finished: Finished = lambda _outcome: None, *,
+            settles: bool = True) -> list[Outcome]:
         """The outcome of each program; `finished` hears of each that was run, as it ends.
 
-        Programs may come while others run; None among them says that there is none at the moment.
+        Programs may come while others run; None among them says that there is none at the moment. Unless it
+        `settles`, programs that may read their tests are left to a later call, and nothing is returned.
         """
         asked: list[Program] = []
         known: dict[bytes, Outcome] = {}
-        waiting: list[Program] = []
-        ended: dict[bytes, int] = {}         # bytes of each outcome
-        for index, endings in self.pool.run(self._new(programs, asked, known, waiting)):
-            program = waiting[index]
-            outcome = outcome_of(program, endings, self.pool.limits, isolated=self.isolated)
-            self.num_run += 1
-            known[program.key] = outcome
-            ended[program.key] = sum(len(ending.result) + len(ending.stdout or b"") for ending in endings)
-            finished(outcome)
-        known |= self._follow_up([program for program in waiting if program.then], known, finished)
-        for key, num_bytes in ended.items():
-            self._remember(key, known[key], num_bytes)
+        for program, outcome, num_bytes in self._run_each(self._new(programs, asked, known), finished):
+            self.under_way[program.key], self.sizes[program.key] = [(program, outcome)], num_bytes
+        keys = [key for key in dict.fromkeys(program.key for program in asked) if key in self.under_way]
+        while self._go_on(keys, finished, reads_tests=False):
+            pass
+        if not settles:
+            for key in keys:
+                if any(outcome.infrastructure for _program, outcome in self.under_way[key]):
+                    del self.under_way[key]              # it is run again
+            return []
+        while self._go_on(keys, finished, reads_tests=True):
+            pass
+        for key in keys:
+            known[key] = settled(self.under_way.pop(key))
+            self._remember(key, known[key], self.sizes.pop(key, 0))
         return [known[program.key] for program in asked]
 
-    def _new(self, programs: Iterable[Program | None], asked: list[Program], known: dict[bytes, Outcome],
-             waiting: list[Program]) -> Iterator[Program | None]:
-        """Yield the programs that must run; note each in `asked`, and those in `waiting`."""
+    def _new(self, programs: Iterable[Program | None], asked: list[Program],
+             known: dict[bytes, Outcome]) -> Iterator[Program | None]:
+        """Yield the programs that must run; note each in `asked`, and outcomes that are `known`."""
         distinct, most = set[bytes](), SOURCE_KIB * 1024
         for program in programs:
             if program is None:
@@ -59,18 +71,36 @@ class Executor:
             elif len(program.source_bytes) > most:
                 message = f"{len(program.source_bytes)} bytes of source, at most {most}"
                 known[program.key] = Outcome(error_class=ErrorClass.SOURCE_TOO_LARGE, error_message=message)
-            elif program.key not in distinct:
+            elif program.key not in distinct and program.key not in self.under_way:
                 distinct.add(program.key)
-                waiting.append(program)
                 yield program
 
-    def _follow_up(self, programs: list[Program], known: dict[bytes, Outcome],
-                   finished: Callable[[Outcome], None]) -> dict[bytes, Outcome]:
-        """Run the follow-ups of these programs; return their final outcomes."""
-        plans = [each.then.program(known[each.key]) if each.then else None for each in programs]
-        later = iter(self.run(filter(None, plans), finished) if any(plans) else ())
-        return {program.key: program.then.settle(known[program.key], next(later) if plan else None)
-                for program, plan in zip(programs, plans, strict=True) if program.then}
+    def _run_each(self, programs: Iterable[Program | None],
+                  finished: Finished) -> Iterator[tuple[Program, Outcome, int]]:
+        """Run programs, and give each with its outcome, without what follows, and the bytes that it left."""
+        waiting: list[Program] = []
+
+        def noted() -> Iterator[Program | None]:
+            for program in programs:
+                waiting.extend([program] if program else [])
+                yield program
+        for index, endings in self.pool.run(noted()):
+            program = waiting[index]
+            outcome = outcome_of(program, endings, self.pool.limits, isolated=self.isolated)
+            self.num_run += 1
+            finished(outcome)
+            yield program, outcome, sum(len(each.result) + len(each.stdout or b"") for each in endings)
+
+    def _go_on(self, keys: list[bytes], finished: Finished, *, reads_tests: bool) -> bool:
+        """Run what follows each of these, if it `reads_tests` or if not; False if nothing is left."""
+        plans = {key: plan for key in keys if (plan := what_follows(self.under_way[key]))
+                 and plan.reads_tests == reads_tests}
+        distinct = {plan.key: plan for plan in plans.values()}
+        outcomes = {plan.key: outcome
+                    for plan, outcome, _bytes in self._run_each(distinct.values(), finished)}
+        for key, plan in plans.items():
+            self.under_way[key].append((plan, outcomes[plan.key]))
+        return bool(plans)
 
     def _remember(self, key: bytes, outcome: Outcome, num_bytes: int) -> None:
         """Cache an outcome for later parts, unless infrastructure failed."""
@@ -80,3 +110,18 @@ class Executor:
         self.cached_bytes += OVERHEAD_BYTES + num_bytes
         while self.cached_bytes > CACHED_BYTES:
             self.cached_bytes -= self.outcomes.pop(next(iter(self.outcomes)))[1]
+
+
+def what_follows(chain: list[tuple[Program, Outcome]]) -> Program | None:
+    """What to run after the last of these."""
+    program, outcome = chain[-1]
+    return program.then.program(outcome) if program.then else None
+
+
+def settled(chain: list[tuple[Program, Outcome]]) -> Outcome:
+    """The outcome of the first of these, in the light of what followed."""
+    later = None
+    for program, outcome in reversed(chain):
+        later = program.then.settle(outcome, later) if program.then else outcome
+    assert later is not None
+    return later

@@ -71,6 +71,7 @@ class Program:
     tests: Program | None = None
     then: FollowUp | None = None
     mentions: str = field(default="", compare=False)      # further code whose modules are imported beforehand
+    reads_tests: bool = field(default=False, compare=False)       # its code may run where its tests are
 
     source_bytes: bytes = field(init=False, repr=False, compare=False)
     key: bytes = field(init=False, repr=False, compare=False)

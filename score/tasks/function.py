@@ -102,7 +102,9 @@ class Again:
     def program(self, outcome: Outcome) -> Program | None:
         place = self.next_way(outcome)
         if place is not None:
-            return self.make(tests=self.ways[place][1], then=replace(self, ways=self.ways[place + 1:]))
+            word, tests = self.ways[place]
+            return self.make(tests=tests, then=replace(self, ways=self.ways[place + 1:]),
+                             reads_tests=word == BUILT)
         return self.plainly if any(unit[0] for unit in outcome.result or ()) else None
 
     def settle(self, outcome: Outcome, later: Outcome | None) -> Outcome:
@@ -154,9 +156,9 @@ class FunctionKind:
             return NO_CODE
         if task.calls:
             return [Program(JobKind.CALL, answer.code, task.order, mentions=task.program_setup)]
-        program = partial(Program, JobKind.SERVE, answer.code, task.order, mentions=task.program_setup)
-        return [program(tests=tests, then=Again(program, ((ALTERED, copies), (BUILT, here)),
-                                                Program(JobKind.PLAIN, answer.code, **plainly)))
+        serve = partial(Program, JobKind.SERVE, answer.code, task.order, mentions=task.program_setup)
+        plain = partial(Program, JobKind.PLAIN, answer.code, reads_tests=True)
+        return [serve(tests=tests, then=Again(serve, ((ALTERED, copies), (BUILT, here)), plain(**plainly)))
                 for (tests, copies, here), plainly in zip(task.ways, task.plainly, strict=True)]
 
     def measure(self, task: FunctionTask, answer: Answer, outcomes: list[Outcome]) -> Measures:

@@ -202,8 +202,8 @@ def test_a_rescue_goes_back_says_why_and_goes_on_with_a_smaller_step(world: Worl
 def test_a_rescue_after_the_last_iteration_says_which_policy_the_last_one_is(world: World) -> None:
     world.fires[1] = BACK
     assert world.loop(2, rescue=True) == 0
-    assert world.events[-1][::2] == ("done", "2 iterations are trained already. Policy 2 is policy 1 again. "
-                                             "For more, name a larger number.")
+    assert world.events[-1][::2] == ("done", "2 iterations are over. Policy 2 is policy 1 again. To train "
+                                             f"one more: warehouse loop {world.warehouse.root} 3")
     assert "Stop here, or go back" not in "".join(line for _, _, line in world.events)
     assert world.loop(2) == 0 and "Policy 2 is policy 1 again" in world.events[-1][2]
 

@@ -98,13 +98,14 @@ def test_an_iteration_that_is_over_is_passed_over_whatever_the_settings_are(role
                                                                             tmp_path: Path) -> None:
     for iteration in ("0", "1"):
         words = ["bash", "examples/jobs/work.sh", role, str(gone_back.root), iteration, "0/2"]
-        code, output = run_until(words, commands(tmp_path / "bin"), preempt_after=None)
+        environment = commands(tmp_path / "bin") | {"WATCH": ""}
+        code, output = run_until(words, environment, preempt_after=None)
         assert code == 0 and f"iteration {iteration} is trained, or a rollback left it out" in output, output
         assert len(output.splitlines()) == 1, output
 
 
 def test_workers_go_on_after_what_a_rollback_left_out(gone_back: Warehouse, tmp_path: Path) -> None:
-    environment = commands(tmp_path / "bin") | {"POLL_SECONDS": "0"}
+    environment = commands(tmp_path / "bin") | {"POLL_SECONDS": "0", "WATCH": ""}
     for name in ("rollout", "score", "train"):
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\necho {name} $2\n")
     for role, does in (("worker", "rollout --iteration\nscore --iteration\n"), ("trainer", "")):
@@ -259,6 +260,14 @@ def test_an_alarm_ends_training_where_it_should(role: str, asked: str, options: 
         "PATH": f"{tmp_path}:{os.environ['PATH']}", "WATCH": asked}, preempt_after=None)
     assert code == (0 if options is None else 3)
     assert (f"warehouse watch run --since 0{options}\n" in output) is (options is not None)
+
+
+def test_a_training_job_that_was_stopped_before_its_alarms_asks_for_them_again(tmp_path: Path) -> None:
+    given = stand_ins(tmp_path) | {"WATCH": "yes"}                # the newest policy is 5
+    for iteration, asks in (("4", True), ("3", False)):
+        _, output = run_until(["bash", "examples/jobs/work.sh", "learn", "run", iteration], given,
+                              preempt_after=None)
+        assert ("warehouse watch run --since 4\n" in output) is asks
 
 
 @pytest.mark.slow("the loop is started five times, with the imports of its commands")

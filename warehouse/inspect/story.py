@@ -18,9 +18,11 @@ SELECT adjusted.*, policy_version, reward_plain
 FROM adjusted
 JOIN (SELECT iteration, purpose, policy_version, reward_mean AS reward_plain FROM iteration_stats)
      USING (iteration, purpose)
+WHERE purpose = 'train' OR NOT EXISTS (         -- evaluations of policies that a rollback left
+    FROM policies WHERE rolled_back_to < adjusted.iteration AND adjusted.iteration < policies.policy_version)
 QUALIFY NOT (is_cut_short(iteration, purpose) OR is_cut_short(iteration - 1, purpose))
         OR iteration = max(iteration) OVER (PARTITION BY purpose)
-ORDER BY purpose <> 'train', purpose, iteration"""
+ORDER BY purpose = 'train', purpose, iteration"""
 # Visits to the same tasks are paired. $4 is k, or 0 for the reward.
 PAIRS = """
 WITH visits AS (SELECT iteration, task_id,
@@ -64,12 +66,17 @@ class Change(NamedTuple):
 
 
 def story_lines(connection: Connection, alarms: list[Alarm]) -> list[str]:
-    """A sentence about training and about every evaluation; gains are at equal task difficulty."""
-    lines = []
+    """A sentence about every evaluation, then one about training, which comes first if an alarm fires.
+
+    Gains are at equal task difficulty.
+    """
+    lines = list[str]()
     for purpose, rows in _by_purpose(connection).items():
         firing = [alarm for alarm in alarms if alarm.fired and alarm.purpose == purpose]
-        lines.append(_training(connection, rows, firing) if purpose == "train"
-                     else _evaluation(connection, purpose, rows, firing))
+        if purpose == "train":
+            lines.insert(0 if firing else len(lines), _training(connection, rows, firing))
+        else:
+            lines.append(_evaluation(connection, purpose, rows, firing))
     if not lines and rows_of(connection, "SELECT 1 FROM iteration_stats LIMIT 1"):
         return ["Nothing is judged yet: no reward could be measured."]
     return lines or ["Nothing is judged yet: nothing is scored."]
@@ -102,7 +109,7 @@ def dollars(amount: float) -> str:
 
 
 def _by_purpose(connection: Connection) -> dict[str, list[dict[str, Any]]]:
-    """The adjusted results of each iteration, training first."""
+    """The adjusted results of each iteration, training last."""
     return {purpose: list(rows) for purpose, rows in
             groupby(rows_of(connection, QUERY), key=lambda row: row["purpose"])}
 

@@ -147,8 +147,10 @@ class Loop:
             f" Policy {policy.version} is policy {policy.rolled_back_to} again.")
 
     def _tell_done(self) -> None:
-        self.tell("done", {}, f"{self.options.iterations} iterations are trained already.{self._undone()} "
-                  "For more, name a larger number.")
+        newest = self.warehouse.log.refresh().newest
+        again = f"warehouse loop {shell_quote(self.warehouse.root)} {newest + 1}"
+        self.tell("done", {}, f"{self.options.iterations} iterations are over.{self._undone()} To train one "
+                              f"more: {again}")
 
     # The run ----------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from warehouse.maintain.part_findings import Consequence, Finding, Seen, find_da
 from warehouse.sql.inventory import UNFINISHED, is_built_upon
 from warehouse.sql.verified import forget_verified
 from warehouse.store.commit import file_names, twin_of
-from warehouse.store.errors import StageError
+from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.run_folder import TABLES_OF, Warehouse
 from warehouse.store.stage import Stage
 
@@ -127,6 +127,13 @@ def _policy(warehouse: Warehouse, version: int, *, quick: bool) -> Iterator[Find
                       "exist. Restore it from a copy.", "restore")
 
 
+def again(warehouse: Warehouse, stage: Stage) -> str:
+    """The command that goes on with a stage."""
+    purpose = str(stage.identity.get("purpose", ""))
+    options = " --eval" if stage.name == "rollout" and purpose.startswith("eval") else ""
+    return f"{stage.name} {shell_quote(warehouse.root)} --iteration {stage.identity['iteration']}{options}"
+
+
 def _stage(warehouse: Warehouse, stage: Stage, seen: Seen, *, quick: bool) -> Iterator[Finding]:
     """Documents and parts of one stage, and their links to other stages."""
     manifest = None
@@ -139,7 +146,7 @@ def _stage(warehouse: Warehouse, stage: Stage, seen: Seen, *, quick: bool) -> It
         yield Finding(stage.folder / "manifest.json", str(error), "aside", stage)
     if manifest is None and not stage.is_complete():
         gone = is_built_upon(warehouse, stage)
-        words = UNFINISHED if gone else "is not complete; run it again to finish it."
+        words = f"{UNFINISHED if gone else 'is not complete.'} To finish it: {again(warehouse, stage)}"
         yield Finding(stage.folder, f"{stage.title} {words}", "unfinished" if gone else "note")
     for table in TABLES_OF[stage.name]:
         folder = warehouse.folder(table, **stage.identity)

@@ -23,7 +23,7 @@ def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
             return None
         version, how = newest, f"the former policy {newest} stays in policies/{state.policies[newest].folder}"
         if state.is_sampled(newest):
-            version, how = newest + 1, f"iteration {newest} stays as it is and is not trained on"
+            version, how = newest + 1, f"the rows of iteration {newest} stay and are not trained on"
             if state.sampled_ahead():
                 how += f"; what was sampled ahead of iteration {version} is discarded"
         said[:] = [f"policy {version} now has the weights of policy {to}; {how}"]
@@ -34,7 +34,9 @@ def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
     if to in warehouse.state.versions and to != warehouse.state.newest:
         warehouse.verify_policy(to)
     warehouse.append(go_back)
-    return [*said, f"next: rollout {shell_quote(warehouse.root)} --iteration {warehouse.state.newest}"]
+    run, newest = shell_quote(warehouse.root), warehouse.state.newest
+    return [*said, f"next: rollout {run} --iteration {newest}, or `warehouse loop {run} {newest + 1}` to train one "
+                   "iteration more"]
 
 
 def end_at_alarm(warehouse: Warehouse, iteration: int, signals: list[str]) -> None:

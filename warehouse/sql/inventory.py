@@ -17,7 +17,7 @@ from warehouse.store.stage import Listed, Stage, listed_parts, readable_manifest
 
 TABLES = ("tasks", "prompts", "completions", "carried", "all_samples", "samples", "fresh_samples",
           "policy_logprobs", "train_samples", "fresh_train_samples", "train_tokens", "train_steps")
-UNFINISHED = "is not complete, but stages made from it are. Run it again to make what is missing."
+UNFINISHED = "is not complete, but stages made from it are."
 ADDRESSES = 1.2  # GiB; with less DuckDB aborts on two cores
 
 
@@ -105,7 +105,8 @@ def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool,
     damage = find_damage(warehouse, wanted)
     left_out += [f"{part} {damage[part]}: there are no tasks." for part in tasks if part in damage]
     stages = [_without_damage(held, damage, left_out) for held in stages]
-    left_out += [f"{held.stage.title} {UNFINISHED} Until then it is left out." for held in stages
+    left_out += [f"{held.stage.title} {UNFINISHED} Until then it is left out: `warehouse check` says what to run."
+                 for held in stages
                  if not (held.manifest or partial) and is_built_upon(warehouse, held.stage)]
     return [part for part in tasks if part not in damage], stages
 

@@ -41,7 +41,7 @@ REWARD = Column("reward", DOUBLE, "Total reward; null, not 0, if it could not be
 TRAINED_ITERATION = Column("trained_iteration", COUNT, "Iteration of the train stage; differs from iteration "
                            "under replay.")
 OPTIMIZER_STEP = Column("optimizer_step", COUNT, "Optimizer step of the stage, from 0; null if none used the "
-                        "completion.")
+                        "completion, as one of equal rewards.")
 STAGE_KEYS = (
     Column("iteration", COUNT, "Iteration, from 0."),
     Column("purpose", TEXT, "'train'; evaluations: 'eval', 'eval-<split>' or 'eval-<label>'; answers of "
@@ -194,8 +194,8 @@ TRAIN_SAMPLES = (
     REWARD,
     Column("advantage", DOUBLE, "Advantage, mean over tokens."),
     Column("num_trainable_tokens", COUNT, "Tokens with loss mask 1."),
-    Column("drop_reason", TEXT, "Why it gave no gradient: 'zero_variance', 'missing_reward', 'truncated', "
-           ".. or null."),
+    Column("drop_reason", TEXT, "Why it gave no gradient: 'zero_variance' (its advantage is 0), "
+           "'missing_reward', 'truncated', .. or null."),
     Column("old_logprobs", LOGPROBS, "pi_old: the trainer's logprobs before the first gradient, nats."),
     Column("log_ratio_mean", DOUBLE, "Mean log pi_old - log mu per token."),
     Column("log_ratio_abs_mean", DOUBLE, "Mean |log pi_old - log mu| per token."),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Print the DAG of a loop. Submit it in this folder: condor_submit_dag -include_env TRAIN,WATCH,EVAL_EVERY loop.dag
+# Print the DAG of a loop. Submit it in this folder: condor_submit_dag -include_env 'TRAIN,WATCH,EVAL_*' loop.dag
 set -euo pipefail
 usage="usage: examples/jobs/htcondor/make_dag.sh RUN ITERATIONS ROLLOUTS [SCORES] > loop.dag"
 if (($# < 3)); then echo "$usage" >&2; exit 2; fi

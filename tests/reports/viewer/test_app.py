@@ -301,10 +301,10 @@ def test_the_use_of_a_dropped_completion_does_not_contradict_itself(run: Warehou
     assert "not trained on" not in used
 
 
-def test_evaluations_come_first_and_held_out_tasks_are_listed(client: TestClient, run: Warehouse) -> None:
+def test_a_collapse_comes_first_and_held_out_tasks_are_listed(client: TestClient, run: Warehouse) -> None:
     [session] = named_sessions([str(run.root)])
     line = line_of(session.view())
-    assert line.story.startswith("On 'eval'")
+    assert line.story.startswith("Collapsed at iteration 5") and "On 'eval'" in line.story
     assert re.fullmatch(r"[.\d]+ → [.\d]+ eval, [.\d]+ → [.\d]+ training", line.passes)
     assert "Held-out tasks with the largest gain" in client.get("/blow-up/tasks").text
 

@@ -76,6 +76,39 @@ def f(x): return 7
     assert not row.measures.correct
 
 
+def test_what_may_read_its_tests_runs_after_all_that_decides(executor, monkeypatch):     # noqa: F811
+    """Else it says, by when it ends, what it read to the programs that start then."""
+    order, run = [], executor.pool.run
+
+    def noted(programs):
+        for program in programs:
+            order.append(program.reads_tests)
+            yield program
+    monkeypatch.setattr(executor.pool, "run", lambda programs: run(noted(programs)))
+    sorts = "def f(x):  # again\n    x.sort()\n    return x\n"
+    tests = "import numpy as np\ndef test_a(): assert f([2, 1]) == [1, 2]\n" \
+            "def test_b():\n    a = [2, 1]\n    assert f(a) == [1, 2]\n" \
+            "def test_c(): assert eval(str(f([1]))) == [1]\n"
+    assert judged(executor, tests, {"it": sorts})["it"].measures.correct
+    assert order == sorted(order) and order.count(True) == 4 and order.count(False) == 5
+
+
+@pytest.mark.parametrize("code", [
+    "import pytest\ndef f(x): return x + 1\n@pytest.fixture(autouse=True)\ndef quiet(tmp_path): pass\n",
+    "def f(x): return x + 1\ndef setup_module(): raise RuntimeError\n",
+    "import sys\nread = sys.stdin.buffer.readline\nsys.stdout.reconfigure(encoding='utf-8')\n"
+    "sys.stdout.buffer.write(b'x')\ndef f(x): return x + 1\n"])
+def test_what_the_program_has_for_its_own_tests_changes_no_others(executor, code):     # noqa: F811
+    tests = "from solution import f\ndef test_f(): assert f(1) == 2        # as if executed\n"
+    assert judged(executor, tests, {"it": code})["it"].measures.correct
+
+
+def test_data_of_the_program_is_its_own_whatever_modules_it_loads(executor):     # noqa: F811
+    code = "import asyncio\nprogram, select = [], {}\ndef f(x):\n    program.append(x)\n    select[x] = 1\n"
+    row = judged(executor, ["f(1)\nassert program == [1] and select == {1: 1}"], {"it": code})["it"]
+    assert row.measures.correct
+
+
 def test_a_row_says_where_it_failed(executor):     # noqa: F811
     test, code = FIDELITY[0]
     outcome = judged(executor, [test], {"it": code})["it"].outcome

@@ -210,7 +210,7 @@ def test_going_back_after_a_rollout_leaves_its_iteration_untrained(tmp_path: Pat
     back_before(build_run(tmp_path / "run", iterations=3, evals=()), "train", iteration=2)
     run = open_warehouse(tmp_path / "run")
     result = rollback(run, 0)
-    assert "policy 3 now has the weights of policy 0; iteration 2 stays as it is" in result.stdout
+    assert "policy 3 now has the weights of policy 0; the rows of iteration 2 stay" in result.stdout
     assert run.state.rollout_due() == 3 and run.state.train_due() == 3
     assert run.policy(3)["sha256"] == run.policy(0)["sha256"]
     assert connect(run).execute("SELECT max(iteration) FROM samples").fetchone() == (2,)
@@ -571,7 +571,7 @@ def test_an_evaluation_that_sharpens_is_named_without_an_alarm(tmp_path: Path) -
     assert (quiet.exit_code, raised.exit_code) == (0, 3)
     assert "sharpening (eval) raised at iteration 2: pass@k, which falls while" in quiet.stdout
     assert f"score explain {run.root} 2/eval/task-" in quiet.stdout
-    story = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[2]
+    story = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[1]
     assert story.startswith("On 'eval', policy 0 to 2: it sharpened")
 
 
@@ -760,7 +760,8 @@ def test_going_back_twice_changes_nothing_the_second_time(tmp_path: Path) -> Non
     again = rollback(run, 1)
     assert (again.exit_code, again.stdout) == (
         0, "policy 3 has the weights of policy 1 already; nothing is changed\n"
-           f"next: rollout {run.root} --iteration 3\n")
+           f"next: rollout {run.root} --iteration 3, or `warehouse loop {run.root} 4` to train one iteration "
+           "more\n")
     assert sorted(run.root.glob("policies/*")) == before
     assert "policy 3 now has the weights of policy 0" in rollback(run, 0).stdout
 

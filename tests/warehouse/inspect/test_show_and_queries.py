@@ -197,7 +197,7 @@ def test_a_table_that_nobody_could_read_is_refused(run: Warehouse) -> None:
 
 
 def test_a_column_is_found_by_its_name(run: Warehouse) -> None:
-    assert "Columns: task_id, n_a, c_a, n_b, c_b, rate_a" in warehouse("schema", "compare").output
+    assert "Columns: purpose, task_id, n_a, c_a, n_b, c_b, rate_a" in warehouse("schema", "compare").output
     found = warehouse("schema", "first_output")
     assert found.exit_code == 0, found.stderr
     assert found.stdout.startswith("first_output\n") and "The first completion of its group" in found.stdout

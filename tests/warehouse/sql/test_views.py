@@ -204,15 +204,34 @@ def test_a_majority_is_of_completions_that_were_all_measured(tmp_path: Path) -> 
     assert (found["num_tasks"], found["num_blocks"]) == (2, 1)
 
 
-def test_the_reward_of_a_policy_weighs_each_purpose_by_what_was_measured(tmp_path: Path) -> None:
-    warehouse = run_with_missing_rewards(tmp_path / "run", 1, set(range(7)))
+def test_gains_of_training_and_of_evaluations_are_apart(tmp_path: Path) -> None:
+    warehouse = empty_run(tmp_path / "run", num_tasks=2)
     for iteration in (0, 1):
-        write_iteration(warehouse, iteration, "eval", Weather(), np.random.default_rng(iteration + 2),
-                        num_tasks=1, group_size=8, parts=1)
+        for place, purpose in enumerate(("train", "eval")):
+            random = np.random.default_rng(2 * place + iteration)
+            write_iteration(warehouse, iteration, purpose, Weather(), random, num_tasks=2, group_size=8, parts=1)
     connection = connect(warehouse)
-    pooled = one(connection, "SELECT avg(reward) FILTER (iteration = 1) - avg(reward) FILTER (iteration = 0) "
-                             "FROM samples")
-    assert one(connection, "SELECT reward_gain FROM compare(0, 1)") == pytest.approx(pooled)
+    for row in rows_of(connection, "FROM gains(0, 1)"):
+        gain = one(connection, "SELECT avg(correct::INT) FILTER (iteration = 1) - avg(correct::INT) FILTER "
+                               f"(iteration = 0) FROM samples WHERE purpose = '{row['purpose']}'")
+        assert row["gain"] == pytest.approx(gain) and row["num_tasks"] == 2
+    assert [row["purpose"] for row in rows_of(connection, "FROM gains(0, 1)")] == ["eval", "train"]
+
+
+def test_gains_in_pass_at_k_are_those_of_the_tasks_that_have_k(tmp_path: Path) -> None:
+    warehouse = empty_run(tmp_path / "run", num_tasks=3)
+    for iteration in (0, 1):
+        random = np.random.default_rng(iteration)
+        write_iteration(warehouse, iteration, "eval", Weather(), random, num_tasks=3, group_size=8, parts=1)
+    connection = connect(warehouse)
+
+    def at(n: int, c: int) -> float:
+        return 1 - comb(n - c, 4) / comb(n, 4)
+    pairs = connection.sql("SELECT n_a, c_a, n_b, c_b FROM compare(0, 1)").fetchall()
+    [row] = rows_of(connection, "FROM gains(0, 1, k := 4)")
+    assert row["rate_a"] == pytest.approx(np.mean([at(n, c) for n, c, _, _ in pairs]))
+    assert row["gain"] == pytest.approx(np.mean([at(*each[2:]) - at(*each[:2]) for each in pairs]))
+    assert rows_of(connection, "FROM gains(0, 1, k := 9)") == []
 
 
 def test_an_iteration_without_any_output_has_no_different_ones(tmp_path: Path) -> None:

@@ -59,18 +59,18 @@ SELECT avg(p) AS maj_at_k, count(*)::INTEGER AS num_tasks, min(blocks)::INTEGER 
 -- reward gain between different scorers. Carried completions count for the last policy that sampled the task in that
 -- iteration.
 CREATE OR REPLACE MACRO compare(policy_a, policy_b, purposes := '%') AS TABLE
-WITH results AS (SELECT policy_version, task_id, sum(n) AS n, sum(c) AS c,
+WITH results AS (SELECT policy_version, purpose, task_id, sum(n) AS n, sum(c) AS c,
                         sum(reward_mean * n) / sum(n) AS reward,
                         CASE WHEN min(scorer) = max(scorer) THEN min(scorer) END AS scorer
                  FROM task_results
                  WHERE purpose LIKE purposes AND (turn_of(purpose) = 1 OR purposes LIKE '%turn%')
-                 GROUP BY policy_version, task_id HAVING sum(n) > 0)
-SELECT task_id, a.n::INTEGER AS n_a, a.c::INTEGER AS c_a, b.n::INTEGER AS n_b, b.c::INTEGER AS c_b,
+                 GROUP BY policy_version, purpose, task_id HAVING sum(n) > 0)
+SELECT purpose, task_id, a.n::INTEGER AS n_a, a.c::INTEGER AS c_a, b.n::INTEGER AS n_b, b.c::INTEGER AS c_b,
        a.c / a.n AS rate_a, b.c / b.n AS rate_b, b.c / b.n - a.c / a.n AS gain,
        CASE WHEN a.scorer = b.scorer THEN b.reward - a.reward END AS reward_gain
 FROM (FROM results WHERE policy_version = policy_a) AS a
-JOIN (FROM results WHERE policy_version = policy_b) AS b USING (task_id)
-ORDER BY gain DESC, task_id;
+JOIN (FROM results WHERE policy_version = policy_b) AS b USING (purpose, task_id)
+ORDER BY purpose, gain DESC, task_id;
 
 -- Every token that an iteration's training read. gap is log rho, rho = pi_old / mu; ratio is pi / pi_old at the step
 -- that used the completion; clipped: that step dropped the token.
