@@ -119,7 +119,7 @@ def test_failures_of_a_long_run_count_the_iterations_without_any() -> None:
 
 def test_evaluations_are_told_with_their_policies(page: str, tmp_path: Path) -> None:
     assert " → " in tile_of(page, "pass@1, eval, policy 0 to policy 3")
-    assert " → " in tile_of(page, "pass@1, training tasks, first to last")
+    assert " → " in tile_of(page, "training pass@1")
     run = build_run(tmp_path / "run", iterations=3, evals=(1,), num_tasks=4, group_size=8)
     sky = Weather(solve=0.9)
     write_iteration(run, 2, "eval-wide", sky, np.random.default_rng(0), num_tasks=4, group_size=8)

@@ -105,8 +105,8 @@ def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool,
     damage = find_damage(warehouse, wanted)
     left_out += [f"{part} {damage[part]}: there are no tasks." for part in tasks if part in damage]
     stages = [_without_damage(held, damage, left_out) for held in stages]
-    left_out += [f"{held.stage.title} {UNFINISHED} Until then it is left out: `warehouse check` says what to run."
-                 for held in stages
+    left_out += [f"{held.stage.title} {UNFINISHED} Until then it is left out: `warehouse check` says what to "
+                 "run." for held in stages
                  if not (held.manifest or partial) and is_built_upon(warehouse, held.stage)]
     return [part for part in tasks if part not in damage], stages
 

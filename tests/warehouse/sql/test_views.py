@@ -209,7 +209,8 @@ def test_gains_of_training_and_of_evaluations_are_apart(tmp_path: Path) -> None:
     for iteration in (0, 1):
         for place, purpose in enumerate(("train", "eval")):
             random = np.random.default_rng(2 * place + iteration)
-            write_iteration(warehouse, iteration, purpose, Weather(), random, num_tasks=2, group_size=8, parts=1)
+            write_iteration(warehouse, iteration, purpose, Weather(), random, num_tasks=2, group_size=8,
+                            parts=1)
     connection = connect(warehouse)
     for row in rows_of(connection, "FROM gains(0, 1)"):
         gain = one(connection, "SELECT avg(correct::INT) FILTER (iteration = 1) - avg(correct::INT) FILTER "
