@@ -35,8 +35,8 @@ def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
         warehouse.verify_policy(to)
     warehouse.append(go_back)
     run, newest = shell_quote(warehouse.root), warehouse.state.newest
-    return [*said, f"next: rollout {run} --iteration {newest}, or `warehouse loop {run} {newest + 1}` to train "
-                   "one iteration more"]
+    return [*said, f"next: rollout {run} --iteration {newest}, or `warehouse loop {run} {newest + 1}` to "
+                   "train one iteration more"]
 
 
 def end_at_alarm(warehouse: Warehouse, iteration: int, signals: list[str]) -> None:
