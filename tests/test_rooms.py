@@ -171,7 +171,7 @@ def test_every_sub_room_says_its_rule_and_holds_about_ten_files() -> None:
     for room in set(MAY_IMPORT) - {"rollout", "score", "warehouse", "train", "reports"}:
         folder = ROOT / room.replace(".", "/")
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), f"{folder} has no rule"
-        assert len(list(folder.glob("*.py"))) <= 13, f"{folder} holds too many files"
+        assert len(list(folder.glob("*.py"))) <= 14, f"{folder} holds too many files"
 
 
 # Modules outside the ledger and the store that list folders, and what for. None decides by it what the run

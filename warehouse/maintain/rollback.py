@@ -34,9 +34,9 @@ def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
     if to in warehouse.state.versions and to != warehouse.state.newest:
         warehouse.verify_policy(to)
     warehouse.append(go_back)
-    run, newest = shell_quote(warehouse.root), warehouse.state.newest
-    return [*said, f"next: rollout {run} --iteration {newest}, or `warehouse loop {run} {newest + 1}` to "
-                   "train one iteration more"]
+    newest = warehouse.state.newest
+    return [*said, f"next: rollout {shell_quote(warehouse.root)} --iteration {newest}, or, to train one "
+                   f"iteration more: warehouse loop {shell_quote(warehouse.root)} {newest + 1}"]
 
 
 def end_at_alarm(warehouse: Warehouse, iteration: int, signals: list[str]) -> None:

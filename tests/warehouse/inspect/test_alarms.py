@@ -760,8 +760,8 @@ def test_going_back_twice_changes_nothing_the_second_time(tmp_path: Path) -> Non
     again = rollback(run, 1)
     assert (again.exit_code, again.stdout) == (
         0, "policy 3 has the weights of policy 1 already; nothing is changed\n"
-           f"next: rollout {run.root} --iteration 3, or `warehouse loop {run.root} 4` to train one iteration "
-           "more\n")
+           f"next: rollout {run.root} --iteration 3, or, to train one iteration more: "
+           f"warehouse loop {run.root} 4\n")
     assert sorted(run.root.glob("policies/*")) == before
     assert "policy 3 now has the weights of policy 0" in rollback(run, 0).stdout
 
