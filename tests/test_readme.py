@@ -55,4 +55,4 @@ def test_the_demo_runs_and_names_two_questions(tmp_path: Path) -> None:
     said = run_script(f"warehouse demo {tmp_path}/run 1", tmp_path)
     assert "The demo is complete" in said
     questions = re.findall("^  warehouse sql .*", said, flags=re.MULTILINE)
-    assert re.search(r"^ +400 +0\.\d", run_script(questions[1], tmp_path), flags=re.MULTILINE)
+    assert re.search(r"^eval +400 +0\.\d", run_script(questions[1], tmp_path), flags=re.MULTILINE)
