@@ -63,7 +63,7 @@ starter: $(VENV)/ready  ## make both starter policies again, as examples/starter
 $(VENV)/ready: pyproject.toml $(REQUIREMENTS) $(if $(OTHERS),anew)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	    f"Rollhouse needs Python 3.11 or newer; this is {sys.version.split()[0]}. Run make with PYTHON=python3.11.")'
-	@echo "Making $(VENV) and installing $(REQUIREMENTS): about two minutes."
+	@echo "Making $(VENV) and installing $(REQUIREMENTS), which takes some minutes."
 	@$(PYTHON) -m venv $(if $(OTHERS),--clear )$(VENV)
 	@echo $(REQUIREMENTS) > $(VENV)/requirements
 	@set -o pipefail; $(BIN)/pip install --disable-pip-version-check --no-compile $(PIP_FLAGS) -r $(REQUIREMENTS) | $(TOLD)

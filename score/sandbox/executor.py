@@ -48,7 +48,7 @@ class Executor:
         if not settles:
             for key in keys:
                 if any(outcome.infrastructure for _program, outcome in self.under_way[key]):
-                    del self.under_way[key]              # it is run again
+                    del self.under_way[key], self.sizes[key]              # it is run again
             return []
         while self._go_on(keys, finished, reads_tests=True):
             pass

@@ -31,7 +31,7 @@ def outcome_of(program: Program, endings: list[Ending], limits: Limits, *, isola
         return LOST
     decode: Decoder = (partial(frames.decode_grids, like=program.payload) if program.kind == JobKind.GRID else
                        frames.decode_json if program.kind == JobKind.CALL else
-               decode_units if program.kind == JobKind.PLAIN else lambda _body: None)
+                       decode_units if program.kind == JobKind.PLAIN else lambda _body: None)
     outcome = process_outcome(endings[0], decode, limits, isolated)
     if program.tests is not None:
         return pair_outcome(outcome, process_outcome(endings[1], decode_units, limits, isolated))

@@ -128,10 +128,13 @@ def _policy(warehouse: Warehouse, version: int, *, quick: bool) -> Iterator[Find
 
 
 def again(warehouse: Warehouse, stage: Stage) -> str:
-    """The command that goes on with a stage."""
-    purpose = str(stage.identity.get("purpose", ""))
-    options = " --eval" if stage.name == "rollout" and purpose.startswith("eval") else ""
-    return f"{stage.name} {shell_quote(warehouse.root)} --iteration {stage.identity['iteration']}{options}"
+    """The command that goes on with a stage; options of named evaluations and the like are in the log."""
+    command = {"logprobs": "train logprobs"}.get(stage.name, stage.name)
+    words = f"{command} {shell_quote(warehouse.root)} --iteration {stage.identity['iteration']}"
+    purpose = stage.identity.get("purpose")
+    if stage.name != "rollout" or purpose == "train":
+        return words
+    return f"{words} --eval" if purpose == "eval" else f"{words}, with the options that `warehouse log` has"
 
 
 def _stage(warehouse: Warehouse, stage: Stage, seen: Seen, *, quick: bool) -> Iterator[Finding]:

@@ -76,6 +76,25 @@ def test_try_asks_the_reward_file_of_the_run(folder: Path, monkeypatch: pytest.M
     assert "reward 0\n" in CliRunner().invoke(score, [*words[:-1], "--reward", "exact"]).output
 
 
+def test_try_takes_a_whole_answer(folder: Path) -> None:
+    (folder / "run/config.toml").unlink(missing_ok=True)
+    (folder / "answer.md").write_text("Sure:\n```python\ndef add(a, b):\n    return a + b\n```\nIt adds.\n")
+    (folder / "marks.py").write_text('def add(a, b):\n    """\n    ```python\n    1 / 0\n    ```\n    """\n'
+                                     "    return a + b\n")
+    for name in ("answer.md", "marks.py"):
+        said = CliRunner().invoke(score, ["try", str(folder / "run"), str(folder / name), "--task", "tests"])
+        assert "test 1: right" in said.output and "  answered 4" in said.output
+
+
+def test_the_answer_of_a_call_that_is_to_change_its_argument_is_not_shown(folder: Path) -> None:
+    new_run(folder / "in-place", {"t": ("function", {"entry_point": "f", "tests": [
+        "a = [2, 2]\nf(a)\nassert a == [2]"]})})
+    (folder / "copies.py").write_text("def f(a):\n    return [7]\n")
+    words = ["try", str(folder / "in-place"), str(folder / "copies.py"), "--task", "t"]
+    said = CliRunner().invoke(score, words).output
+    assert "test 1: wrong   assert a == [2]" in said and "answered" not in said
+
+
 def test_cases_show_input_expected_and_output_where_they_are_wrong() -> None:
     payload = {"cases": [{"input": "2\n", "output": "4\n"}, {"input": "3\n", "output": "7\n"}]}
     assert unit_lines("stdio", payload, ["4", "6\n"]) == [

@@ -30,7 +30,11 @@ FIDELITY = [
      "    def __set__(self, o, v): self.v = v\n"),
     ("assert f(1.0) + f(2.0) == 3.0", "class f(float):\n    def __add__(self, other): return f(0)\n"),
     ("import asyncio\nassert asyncio.run(f(3)) == 4",
-     "class W:\n    def __await__(self):\n        return 4\n        yield\ndef f(x): return W()\n")]
+     "import asyncio\nclass W:\n    def __await__(self): return asyncio.sleep(0, 4).__await__()\n"
+     "def f(x): return W()\n"),
+    ("import pytest\nimport numpy as np\nassert f([1.0]) == pytest.approx(np.array([1.0]))",
+     "import numpy as np\ndef f(x): return np.array([x])\n"),
+    ("import pytest\nassert f(1) == pytest.approx(True)", "def f(x): return 1.0\n")]
 
 
 @pytest.mark.parametrize(("test", "code"), FIDELITY)

@@ -2265,9 +2265,8 @@ def test_an_answer_holds_the_tests_objects_as_the_program_left_them(executor, te
 @pytest.mark.parametrize("tests", [
     "def check(candidate):\n    a = [1, 3]\n    assert candidate(a, 9) is None\n"
     "    for i, x in enumerate(a): assert f(a, x) == i\n",
-    "import operator\ndef test_f():\n    a = [1, 3]\n    assert f(a, 9) is None\n"
-    "    for i, x in enumerate(a): assert operator.methodcaller('f', a, x)(Here) == i\n"
-    "class Here:\n    f = staticmethod(lambda a, x: f(a, x))\n",
+    "import operator, solution\ndef test_f():\n    a = [1, 3]\n    assert solution.f(a, 9) is None\n"
+    "    for i, x in enumerate(a): assert operator.methodcaller('f', a, x)(solution) == i\n",
     "import operator\nDATA = [3, 1]\nclass Got:\n    try: result = f(DATA)\n    except Exception: raise\n"
     "def test_f(): assert operator.attrgetter('result')(Got) == sorted(DATA)\n"])
 def test_what_is_read_in_another_way_is_not_dropped(executor, tests):

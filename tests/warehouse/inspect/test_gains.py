@@ -16,9 +16,11 @@ from tests.building.runs import (
     without_waiting,
     write_rows,
 )
+from tests.building.weather import build_run
 from warehouse.cli import cli
 from warehouse.inspect.render import short_share
 from warehouse.inspect.story import PAIRS, story_lines
+from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
 
@@ -176,3 +178,11 @@ def test_one_task_has_no_interval_over_tasks(tmp_path: Path) -> None:
                     "FROM pass_bands() WHERE k = 1 ORDER BY iteration")
     assert (bands[0]["pass_at_k"], bands[0]["low"], bands[0]["high"]) == (pytest.approx(0.5), None, None)
     assert (bands[1]["low"], bands[1]["high"]) == (pytest.approx(0.25), pytest.approx(0.5))
+
+
+def test_an_evaluation_of_a_policy_that_a_rollback_left_is_no_result(tmp_path: Path) -> None:
+    """Policy 2 was worse and is left: policy 3 is policy 1 again, and the sentence is about 0 and 1."""
+    run = build_run(tmp_path / "run", iterations=3, evals=(0, 1, 2), num_tasks=4, group_size=8)
+    assert any(line.startswith("On 'eval', policy 0 to 2:") for line in story_lines(connect(run), []))
+    roll_back(run, 1)
+    assert any(line.startswith("On 'eval', policy 0 to 1:") for line in story_lines(connect(run), []))

@@ -342,3 +342,4 @@ def test_the_command_lists_problems_and_fails(run: Warehouse) -> None:
     fixed = CliRunner().invoke(cli, ["check", str(run.root), "--fix"])
     assert fixed.exit_code == 0 and fixed.stdout.splitlines()[-1].endswith(", 1 problem, 0 left")
     assert "score of iteration 1" in fixed.stdout and run.state.due().stage == "score"
+    assert f"To finish it: score {run.root} --iteration 1\n" in fixed.stdout
