@@ -1,5 +1,6 @@
 """`eval`, `exec`, `compile` and `pickle` of tests: text that they do not write out may be the program's."""
 
+import ast
 import builtins
 import contextlib
 import sys
@@ -11,21 +12,26 @@ from typing import Any
 from score.jobs.peer import Peer
 from score.jobs.stand_ins import ProgramClass, as_dataclass, is_stand_in
 
-ABSENT = object()
 # Modules that evaluate text for their callers; of those of annotations it is always the program's.
 ANNOTATIONS = ("typing", "inspect")
 FOR_OTHERS = (*ANNOTATIONS, "timeit", "doctest", "numpy.testing._private.utils")
 CALLERS = ("score.", "pytest", "unittest.case")
 EVALUATING = {"eval", "exec", "compile", *FOR_OTHERS}
+ABSENT = object()
+PLAIN_EVAL = eval
+# Of expressions that numbers alone make; large powers and shifts are made of little text.
+ARITHMETIC = (ast.Expression, ast.Constant, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator,
+              ast.unaryop, ast.boolop, ast.cmpop)
 
 
 class Example(str):
     """Text of a doctest, which shows values."""
 
 
-def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType], here: bool) -> None:
+def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType], theirs: list[str], here: bool) -> None:
     """Run text that the tests do not write out in the program's process, where a program may have made it.
 
+    `theirs` is text that is the tests', too, and data is read where it is: its value is the same anywhere.
     It reads of the tests what the program gave, and names that they write in a literal and have told the
     program, as others may hold what is expected; it sets none that they have. The tests may have made such
     text, too: in a run of its own it stays `here`, where no program can answer in its place.
@@ -39,7 +45,7 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType], here: bool) 
     plain["single"] = plain["exec"]
 
     def is_own(text: Any) -> bool:           # what a program gives is equal at most, unless of one character
-        return isinstance(text, CodeType) or any(text is literal for literal in literals)
+        return isinstance(text, CodeType) or any(text is each for each in (*literals, *theirs))
 
     def is_written(line: str) -> bool:
         return any(line in literal for literal in literals if type(literal) is str)
@@ -58,6 +64,8 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType], here: bool) 
         found = [each for each in scopes or (caller.f_globals, caller.f_locals) if each is not None]
         code = text if isinstance(text, CodeType) else plain["compile"](
             text.strip() if mode == "eval" else text, "text", mode, dont_inherit=True)
+        if mode == "eval" and type(text) is str and (data := data_in(text)) is not ABSENT:
+            return data
         wanted = {name for each in nested([code]) for name in each.co_names}
         is_built = caller.f_globals.get("__name__") not in ANNOTATIONS
         if is_own(text) or (is_built and here):
@@ -107,6 +115,17 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType], here: bool) 
     vars(builtins).update((name, unless_library(name)) for name in evaluating)
     patch_dataclass()
     patch_pickle(peer, is_own)
+
+
+def data_in(text: str) -> Any:
+    """The value of text that holds literals or arithmetic of numbers, which may be anyone's; else ABSENT."""
+    with contextlib.suppress(Exception):
+        return ast.literal_eval(text)
+    expression = ast.parse(text.strip(), mode="eval")
+    if all(isinstance(node, ARITHMETIC) and not isinstance(node, (ast.Pow, ast.LShift)) and not isinstance(
+            getattr(node, "value", None), (str, bytes)) for node in ast.walk(expression)):
+        return PLAIN_EVAL(text.strip(), {})
+    return ABSENT
 
 
 def patch_dataclass() -> None:

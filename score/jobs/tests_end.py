@@ -641,10 +641,12 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
             raise Untestable(f"{lacks[0]} is not here")
         code, *units = [compile(source, name, "exec", dont_inherit=True)
                         for source, name in zip(order["sources"], end.meant, strict=True)]
-        names.update(order.get("names", {}))
+        given = order.get("names", {})
+        names.update(given)
         for module in (each for each in order["program"] if each.partition(".")[0] not in sys.modules):
             sys.modules[module] = ProgramModule(module, names)
-        evaluation.patch(peer, names, [code, *units], order["here"])
+        theirs = [text for name, text in given.items() if name != "_output_"]
+        evaluation.patch(peer, names, [code, *units], theirs, order["here"])
         may_patch = "unittest.mock" in sys.modules or order["patches"] or any(
             "monkeypatch" in each for each in order["sources"])
         end.parts = parts_of_modules() if may_patch else None

@@ -92,7 +92,7 @@ def test_what_may_read_its_tests_runs_after_all_that_decides(executor, monkeypat
     sorts = "def f(x):  # again\n    x.sort()\n    return x\n"
     tests = "import numpy as np\ndef test_a(): assert f([2, 1]) == [1, 2]\n" \
             "def test_b():\n    a = [2, 1]\n    assert f(a) == [1, 2]\n" \
-            "def test_c(): assert eval(str(f([1]))) == [1]\n"
+            "def test_c(): assert eval('list({})'.format(f([1]))) == [1]\n"
     assert judged(executor, tests, {"it": sorts})["it"].measures.correct
     assert order == sorted(order) and order.count(True) == 4 and order.count(False) == 5
 

@@ -71,6 +71,18 @@ def test_what_a_checker_evaluates_of_an_output_is_no_more_than_a_value(executor,
     assert row.measures.correct == right and not row.outcome.infrastructure
 
 
+@pytest.mark.parametrize("expected", ["[1, 24]", "set()", "-24", "max(1, 24)", "{1: 'a'}", "24 - 2 * 3 == 18"])
+def test_a_checker_that_evaluates_both_texts_compares_their_values(executor, expected):
+    check = "def check(given, output, expected):\n    return eval(output) == eval(expected)\n"
+    payload = {"cases": [{"input": "", "output": expected}], "checker": check}
+    row = judged(executor, "stdio", payload, f"print({expected!r})")
+    assert row.measures.correct
+    for text in ("type('X', (), {'__eq__': lambda a, b: True})()", "__import__('builtins')", "25",
+                 "setattr(__import__('builtins'), 'max', lambda *a: 7) or 7", "eval.__self__", "()"):
+        row = judged(executor, "stdio", payload, f"print({text!r})")
+        assert not row.measures.correct and not row.outcome.infrastructure, text
+
+
 @pytest.mark.parametrize(("code", "right"), [
     ("print(3, 7)", True), ("print(10, 0)", True), ("print(3, 8)", False), ("print('x')", False),
     ("print('True')", False), ("1 / 0", False)])
