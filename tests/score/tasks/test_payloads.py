@@ -71,7 +71,7 @@ def test_what_a_checker_evaluates_of_an_output_is_no_more_than_a_value(executor,
     assert row.measures.correct == right and not row.outcome.infrastructure
 
 
-@pytest.mark.parametrize("expected", ["[1, 24]", "set()", "-24", "max(1, 24)", "{1: 'a'}", "24 - 2 * 3 == 18"])
+@pytest.mark.parametrize("expected", ["[1, 24]", "set()", "-24", "max(1, 24)", "{1: 2}", "24 - 2 * 3 == 18"])
 def test_a_checker_that_evaluates_both_texts_compares_their_values(executor, expected):
     check = "def check(given, output, expected):\n    return eval(output) == eval(expected)\n"
     payload = {"cases": [{"input": "", "output": expected}], "checker": check}
