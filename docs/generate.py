@@ -179,6 +179,7 @@ def config_page() -> str:
              *table("table", "keys", rows=[
                  *((f"[{name}]", ", ".join(_keys(known[name])))
                    for name in CONFIG_TABLES if name in known and name != "warehouse"),
+                 ("[eval]", "as [rollout], which it overrides for `rollout --eval`"),
                  ("[warehouse]", "`scorer`: the scorer that views and `train` read; `price-per-hour`: "
                                  "dollars per hour of the machine, for the cost in `summary`"),
                  ("[links]", "any name: a page of `reports serve` that the run's page links to")])]

@@ -36,10 +36,9 @@ def rollout(context: click.Context, run: Path, **values: Any) -> None:
     """
     from rollout.run import run_rollout
     options = options_from(RolloutOptions, {"run": run, **values})
-    others = options.evaluate or options.distil or options.turn > 1
-    for name, left_out in (("num_tasks", options.evaluate), ("carry_over", others)):
-        if left_out and context.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
-            options = options.replace(**{name: None})     # config.toml says this for training iterations
+    typed = context.get_parameter_source("carry_over") is ParameterSource.COMMANDLINE
+    if (options.distil or options.turn > 1) and not typed:
+        options = options.replace(carry_over=None)     # config.toml says this for training iterations
     for line in run_rollout(options, say=functools.partial(click.echo, err=True)):
         click.echo(by_address(line))
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from rollout.engines.engine import Sampling
 from warehouse.fields import iteration_field, option
-from warehouse.options import SHARD_HELP, TIME_LIMIT_HELP
+from warehouse.options import SHARD_HELP, TIME_LIMIT_HELP, use_eval_table
 from warehouse.stages.shard import Shard
 from warehouse.store.errors import StageError
 
@@ -30,13 +30,14 @@ class RolloutOptions:
 
     run: Path
     num_tasks: int | None = option(
-        None, "Tasks per iteration, least sampled first; for --eval only if typed. [default: all]", least=1,
+        None, "Tasks per iteration, least sampled first; --eval ignores [rollout]. [default: all]", least=1,
         group="Set first")
     group_size: int = option(16, "Completions per prompt.", least=1)
     prompt_format: str = option(
         "chat", "Prompt format of grid tasks, also with '@version', or your own function.",
         metavar="NAME|FILE.py:NAME", guarded="")
-    evaluate: bool = option(False, "Evaluate on the held-out splits.", "--eval", stored=False)
+    evaluate: bool = option(False, "Evaluate on the held-out splits, with [eval] of config.toml.", "--eval",
+                            stored=False, callback=use_eval_table)
 
     iteration: int | None = iteration_field("Tasks and policy")
     splits: tuple[str, ...] = option(

@@ -26,6 +26,7 @@ from warehouse.store.commit import TWINS, by_address
 from warehouse.store.config_file import dashed, place_in, read_config
 from warehouse.store.errors import NoRun, StageError, first_line, printable
 
+STAGE_OF = {"eval": "rollout"}          # by tables of config.toml that have other names
 TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 # Settings of TRL's GRPOConfig, where ours has a name that is not alike.
 OURS = {"num-generations": "group-size", "max-completion-length": "max-tokens", "beta": "kl-beta",
@@ -34,12 +35,14 @@ OURS = {"num-generations": "group-size", "max-completion-length": "max-tokens", 
         "gradient-accumulation-steps": "updates-per-batch", "reward-funcs": "reward-file",
         "per-device-train-batch-size": "tokens-per-batch", "save-total-limit": "keep-policies",
         "report-to": "track", "eval-steps": "eval-every", "generation-batch-size": "num-tasks",
-        "bf16": "dtype", "fp16": "dtype", "num-generations-eval": "eval-options",
+        "bf16": "dtype", "fp16": "dtype",
         "max-prompt-length": "max-prompt-tokens", "vllm-max-model-length": "max-prompt-tokens",
         "chat-template-kwargs": "format-option",
         "vllm-importance-sampling-mode": "correction"}
 LONG = "`warehouse loop RUN ITERATIONS` says how long to train."
-SAID = {"num-iterations": "For N of them, `train --replay N-1` trains rows again in the next iterations, and "
+EVALUATION = "Options of `rollout` for evaluations stand below [eval] of config.toml, as group-size = 8."
+SAID = {"eval-options": EVALUATION, "num-generations-eval": EVALUATION,
+        "num-iterations": "For N of them, `train --replay N-1` trains rows again in the next iterations, and "
                           "N times the --updates-per-batch takes as many steps.",
         "max-steps": LONG, "num-train-epochs": LONG, "output-dir": "RUN is the folder of everything.",
         **dict.fromkeys(("use-vllm", "vllm-mode", "vllm-enable-sleep-mode", "gradient-checkpointing",
@@ -153,20 +156,37 @@ def check_config(path: Path, kinds: Iterable[str] = ()) -> None:
     for entry in entry_points(group="rollhouse"):
         room = entry.load()
         commands |= {**getattr(room, "commands", {}), room.name: room}
-    for name in read_config(path):
-        if name in commands:
-            command, given = commands[name], config_defaults(commands[name], path)
+    for name, table in read_config(path).items():
+        if command := commands.get(STAGE_OF.get(name, name)):
+            given = config_defaults(command, path, name)
             if isinstance(command, TitledCommand) and ".py:" not in str(given):
                 try:
-                    command.check(in_effect(command, read_config(path)[name]) | {"kinds": set(kinds)})
+                    command.check(in_effect(command, table) | {"kinds": set(kinds)})
                 except StageError as error:
                     raise StageError(f"{path}: [{name}] {error}") from error
 
 
-def config_defaults(command: click.Command, path: Path, section: str | None = None) -> dict[str, Any]:
-    """Values of the command's table by parameter name; the keys are the long options without dashes."""
-    table = section or str(command.name)
-    return checked_options(command, read_config(path).get(table, {}), path, table, others=bool(section))
+def config_defaults(command: click.Command, path: Path, table: str = "", *,
+                    others: bool = False) -> dict[str, Any]:
+    """Values of the command's table, or another, by parameter name; keys are long options without dashes.
+
+    `others` says that the table may hold options which the command lacks.
+    """
+    table = table or str(command.name)
+    return checked_options(command, read_config(path).get(table, {}), path, table, others=others)
+
+
+def use_eval_table(context: click.Context, _flag: click.Parameter, evaluates: bool) -> bool:
+    """With --eval, take the options that nobody typed from [eval] of config.toml, then from [rollout]."""
+    if evaluates:
+        if context.get_parameter_source("evaluate") is not ParameterSource.COMMANDLINE:
+            raise click.ClickException("config.toml has eval = true, so that nothing would be sampled to "
+                                       "train on. Leave it out, and type --eval.")
+        shared = {name: value for name, value in (context.default_map or {}).items()
+                  if name not in ("num_tasks", "carry_over")}       # said of training iterations
+        path = Path(context.params["run"]) / "config.toml"
+        context.default_map = shared | config_defaults(context.command, path, "eval")
+    return evaluates
 
 
 def names_of(command: click.Command) -> dict[str, click.Parameter]:
@@ -243,12 +263,12 @@ def check_stages(run: Path, **words: Sequence[str]) -> None:
 
 def untrusted(run: Path) -> str:
     """Why a stage would refuse the run's config.toml, which is not trusted; "" if none would."""
-    for name in ("rollout", "score", "train"):
-        command = room_command(name)
-        for key, value in config_defaults(command, run / "config.toml").items():
+    for table in ("rollout", "eval", "score", "train"):
+        command = room_command(STAGE_OF.get(table, table))
+        for key, value in config_defaults(command, run / "config.toml", table).items():
             for option in command.params:
                 if (isinstance(option, GuardedOption) and option.name == key
-                        and (said := option.refusal(value, run, name))):
+                        and (said := option.refusal(value, run, table))):
                     return said
     return ""
 

@@ -11,15 +11,14 @@
 #   work.sh arms    RUN ARMS.TOML         `warehouse arms`
 #   work.sh trainer RUN ITERATIONS        `learn` each iteration once its rollout is complete, evaluate the last policy
 # In the environment: TRAIN="accelerate launch --multi_gpu --num_processes 8 --no_python train" trains on eight GPUs;
-# EVAL_EVERY=5 samples and scores the held-out tasks with policies 0, 5, 10 .., too, before `learn` trains, with the
-# options of `rollout` in EVAL_OPTIONS="--group-size 8";
+# EVAL_EVERY=5 samples and scores the held-out tasks with policies 0, 5, 10 .., too, before `learn` trains, with [eval]
+# of config.toml;
 # WATCH=yes, or WATCH="--ignore errors", ends `learn` and `eval` with 3 when an alarm holds in what they made.
 set -euo pipefail
 usage="usage: work.sh rollout|score|learn|eval|loop|arms|worker|trainer RUN ITERATION [K/N]"
 if (($# < 3)); then echo "$usage" >&2; exit 2; fi
 role=$1 run=$2 number=$3 share=${4:-0/1}
 eval "train=(${TRAIN:-train})"   # with the quotes of a path that has a blank
-eval "evaluation=(${EVAL_OPTIONS:-})"
 
 child= stopped= again=
 tell() { if [[ $child ]]; then kill -TERM "$child" 2>/dev/null || true; child=; fi; }
@@ -48,8 +47,10 @@ stage() {
   return "$code"
 }
 
+is_evaluated() { ((${EVAL_EVERY:-0} && $1 % EVAL_EVERY == 0)); }
+
 sample() {   # ITERATION [--shard K/N]: first of an evaluation, if one is due; `score` then judges both
-  if ((${EVAL_EVERY:-0} && $1 % EVAL_EVERY == 0)); then stage rollout "$run" --eval --iteration "$@" "${evaluation[@]}"; fi
+  if is_evaluated "$1"; then stage rollout "$run" --eval --iteration "$@"; fi
   stage rollout "$run" --iteration "$@"
 }
 
@@ -62,15 +63,21 @@ score_share() {
 learn() {
   sample "$1"
   stage score "$run" --iteration "$1"
+  if is_evaluated "$1"; then tell_of "$1" --purpose eval; fi
   stage "${train[@]}" "$run" --iteration "$1"
-  stage warehouse summary "$run" --iteration "$1" --line
+  tell_of "$1"
   watch "$1"
 }
 
 evaluate() {   # POLICY
-  stage rollout "$run" --eval --iteration "$1" "${evaluation[@]}"
+  stage rollout "$run" --eval --iteration "$1"
   stage score "$run" --iteration "$1" --purpose eval
+  tell_of "$1" --purpose eval
   watch "$1"
+}
+
+tell_of() {   # ITERATION [--purpose eval]: for the job's log, a line
+  stage warehouse summary "$run" --line --iteration "$@"
 }
 
 watch() {   # FIRST: the iteration that is judged

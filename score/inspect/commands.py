@@ -19,7 +19,8 @@ def limits_of_score(context: click.Context, parameter: click.Parameter, value: P
     if value is not None and (is_address(value) or parameter.name == "config" or Path(value).is_dir()):
         try:
             path = value if parameter.name == "config" else sync_copy(value, config_only=True) / "config.toml"
-            defaults = config_defaults(context.command, path, "score") if path.parent.is_dir() else {}
+            defaults = config_defaults(context.command, path, "score",
+                                       others=True) if path.parent.is_dir() else {}
         except StageError as error:
             raise click.ClickException(str(error)) from error
         context.default_map = {**(context.default_map or {}), **defaults}

@@ -310,9 +310,9 @@ def test_a_training_without_any_gradient_is_an_alarm_or_ends_the_loop(world: Wor
 
 
 def test_the_first_every_kth_and_the_last_policy_are_evaluated_once(world: World) -> None:
-    assert world.loop(3, ahead=True, eval_every=2, eval_options="--group-size 8") == 0
+    assert world.loop(3, ahead=True, eval_every=2) == 0
     assert [call for call in world.calls("rollout") if "--eval" in call] == [
-        f"rollout --gpu-memory-utilization {ENGINE_SHARE} --eval --iteration {version} --group-size 8"
+        f"rollout --gpu-memory-utilization {ENGINE_SHARE} --eval --iteration {version}"
         for version in (0, 2, 3)]           # with the memory of the others: it is the same engine
     assert [facts["iteration"] for facts in world.told("evaluation")] == [0, 2, 3]
     ahead = [call for call in world.calls("rollout") if "--policy" in call]
@@ -343,8 +343,6 @@ def test_what_cannot_be_evaluated_is_one_sentence(tmp_path: Path) -> None:
     warehouse = World(tmp_path, heldout=False).warehouse
     with pytest.raises(StageError, match="has no held-out tasks"):
         check_options(warehouse, LoopOptions(1, eval_every=1))
-    with pytest.raises(StageError, match=r"--eval-options .* Close the quote"):
-        check_options(warehouse, LoopOptions(1, eval_options="--group-size '8"))
 
 
 # Several devices ------------------------------------------------------------------------------------------

@@ -211,12 +211,14 @@ def stand_ins(folder: Path) -> dict[str, str]:
                            "rollout run --iteration 5 --shard 1/2"]),
     ("rollout run 6 1/2", ["rollout run --iteration 6 --shard 1/2"]),
     ("learn run 5", ["rollout run --eval --iteration 5", "rollout run --iteration 5",
-                     "score run --iteration 5", "train run --iteration 5",
-                     "warehouse summary run --iteration 5 --line"]),
+                     "score run --iteration 5", "warehouse summary run --line --iteration 5 --purpose eval",
+                     "train run --iteration 5",
+                     "warehouse summary run --line --iteration 5"]),
     ("worker run 6 1/2", ["rollout run --eval --iteration 5 --shard 1/2",
                           "rollout run --iteration 5 --shard 1/2", "score run --iteration 5 --shard 1/2"]),
-    ("trainer run 5", ["rollout run --eval --iteration 5", "score run --iteration 5 --purpose eval"]),
-    ("eval run 5", ["rollout run --eval --iteration 5", "score run --iteration 5 --purpose eval"])])
+    *((f"{role} run 5", ["rollout run --eval --iteration 5", "score run --iteration 5 --purpose eval",
+                         "warehouse summary run --line --iteration 5 --purpose eval"])
+      for role in ("trainer", "eval"))])
 def test_every_fifth_policy_is_evaluated_by_whoever_samples(words: str, calls: list[str],
                                                             tmp_path: Path) -> None:
     code, output = run_until(["bash", "examples/jobs/work.sh", *words.split()],

@@ -177,6 +177,36 @@ def test_options_that_contradict_each_other_are_refused_with_their_file(tmp_path
         check_config(path)
 
 
+def test_evaluations_have_a_table_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        "[rollout]\ngroup-size = 16\nnum-tasks = 8\ntop-p = 0.9\n[eval]\ngroup-size = 4\nmax-tokens = 99\n")
+
+    def options(*words: str) -> tuple[Any, ...]:
+        given = room_command("rollout").make_context("rollout", [*words]).params
+        return given["group_size"], given["num_tasks"], given["top_p"], given["max_tokens"]
+    assert options(str(tmp_path))[:3] == (16, 8, 0.9)
+    assert options(str(tmp_path), "--eval") == options("--eval", str(tmp_path)) == (4, None, 0.9, 99)
+    typed = "--max-tokens", "7", str(tmp_path), "--eval", "--num-tasks", "3", "--group-size", "2"
+    assert options(*typed) == (2, 3, 0.9, 7)
+
+
+@pytest.mark.parametrize(("config", "said"), [
+    ("[eval]\ngroup-size = 0\n", "line 2: [eval] group-size = 0: 0 is not in the range"),
+    ("[eval]\nloss = 'dapo'\n", "line 2: [eval] has no option 'loss'. `train` has"),
+    ("[loop]\neval-options = 'x'\n", "[loop] has no option 'eval-options'. Options of `rollout` for")])
+def test_mistakes_in_the_table_of_evaluations_are_named(tmp_path: Path, config: str, said: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(config)
+    with pytest.raises(StageError, match=re.escape(said)):
+        check_config(path)
+
+
+def test_a_file_cannot_make_every_rollout_an_evaluation(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("[rollout]\neval = true\n")
+    result = CliRunner().invoke(room_command("rollout"), [str(tmp_path)])
+    assert result.exit_code == 1 and "nothing would be sampled to train on" in result.output
+
+
 def test_a_config_that_every_command_takes_is_taken(tmp_path: Path) -> None:
     assert check_config(ROOT / "examples" / "demo" / "config.toml") is None
     (tmp_path / "config.toml").write_text("[warehouse]\nscorer = 'a'\n[queries]\nb = 'SELECT 1'\n"

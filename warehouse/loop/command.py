@@ -49,8 +49,6 @@ def _number_or_adapt(_context: click.Context, _option: click.Parameter, text: st
                                              "with half the learning rate, three times at most.")
 @click.option("--eval-every", type=click.IntRange(min=1), default=None, metavar="K",
               help="Evaluate policy 0, every Kth policy and the last on the held-out tasks.")
-@click.option("--eval-options", default="", metavar="WORDS",
-              help='Options of `rollout` for evaluations, for example "--group-size 8".')
 @click.option("--ignore", multiple=True, metavar="SIGNAL", help="Signal to ignore; repeatable.")
 @click.option("--track", type=click.Choice(TRACKERS), default=None,
               help="Send metrics of all stages to this tracker.")

@@ -45,7 +45,6 @@ class LoopOptions:
     ahead_by: int | None = None
     rescue: bool = False
     eval_every: int | None = None
-    eval_options: str = ""
     ignore: tuple[str, ...] = ()
     track: str | None = None
 
@@ -282,8 +281,7 @@ class Loop:
                 if base_purpose(str(life.purpose)).startswith("eval")]
         if not done or not all(self.warehouse.state.scorers(version, str(life.purpose)) for life in done):
             doing, words = f"policy {version}: evaluation", [self.run, "--iteration", str(version)]
-            self._wait(self._sample(version, "eval", ["--eval", *words[1:],
-                                                      *shlex.split(self.options.eval_options)]), doing)
+            self._wait(self._sample(version, "eval", ["--eval", *words[1:]]), doing)
             for purpose in self.warehouse.log.refresh().purposes(version):
                 if purpose.startswith("eval"):
                     self._wait(self.start(["score", *words, "--purpose", purpose], {}), doing)
@@ -358,11 +356,7 @@ class Loop:
 
 
 def check_options(warehouse: Warehouse, options: LoopOptions) -> None:
-    """StageError for evaluation options that cannot be parsed, and if the run has no held-out tasks."""
-    try:
-        shlex.split(options.eval_options)
-    except ValueError as error:
-        raise StageError(f"--eval-options {options.eval_options!r}: {error}. Close the quote.") from error
+    """StageError if a run without held-out tasks is to be evaluated."""
     if options.eval_every and not any(warehouse.read("tasks", ["heldout"])["heldout"].to_pylist()):
         raise StageError("This run has no held-out tasks to evaluate on. Leave --eval-every out, "
                          f"or add some: warehouse tasks add {shell_quote(warehouse.root)} --heldout SOURCE")

@@ -10,7 +10,7 @@ from warehouse.store.errors import StageError
 
 # Tables: the stages, commands of `warehouse` and `reports` by name, and for all of them [warehouse] (which
 # scorer to show, what an hour costs) and [links] (saved pages of the viewer).
-TABLES = ("rollout", "score", "train", "warehouse", "summary", "sql", "watch", "check", "loop",
+TABLES = ("rollout", "eval", "score", "train", "warehouse", "summary", "sql", "watch", "check", "loop",
           "arms", "build", "compare", "links")
 GONE = ("results", "queries", "prices")         # commands of earlier versions
 PRICE = "price-per-hour"

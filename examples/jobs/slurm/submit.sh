@@ -2,7 +2,7 @@
 # Submit what is not trained of ITERATIONS iterations to SLURM: for each an array of ROLLOUTS tasks, one of SCORES tasks,
 # then a job that samples and scores what they left and trains. The last line cancels what was queued.
 # In the environment, the same each time that a run is submitted: what each needs, ROLLOUT_NEEDS="--gres=gpu:1
-# --partition=spot" SCORE_NEEDS=.. LEARN_NEEDS=..; EVAL_EVERY, EVAL_OPTIONS, WATCH and TRAIN as work.sh has them. With EVAL_EVERY a last
+# --partition=spot" SCORE_NEEDS=.. LEARN_NEEDS=..; EVAL_EVERY, WATCH and TRAIN as work.sh has them. With EVAL_EVERY a last
 # job evaluates the last policy.
 set -euo pipefail
 usage="usage: examples/jobs/slurm/submit.sh RUN ITERATIONS ROLLOUTS [SCORES]"
