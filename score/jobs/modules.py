@@ -26,7 +26,7 @@ def function_of(namespace: dict[str, Any], name: str) -> Callable[..., Any]:
     first, _, method = name.partition(".")
     function = namespace.get(first)
     if not callable(function) or (method and not callable(getattr(function, method, None))):
-        raise MissingFunction(f"the program defines no function {name}")
+        raise MissingFunction(f"the program defines no {name}")
     if not method:
         return function
     return lambda *arguments, **keywords: getattr(function(), method)(*arguments, **keywords)

@@ -91,7 +91,6 @@ class Arms:
         self.num_complete = 0
         self._running: dict[str, Job] = {}
         self._runs: dict[str, Warehouse] = {}
-        self._began: dict[str, float] = {}
         self._last: dict[str, list[str]] = {}
 
     def run(self, arms: Sequence[Arm], jobs: int) -> None:
@@ -143,7 +142,6 @@ class Arms:
     def _begin(self, arm: Arm, upto: int) -> bool:
         """Start an arm's due command, unless it samples while another does; True if no command is due."""
         name = arm.name
-        self._began.setdefault(name, time.monotonic())
         if name not in self._runs:
             self._runs[name] = prepare(self.plan, arm)
         run = self._runs[name]
@@ -151,7 +149,7 @@ class Arms:
         if words is None:
             if upto == self.plan.last or name == PARENT:
                 self.num_complete += 1
-                self.tell(name, f"{name}: complete{self._spent(name)}")
+                self.tell(name, f"{name}: complete")
             return True
         if words[0] == "rollout" and any(job.words[0] == "rollout" for job in self._running.values()):
             return False                                        # there is one engine
@@ -165,7 +163,4 @@ class Arms:
 
     def _fail(self, name: str, why: str) -> None:
         self.failed[name] = why
-        self.tell(name, f"{name}: {why}{self._spent(name)}")
-
-    def _spent(self, name: str) -> str:
-        return f" ({time.monotonic() - self._began[name]:.0f} s)" if name in self._last else ""
+        self.tell(name, f"{name}: {why}")

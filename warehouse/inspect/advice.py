@@ -55,8 +55,9 @@ def judged_lines(connection: Connection, since: int) -> list[str]:
     """How many signals were checked from iteration `since` on, and which not at the last of them."""
     rows = rows_of(connection, """
         SELECT purpose, min(iteration) AS first, max(iteration) AS last, min(len(judged)) AS least,
-               max(len(judged)) AS most, arg_max(judged, iteration) AS lately
-        FROM (SELECT purpose, iteration,
+               max(len(judged)) AS most, arg_max(judged, iteration) AS lately,
+               arg_max(measured, iteration) AS measured
+        FROM (SELECT purpose, iteration, coalesce(list(signal) FILTER (value IS NOT NULL), []) AS measured,
                      coalesce(list(signal) FILTER (value IS NOT NULL AND level IS NOT NULL), []) AS judged
               FROM signals WHERE iteration >= $1 GROUP BY purpose, iteration)
         GROUP BY purpose ORDER BY purpose <> 'train', purpose""", [since])
@@ -69,11 +70,13 @@ def judged_lines(connection: Connection, since: int) -> list[str]:
         counts = f"{row['least']}" + (f" to {row['most']}" if row["most"] > row["least"] else "")
         name = "iteration" if training else row["purpose"]
         lines.append(f"Checked: {name} {stretch}, {counts} signals each.")
-        if left := [signal for signal in known_signals() if signal not in row["lately"]
-                    and (training or signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS))]:
-            lines.append(f"Not checked at {name} {row['last']}, for lack of earlier iterations of the same "
-                         "scorer, a training, rows of its own policy, or outputs to compare: "
-                         f"{', '.join(left)}.")
+        left = [signal for signal in known_signals() if signal not in row["lately"]
+                and (training or signal not in (*MISMATCH_SIGNALS, *STEP_SIGNALS))]
+        for lack, of_these in (("earlier iterations of the same scorer", row["measured"]),
+                               ("a training, rows of its own policy, or outputs to compare",
+                                {*left} - {*row["measured"]})):
+            if said := ", ".join(signal for signal in left if signal in of_these):
+                lines.append(f"Not checked at {name} {row['last']}, for lack of {lack}: {said}.")
     return lines
 
 

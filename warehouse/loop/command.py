@@ -71,8 +71,6 @@ def loop(run: Path, gpus: str, split: int | None, accelerate_config: Path | None
     Run it again after any end to continue. An alarm ends it with exit code 3. What the stages print is in
     RUN/loop.log.
     """
-    if not os.environ.get(warm.VARIABLE):
-        warm.start_server()
     from tqdm import tqdm
 
     from warehouse.inspect.alarms import check_signals
@@ -88,6 +86,8 @@ def loop(run: Path, gpus: str, split: int | None, accelerate_config: Path | None
     if said := untrusted(warehouse.root):
         raise StageError(said)
     check_stages(run, train=["--track", settings.track] if settings.track else [])
+    if not os.environ.get(warm.VARIABLE):
+        warm.start_server()
     sampling = read_config(warehouse.root / "config.toml").get("rollout", {})
     span = sampling.get("tensor-parallel-size", 1)
     crew = Crew(chosen_devices(gpus, devices), span=span, split=split, awake=settings.depth > 0,

@@ -1,6 +1,7 @@
 """The required content of a task's payload, by kind: checked at import and at scoring."""
 
 import ast
+import difflib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ NUMBER = (int, float)
 # Fields that need not be there, by which answers are judged.
 JUDGES = {"calls", "checker", "compare", "in_place", "label", "match", "modules", "program_setup",
           "tolerance"}
+ALIKE = 0.82            # `difflib`'s ratio from which a name is a misspelt one
 Code = tuple[str, list[ast.stmt]]       # a source and its statements
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 IDLE = (*DEFINITIONS, ast.Import, ast.ImportFrom)       # statements that run nothing of the program
@@ -32,8 +34,9 @@ def payload_sha256(row: Mapping[str, Any]) -> str:
 def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
     """StageError naming the task and the field if a payload does not fit its kind."""
     for name in payload.keys() - JUDGES:
-        if meant := {_letters(each): each for each in JUDGES}.get(_letters(name)):
-            raise StageError(f"{where}: payload field '{name}' is not known. Write '{meant}', or rename it.")
+        if meant := difflib.get_close_matches(name.lower(), JUDGES, 1, ALIKE):
+            raise StageError(f"{where}: payload field '{name}' is not known. Write '{meant[0]}', or rename "
+                             "it.")
     if kind == "grid":
         for split in ("train", "test"):
             _check_pairs(payload, split, where, hidden=split == "test" and _is_hidden(payload))
@@ -64,11 +67,6 @@ def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
         _choice(where, payload, "match", MATCHES)
         _field(where, payload, "label", (str, type(None)), None)
         _field(where, payload, "tolerance", NUMBER, 0)
-
-
-def _letters(name: str) -> str:
-    """A name without what tells spellings apart."""
-    return name.lower().replace("_", "").replace("-", "")
 
 
 def read_json(text: str | bytes) -> Any:

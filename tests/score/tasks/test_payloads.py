@@ -109,7 +109,9 @@ CLASS = "class Tests:\n    def test(self):\n        assert f()\n\nif __name__ ==
     ("function", {"setup": "def f():\n    return 1", "tests": ["assert f() == 1"]}, "defines f itself"),
     ("function", {"tests": "class f: ...\ndef test_it():\n    assert f()"}, "defines f itself"),
     ("function", {"tests": ["f()"], "program_setup": "import"}, "'program_setup' is not Python"),
-    ("function", {"tests": ["f()"], "inplace": True}, "'inplace' is not known. Write 'in_place', or rename"),
+    *(("function", {"tests": ["f()"], wrong: True}, f"'{wrong}' is not known. Write '{right}', or rename")
+      for wrong, right in (("inplace", "in_place"), ("tolerence", "tolerance"), ("Checkers", "checker"),
+                           ("programSetup", "program_setup"), ("module", "modules"))),
     ("function", {"calls": [{"expected": 1}], "any_order": True}, "'any_order' is not known. Write the"),
     ("stdio", {**PAIRS, "checker": "def chek(): ..."}, "defines no `check(input, output, expected)`"),
 ])

@@ -38,8 +38,8 @@ from warehouse.sql.database import compute_once, connect, empty_connection, rows
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 ONSET = 5
-WANTING = ("for lack of earlier iterations of the same scorer, a training, rows of its own policy, or "
-           "outputs to compare: ")
+WANTING = "for lack of earlier iterations of the same scorer: "
+MISSING = "for lack of a training, rows of its own policy, or outputs to compare: "
 UNJUDGED = (f"Not checked at eval 0, {WANTING}truncation, loops, repetition, no_code, "
             "errors, entropy_high, entropy_low, length_up, reward_hacking, diversity, sharpening, "
             "solving_falls, reward_falls.\n")
@@ -379,7 +379,7 @@ def test_nothing_is_judged_without_scores_and_no_mismatch_without_training(tmp_p
     run = build_run(tmp_path / "run", iterations=5, evals=(), num_tasks=2, group_size=8, trained=False)
     said = watch(run).stdout
     assert "Checked: iteration 0 to 4, 2 to 15 signals each.\nNot checked at iteration 4, " in said
-    assert f"{WANTING}wrong_weights, mismatch, ess, weight_mean, weight_spread, step_ratio, " in said
+    assert f"{MISSING}wrong_weights, mismatch, ess, weight_mean, weight_spread, step_ratio, " in said
 
 
 def test_a_dead_iteration_fires_at_once(tmp_path: Path) -> None:
@@ -678,7 +678,7 @@ def test_rows_of_earlier_policies_raise_no_mismatch_and_that_is_said(tmp_path: P
     run = build_run(tmp_path / "run", iterations=2, evals=())
     go_on(run, 2, Weather(log_ratio=0.06, staleness=1))
     assert "mismatch" not in {alarm.signal for alarm in raised_alarms(connect(run))}
-    assert f"Not checked at iteration 2, {WANTING}wrong_weights, mismatch" in watch(run).stdout
+    assert f"Not checked at iteration 2, {MISSING}wrong_weights, mismatch" in watch(run).stdout
     for number, there, not_there in ((1, "mismatch_kl_fresh", "off_policy_kl"),
                                      (2, "off_policy_kl", "mismatch_kl_fresh")):
         said = CliRunner().invoke(cli, ["summary", str(run.root), "--iteration", str(number), "--json"])

@@ -184,4 +184,5 @@ FROM rolled_mismatch
 LEFT JOIN (SELECT (document ->> '$.iteration')::INTEGER AS iteration,
                   unnest(from_json(document -> '$.facts.mismatch',
                                    '[{"staleness": "INTEGER", "ess": "DOUBLE"}]'), recursive := true)
-           FROM stage_manifests WHERE document ->> '$.stage' = 'train') AS printed USING (iteration, staleness);
+           FROM stage_manifests WHERE document ->> '$.stage' = 'train') AS printed USING (iteration, staleness)
+ORDER BY iteration, staleness;
