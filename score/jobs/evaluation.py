@@ -18,7 +18,7 @@ FOR_OTHERS = (*ANNOTATIONS, "timeit", "doctest", "numpy.testing._private.utils")
 CALLERS = ("score.", "pytest", "unittest.case")
 EVALUATING = {"eval", "exec", "compile", *FOR_OTHERS}
 ABSENT = object()
-PLAIN_EVAL = eval
+PLAIN_EVAL, BLANKS = eval, " \t"          # which `eval` takes off
 # Of expressions that numbers alone make; large powers and shifts are made of little text.
 ARITHMETIC = (ast.Expression, ast.Constant, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator,
               ast.unaryop, ast.boolop, ast.cmpop)
@@ -63,7 +63,7 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType], theirs: list
         caller, mode = sys._getframe(1), "single" if type(text) is Example else mode
         found = [each for each in scopes or (caller.f_globals, caller.f_locals) if each is not None]
         code = text if isinstance(text, CodeType) else plain["compile"](
-            text.strip() if mode == "eval" else text, "text", mode, dont_inherit=True)
+            text.lstrip(BLANKS) if mode == "eval" and type(text) is str else text, "text", mode, dont_inherit=True)
         if mode == "eval" and type(text) is str and (data := data_in(text)) is not ABSENT:
             return data
         wanted = {name for each in nested([code]) for name in each.co_names}
@@ -121,10 +121,10 @@ def data_in(text: str) -> Any:
     """The value of text that holds literals or arithmetic of numbers, which may be anyone's; else ABSENT."""
     with contextlib.suppress(Exception):
         return ast.literal_eval(text)
-    expression = ast.parse(text.strip(), mode="eval")
+    expression = ast.parse(text := text.lstrip(BLANKS), mode="eval")
     if all(isinstance(node, ARITHMETIC) and not isinstance(node, (ast.Pow, ast.LShift)) and not isinstance(
             getattr(node, "value", None), (str, bytes)) for node in ast.walk(expression)):
-        return PLAIN_EVAL(text.strip(), {})
+        return PLAIN_EVAL(text, {})
     return ABSENT
 
 

@@ -5,16 +5,19 @@ process of their own; what happens here can take a verdict away, and gives none.
 """
 
 import builtins
+import contextlib
 import functools
 import json
 import sys
+import warnings
 from types import CodeType, ModuleType
 from typing import Any
 
 from score.jobs import stand_ins
 from score.jobs.modules import failed_at, function_of, message_of, run_module
-from score.jobs.test_runner import failures, is_skip, patch_unittest, run_test
+from score.jobs.test_runner import failures, is_skip, patch_unittest, run_test, skips
 from score.jobs.tests_end import Names, encode_units
+from score.protocol.frames import SKIPPED
 
 # What tests call around themselves by name.
 AROUND = ("setUpModule", "tearDownModule", "setup_module", "teardown_module", "setup_function",
@@ -50,13 +53,12 @@ class NamesHere(Names):
 def run_plainly(code: CodeType, payload: bytes, room: int) -> bytes:
     """Run tests and program; the report has `room` bytes."""
     order = json.loads(payload)
-    tests = ModuleType("tests")
-    sys.modules["tests"] = tests
     fixtures = getattr(sys.modules.get("pytest"), "fixtures", {})
     own = dict(fixtures)
     namespace = run_module(code, "program", {}, order["setup"])
     fixtures.clear()
     fixtures.update(own)                  # the program's are none of the tests'
+    sys.modules["tests"] = ModuleType("tests")
     names = NamesHere(Together(namespace, order["entry_point"]), order["entry_point"], order["called"])
     for module in order["program"]:
         sys.modules.setdefault(module, sys.modules["program"])
@@ -71,16 +73,19 @@ def run_plainly(code: CodeType, payload: bytes, room: int) -> bytes:
     shadow = dict.get(names, names.entry_point)
     if not order["program"] and getattr(shadow, "__module__", None) not in ("tests", "program"):
         names.pop(names.entry_point, None)
-    return encode_units([run_unit(unit, names) for unit in units], room)
+    alone = warnings.catch_warnings if order["run"] else contextlib.nullcontext        # as pytest runs each
+    return encode_units([run_unit(unit, names, alone()) for unit in units], room)
 
 
-def run_unit(unit: CodeType, names: Names) -> Any:
-    """Run one test: 1 if it passed, else [error name, message, whose fault]."""
+def run_unit(unit: CodeType, names: Names, alone: contextlib.AbstractContextManager[Any]) -> Any:
+    """Run one test: 1 if it passed, SKIPPED, or [error name, message, at fault]."""
     failures.clear()
+    skips.clear()
     try:
-        exec(unit, names)
+        with alone:
+            exec(unit, names)
     except BaseException as error:
-        if not is_skip(error):
-            failures.append(error)
-    return [type(failures[0]).__name__, message_of(failures[0]) or failed_at(failures[0]),
-            "assertion"] if failures else 1
+        (skips if is_skip(error) else failures).append(error)
+    if not failures:
+        return SKIPPED if skips else 1
+    return [type(failures[0]).__name__, message_of(failures[0]) or failed_at(failures[0]), "assertion"]

@@ -198,9 +198,9 @@ class Peer:
             keywords = dict(keywords)
         except (ValueError, TypeError, IndexError):
             raise BadMessage("no question") from None
+        self.num_answers += self.depth > 0               # what a callback meets may be the program's choice
         if self.tests:
             heard(events)
-        self.num_answers += self.depth > 0               # what a callback meets may be the program's choice
         self.depth += 1
         try:
             reply = "=", self.operations[name](*operands, **keywords)
@@ -447,7 +447,7 @@ def heard(events: list[Any]) -> None:
             classes += [getattr(builtins, str(parts[0]), UserWarning), UserWarning]
             category = next(each for each in classes if isinstance(each, type) and issubclass(each, Warning))
             warning = Warning.__new__(category, str(parts[1]))
-            warning.__dict__["_rh_text"] = str(parts[1])
+            warning.__dict__.update(_rh_text=str(parts[1]), raised_by_program=True)     # where raised
             warnings.warn(warning, stacklevel=2)
         elif kind == "log" and len(parts) == 3 and type(parts[1]) is int and "logging" in sys.modules:
             sys.modules["logging"].getLogger(str(parts[0])).log(parts[1], "%s", str(parts[2]))

@@ -17,6 +17,7 @@ CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR = 0x20, 0x80, 0x200
 UNENDED = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 TESTS = (FunctionType, MethodType, functools.partial)        # what pytest would call
 failures: list[BaseException] = []          # of parts of the present test
+skips: list[BaseException] = []             # of it, or of parts of it
 
 
 def run_test(names: dict[str, Any], path: str) -> None:
@@ -116,10 +117,16 @@ def patch_unittest(runs: bool) -> None:
         kind.subTest, kind.doCleanups = sub_test, clean_up_now
 
 
+def says_skip(error: BaseException) -> bool:
+    """True for an error by which unittest or pytest skip a test."""
+    kinds = [vars(sys.modules[name]).get("SkipTest") for name in ("unittest.case", "pytest")
+             if name in sys.modules]
+    return type(error) in kinds and not hasattr(error, "raised_by_program")
+
+
 def is_skip(error: BaseException) -> bool:
     """True for a skip whatever the program does."""
-    return type(error).__name__ == "SkipTest" and not (
-        stand_ins.peer.has_answered or hasattr(error, "raised_by_program"))
+    return says_skip(error) and not stand_ins.peer.has_answered
 
 
 @contextlib.contextmanager
@@ -134,6 +141,7 @@ def skippable() -> Iterator[None]:
     except BaseException as error:
         if not is_skip(error):
             raise
+        skips.append(error)
     finally:
         peer.in_parts = others + peer.num_answers - before
         peer.num_answers += others

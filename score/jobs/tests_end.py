@@ -35,8 +35,18 @@ from score.jobs.stand_ins import (
     is_stand_in,
     slot,
 )
-from score.jobs.test_runner import failures, is_collected, is_skip, patch_unittest, run_test, tests_in
+from score.jobs.test_runner import (
+    failures,
+    is_collected,
+    is_skip,
+    patch_unittest,
+    run_test,
+    says_skip,
+    skips,
+    tests_in,
+)
 from score.protocol.crossing import CONTAINERS, VIEWS, BadMessage, Crossing, TooLarge, items_of
+from score.protocol.frames import SKIPPED
 
 TEXT_CAPS = (500, 100, 20, 0)        # characters of a test's message: as many as leave room for all tests
 # Attributes that lead from an object of the tests to their code and values.
@@ -161,7 +171,7 @@ class TestsEnd:
             "input": lambda prompt: dict.get(self.names, "input", builtins.input)(prompt),
             "finish": self.of_lent(step_through)}, self)
         self.peer.handed.update([BaseException] if order["catches"] else [])
-        self.entry_point = order["entry_point"]
+        self.entry_point, self.is_checker = order["entry_point"], "names" in order
         self.names = Names(self.peer, order["entry_point"], order["called"])
 
     def before_call(self) -> None:
@@ -355,7 +365,7 @@ class TestsEnd:
 
     def fails(self, error: BaseException) -> bool:
         """True for a failed assertion or a skip of the tests, which the program may not catch."""
-        is_one = isinstance(error, (AssertionError, Failed, Untestable)) or type(error).__name__ == "SkipTest"
+        is_one = isinstance(error, (AssertionError, Failed, Untestable)) or says_skip(error)
         return is_one and not hasattr(error, "raised_by_program")
 
     def is_unclaimed(self, error: BaseException) -> bool:
@@ -636,7 +646,8 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
     refuse_empty_arrays()
     try:
         lacks = [*order["lacks"], *(f"a patch of {each}" for each in order["patches"]
-                                    if each.rpartition(".")[0] not in PATCHED and each not in PATCHED_PARTS)]
+                                    if each.rpartition(".")[0] not in PATCHED and each not in PATCHED_PARTS),
+                 *(each for each in order["imports"] if each.partition(".")[0] not in sys.modules)]
         if lacks:
             raise Untestable(f"{lacks[0]} is not here")
         code, *units = [compile(source, name, "exec", dont_inherit=True)
@@ -670,7 +681,7 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
     refused = peer.is_unpassed
     verdicts = [run_unit(unit, refused, end) for unit in units]
     said = end.has_altered + 2 * end.has_built
-    return encode_units([each + said if each == 1 else each for each in verdicts], room)
+    return encode_units([each + said if isinstance(each, int) else each for each in verdicts], room)
 
 
 def check_all_run(names: Names, calls: list[str], lent: dict[int, int]) -> None:
@@ -685,22 +696,27 @@ def check_all_run(names: Names, calls: list[str], lent: dict[int, int]) -> None:
 
 
 def run_unit(unit: CodeType, refused: bool, end: TestsEnd) -> Any:
-    """Run one test: 1 if it passed, else [error name, message, whose fault: program, assertion or lost]."""
+    """Run one test: 1 if it passed, SKIPPED, or [error name, message, at fault: program, assertion, lost]."""
     peer = end.peer
     peer.is_lost, peer.has_asked, peer.last = False, False, ()
     peer.is_unpassed, peer.refusal = refused, ""
     failures.clear()
+    skips.clear()
     verdict: Any = 1
     try:
         exec(unit, end.names)
     except BaseException as error:
         message = message_of(error) or account_of(error, peer)
         message += f" ({peer.refusal})" if peer.refusal and peer.refusal not in message else ""
-        verdict = 1 if is_skip(error) else [type(error).__name__, message, whose_fault(error, peer)]
-    if verdict == 1 and failures:            # of parts of the test, whatever became of these errors
+        verdict = [type(error).__name__, message, whose_fault(error, peer)]
+        if is_skip(error):
+            skips.append(error)
+            verdict = 1
+    verdict = SKIPPED if verdict == 1 and skips else verdict
+    if isinstance(verdict, int) and failures:            # of its parts, whatever became of these errors
         verdict = [type(failures[0]).__name__, message_of(failures[0]) or account_of(failures[0], peer),
                    whose_fault(failures[0], peer)]
-    if verdict == 1 and peer.is_unpassed:       # its error is none that a test can expect
+    if isinstance(verdict, int) and peer.is_unpassed:       # its error is none that a test can expect
         verdict = ["RuntimeError", peer.refusal or UNPASSED, "program"]
     return ["", "the program ended during the test", "lost"] if peer.is_lost else verdict
 
@@ -720,7 +736,8 @@ def whose_fault(error: BaseException, peer: Peer) -> str:
         return "assertion" if peer.has_answered else "tests"
     if hasattr(error, "raised_by_program"):
         return "program"
-    is_missing = isinstance(error, ImportError) and not peer.has_asked
+    may_be_led = peer.has_answered or peer.tests.is_checker
+    is_missing = isinstance(error, ImportError) and not may_be_led
     is_refused = isinstance(error, Untestable) or (
         isinstance(error, PermissionError) and error.errno == 1 and error.filename is not None)
     # After an answer it may be the program that led the test there.

@@ -92,8 +92,8 @@ def serve(channel: _socket.socket, doors: Lockdown, ready: ReadyFile) -> None:
     fillers.extend(bytes(size) for size in range(0, 480, 16) for _ in range(FILLERS_PER_SIZE))
     gc.freeze()
     while order := channel.recv(ORDER.size):
-        number, slot, *jobs = ORDER.unpack(order)
+        number, slot, num_limits, *jobs = ORDER.unpack(order)
         del order                # the next program can see this frame
-        reports = supervisor.run(slots[slot], jobs)
+        reports = supervisor.run(slots[slot], jobs, num_limits)
         channel.send(REPLY_HEADER.pack(number, len(reports) // REPLY_CHILD.size) + reports)
         del reports

@@ -17,14 +17,13 @@ import time
 from score.isolation.lockdown import SIGKILL
 from score.jobs.grids_and_scripts import handler_of
 from score.lane.child import Lane, run_child
-from score.protocol.frames import OVERLOAD_PATIENCE, REPLY_CHILD, JobKind, Verdict
+from score.protocol.frames import OVERLOAD_PATIENCE, REPLY_CHILD, Verdict
 
 SETUP_SECONDS = 20.0             # for a child to read its job and import what it mentions, on a slow disk
 STARVED_SHARE = 0.02             # of the wall time
 SHORTEST_WAIT = 0.002
 UNDECIDED = -1
 EXITED, SIGNALED, TIMEOUT_CPU, TIMEOUT_WALL, SETUP_FAILED, FORK_FAILED = map(int, Verdict)
-PLAIN = int(JobKind.PLAIN)       # a program and its tests: the time of both
 CHILD_ENDED = [_signal.SIGCHLD]
 USAGE = struct.Struct("<5q")     # struct rusage: user and system time as seconds and microseconds, peak KiB
 NO_USAGE = bytes(144)
@@ -46,7 +45,7 @@ class Supervisor:
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         _signal.pthread_sigmask(_signal.SIG_BLOCK, CHILD_ENDED)
 
-    def run(self, files: tuple[int, ...], jobs: list[int]) -> bytes:
+    def run(self, files: tuple[int, ...], jobs: list[int], num_limits: int) -> bytes:
         """Run the children of an order to their end; return a report on each."""
         links = _socket.socketpair() if jobs[5] else ()          # if there are tests
         children = []
@@ -66,7 +65,7 @@ class Supervisor:
                 # A program can read the frames below its own: remove its tests from them.
                 del jobs[5 * place + 5:], jobs[:5 * place]
                 run_child(files[2 * place:], link, jobs, place, self.lane)
-            children.append(Child(pid, place, started, 2 if jobs[0] == PLAIN else 1))
+            children.append(Child(pid, place, started, num_limits))
         for end in links:
             end.close()
         self.wait_for(children)
@@ -115,11 +114,11 @@ class Supervisor:
 class Child:
     """One forked program: its pid, its clocks, and how it ended."""
 
-    __slots__ = ("code", "cpu_ns", "num_jobs", "peak_kib", "pid", "place", "ready_at", "started", "verdict",
+    __slots__ = ("code", "cpu_ns", "num_limits", "peak_kib", "pid", "place", "ready_at", "started", "verdict",
                  "wall_ns")
 
-    def __init__(self, pid: int, place: int, started: int, num_jobs: int) -> None:
-        self.pid, self.place, self.started, self.num_jobs = pid, place, started, num_jobs
+    def __init__(self, pid: int, place: int, started: int, num_limits: int) -> None:
+        self.pid, self.place, self.started, self.num_limits = pid, place, started, num_limits
         self.verdict = UNDECIDED if pid > 0 else FORK_FAILED
         self.code = self.cpu_ns = self.wall_ns = self.peak_kib = self.ready_at = 0
 
@@ -137,8 +136,8 @@ class Child:
         wall = now - ready_at
         # A program that gets some CPU time but too little is not to blame for a machine that is overloaded.
         patience = OVERLOAD_PATIENCE if cpu > STARVED_SHARE * wall else 1
-        cpu_left = lane.cpu_ns * self.num_jobs - cpu
-        wall_left = lane.wall_ns * self.num_jobs * patience - wall
+        cpu_left = lane.cpu_ns * self.num_limits - cpu
+        wall_left = lane.wall_ns * self.num_limits * patience - wall
         if cpu_left <= 0:
             self.verdict = TIMEOUT_CPU
         elif wall_left <= 0:
@@ -164,7 +163,7 @@ class Child:
         self.code = abs(ended)
         if self.verdict == UNDECIDED:
             self.verdict = (SETUP_FAILED if not self.ready_at
-                            else TIMEOUT_CPU if self.cpu_ns > supervisor.lane.cpu_ns * self.num_jobs
+                            else TIMEOUT_CPU if self.cpu_ns > supervisor.lane.cpu_ns * self.num_limits
                             else SIGNALED if ended < 0 else EXITED)
         return True
 

@@ -25,9 +25,10 @@ ERROR_HEADER = struct.Struct("<BHH")         # index into CHILD_CLASSES, bytes o
 COUNT = struct.Struct("<H")
 # To a lane, once, with the memory files of its slots: cpu ns, wall ns, address space, output bytes
 SETUP = struct.Struct("<QQQI")
-# To a lane, per program: number, slot, then for its own job and that of its tests (zeros: none): kind, seed,
-# bytes of modules, of source, of payload. The jobs themselves (all three without gaps) lie in the slot.
-ORDER = struct.Struct("<QB BQHII BQHII")
+# To a lane, per program: number, slot, by what the limits on time are multiplied, then for its own job and
+# that of its tests (zeros: none): kind, seed, bytes of modules, of source, of payload. The jobs themselves
+# (all three without gaps) lie in the slot.
+ORDER = struct.Struct("<QBB BQHII BQHII")
 Facts = tuple[int, int, int, int, int]       # what ORDER says of one job
 NO_JOB: Facts = (0, 0, 0, 0, 0)
 # From a lane: job number, then per child: verdict, exit status or signal, cpu ns, wall ns, peak KiB
@@ -37,8 +38,12 @@ REPLY_CHILD = struct.Struct("<BiQQQ")
 FILES_PER_SLOT = 4
 HELLO = struct.Struct("<4sIQ")               # magic, layers in force, address space in bytes (0: unknown)
 HELLO_MAGIC = b"RHL1"
-# Said of a test that passed: the program altered an argument, or text was run that is not written out.
-ALTERED, BUILT = "altered", "built"
+# Said of a test that passed: the program altered an argument, text was run that is not written out, or it was
+# skipped. WAYS has all of these by what a process reports: 1, and the bits of what is said.
+ALTERED, BUILT, LEFT_OUT = "altered", "built", "skipped"
+WAYS = {1 + bits: " ".join(word for place, word in enumerate((ALTERED, BUILT, LEFT_OUT)) if bits >> place & 1)
+        for bits in range(8)}
+SKIPPED = 5
 FAILS = "fails while it is imported"       # said by a lane of a module with an error of its own
 # Wall time may take this many times the limit while a program gets some CPU time, but too little of it.
 OVERLOAD_PATIENCE = 5

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from score.protocol.error_classes import ErrorClass
 from score.sandbox.outcomes import outcome_of
 from score.sandbox.pool import LanePool
-from score.sandbox.program import Outcome, Program
+from score.sandbox.program import Outcome, Part, Program, Whole
 
 Finished = Callable[[Outcome], None]
 CACHED_BYTES = 256 * 2**20      # of outcomes cached across the parts of a stage
@@ -43,15 +43,16 @@ class Executor:
         for program, outcome, num_bytes in self._run_each(self._new(programs, asked, known), finished):
             self.under_way[program.key], self.sizes[program.key] = [(program, outcome)], num_bytes
         keys = [key for key in dict.fromkeys(program.key for program in asked) if key in self.under_way]
-        while self._go_on(keys, finished, reads_tests=False):
+        while self._go_on(keys, finished, lambda plan: not plan.reads_tests):
             pass
         if not settles:
             for key in keys:
                 if any(outcome.infrastructure for _program, outcome in self.under_way[key]):
                     del self.under_way[key], self.sizes[key]              # it is run again
             return []
-        while self._go_on(keys, finished, reads_tests=True):
-            pass
+        for is_next in (lambda plan: isinstance(plan, Program), lambda plan: True):
+            while self._go_on(keys, finished, is_next):
+                pass
         for key in keys:
             known[key] = settled(self.under_way.pop(key))
             self._remember(key, known[key], self.sizes.pop(key, 0))
@@ -91,15 +92,24 @@ class Executor:
             finished(outcome)
             yield program, outcome, sum(len(each.result) + len(each.stdout or b"") for each in endings)
 
-    def _go_on(self, keys: list[bytes], finished: Finished, *, reads_tests: bool) -> bool:
-        """Run what follows each of these, if it `reads_tests` or if not; False if nothing is left."""
-        plans = {key: plan for key in keys if (plan := what_follows(self.under_way[key]))
-                 and plan.reads_tests == reads_tests}
-        distinct = {plan.key: plan for plan in plans.values()}
-        outcomes = {plan.key: outcome
-                    for plan, outcome, _bytes in self._run_each(distinct.values(), finished)}
+    def _go_on(self, keys: list[bytes], finished: Finished,
+               is_next: Callable[[Program | Part], bool]) -> bool:
+        """Run what follows each of these, where it is next; False if nothing is."""
+        plans = {key: plan for key in keys if (plan := what_follows(self.under_way[key])) and is_next(plan)}
+        places: dict[Whole, list[int]] = {}
+        for plan in plans.values():
+            if isinstance(plan, Part):
+                places.setdefault(plan.whole, []).append(plan.place)
+        wholes = {whole: whole.program(those) for whole, those in places.items()}
+        programs = {key: wholes[plan.whole] if isinstance(plan, Part) else plan
+                    for key, plan in plans.items()}
+        distinct = {program.key: program for program in programs.values()}
+        outcomes = {program.key: outcome
+                    for program, outcome, _bytes in self._run_each(distinct.values(), finished)}
         for key, plan in plans.items():
-            self.under_way[key].append((plan, outcomes[plan.key]))
+            outcome = outcomes[programs[key].key]
+            self.under_way[key].append((programs[key], plan.outcome(outcome, places[plan.whole])
+                                        if isinstance(plan, Part) else outcome))
         return bool(plans)
 
     def _remember(self, key: bytes, outcome: Outcome, num_bytes: int) -> None:
@@ -112,7 +122,7 @@ class Executor:
             self.cached_bytes -= self.outcomes.pop(next(iter(self.outcomes)))[1]
 
 
-def what_follows(chain: list[tuple[Program, Outcome]]) -> Program | None:
+def what_follows(chain: list[tuple[Program, Outcome]]) -> Program | Part | None:
     """What to run after the last of these."""
     program, outcome = chain[-1]
     return program.then.program(outcome) if program.then else None

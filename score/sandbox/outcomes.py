@@ -16,7 +16,6 @@ from score.sandbox.ticket import Ending
 Decoder = Callable[[bytes], Any]        # body of an answer -> result; BadFrame when it is none
 LOST = Outcome(error_class=ErrorClass.LANE_LOST,
                error_message="the process that runs programs was lost repeatedly")
-WAYS = {1: "", 2: frames.ALTERED, 3: frames.BUILT, 4: f"{frames.ALTERED} {frames.BUILT}"}
 # The lane's verdict overrides any frame: class and message.
 LANE_VERDICTS = {
     Verdict.SETUP_FAILED: (ErrorClass.SPAWN_FAILED, "the process ended before the program began"),
@@ -100,14 +99,14 @@ def pair_outcome(program: Outcome, tests: Outcome) -> Outcome:
 
 
 def decode_units(body: bytes) -> list[tuple[bool, str, str, str]]:
-    """Passed, error name, message and whose fault it is, of each test: 1, and more of what WAYS has, or
+    """Passed, error name, message and whose fault it is, of each test: one of `frames.WAYS`, or
     [name, message, whose], or 0."""
     units = frames.decode_json(body)
     if not isinstance(units, list):
         raise BadFrame("not a list of tests")
     failures = [unit if isinstance(unit, list) and len(unit) == 3 else
-                ["", "", WAYS.get(unit, "") if isinstance(unit, int) else ""] for unit in units]
-    return [(isinstance(unit, int) and unit in WAYS, str(name)[:MAX_NAME], str(message)[:MAX_MESSAGE],
+                ["", "", frames.WAYS.get(unit, "") if isinstance(unit, int) else ""] for unit in units]
+    return [(isinstance(unit, int) and unit in frames.WAYS, str(name)[:MAX_NAME], str(message)[:MAX_MESSAGE],
              str(whose)[:MAX_NAME]) for unit, (name, message, whose) in zip(units, failures, strict=True)]
 
 

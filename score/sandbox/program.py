@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol
 
 from score.protocol.allowed_imports import LATE, Allowed, mentioned_modules
 from score.protocol.error_classes import INFRASTRUCTURE, ErrorClass
@@ -48,11 +49,33 @@ class FollowUp(Protocol):
     def key(self) -> bytes:
         """Equal where the same follows."""
 
-    def program(self, outcome: Outcome) -> Program | None:
+    def program(self, outcome: Outcome) -> Program | Part | None:
         """What to run next."""
 
     def settle(self, outcome: Outcome, later: Outcome | None) -> Outcome:
         """The outcome in the light of what was run next."""
+
+
+class Whole(Protocol):
+    """What several parts are run as, in one process; equal where they belong together."""
+
+    def program(self, places: Sequence[int]) -> Program:
+        """The program that runs these parts, whose result has an item for each."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the parts of a whole, which are run together as far as they get there; it may read its tests."""
+
+    whole: Whole
+    place: int
+    reads_tests: ClassVar[bool] = True
+
+    def outcome(self, whole: Outcome, places: Sequence[int]) -> Outcome:
+        """The outcome of this part, from that of all."""
+        if len(places) == 1 or not whole.result or len(whole.result) != len(places):
+            return whole
+        return replace(whole, result=[whole.result[places.index(self.place)]])
 
 
 @dataclass(frozen=True)
@@ -72,6 +95,7 @@ class Program:
     then: FollowUp | None = None
     mentions: str = field(default="", compare=False)      # further code whose modules are imported beforehand
     reads_tests: bool = field(default=False, compare=False)       # its code may run where its tests are
+    num_limits: int = field(default=1, compare=False)         # times the limits on time
 
     source_bytes: bytes = field(init=False, repr=False, compare=False)
     key: bytes = field(init=False, repr=False, compare=False)

@@ -83,7 +83,7 @@ class Ticket:
         if program.tests is not None:
             tests_facts, second = program.tests.job(allowed, program)
         slot.fill([job, second])
-        return ORDER.pack(self.name, self.slot, *facts, *tests_facts)
+        return ORDER.pack(self.name, self.slot, program.num_limits, *facts, *tests_facts)
 
     def endings(self, reply: bytes, slot: Slot, output_bytes: int) -> list[Ending]:
         """What the lane said about each child, with what that child wrote."""

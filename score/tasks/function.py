@@ -2,15 +2,15 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from score.protocol import plain_data
 from score.protocol.error_classes import ErrorClass
-from score.protocol.frames import ALTERED, BUILT, JobKind
-from score.sandbox.program import EVALUATE, Outcome, Program
+from score.protocol.frames import ALTERED, BUILT, LEFT_OUT, JobKind
+from score.sandbox.program import EVALUATE, Outcome, Part, Program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
 from score.tasks.test_sources import calls_of_tests, facts_of
 
@@ -18,6 +18,7 @@ IN_PLACE = "`in_place` in the payload"
 UNSEEN = f"it changes an argument or earlier answer, which must not matter (if it should: {IN_PLACE})"
 WHERE = {ALTERED: UNSEEN, BUILT: "where what the test builds as text runs in its process"}
 PLAINLY = "in one process with its tests"
+MOST_LIMITS = 10                                 # times those of one program, of which all tests run in turn
 OF_SOURCES = ("meant", "claims", "drops")        # facts of each source
 
 
@@ -73,12 +74,26 @@ class FunctionTask:
                  for copies, here in ((False, False), (True, False), (True, True))] for order in self.tests]
 
     @cached_property
-    def plainly(self) -> list[dict[str, Any]]:
-        """Each of the tests as a program that runs in one process with them gets it."""
-        said = {"setup": self.program_setup, "evaluates": bool(EVALUATE.search("\n".join(
-            [self.setup, *self.units])))}
-        return [{"payload": json.dumps(order | said).encode(),
-                 "mentions": "\n".join([self.program_setup, *order["sources"]])} for order in self.tests]
+    def evaluates(self) -> bool:
+        """Whether tests mention what evaluates text."""
+        return bool(EVALUATE.search("\n".join([self.setup, *self.units])))
+
+
+@dataclass(frozen=True)
+class Plainly:
+    """A program and those of its tests that it passed, in turn in one process: they share what it keeps."""
+
+    task: FunctionTask
+    source: str
+
+    def program(self, places: Sequence[int]) -> Program:
+        tests = [self.task.tests[place] for place in places]
+        sources = [self.task.setup, *(unit for each in tests for unit in each["sources"][1:])]
+        order = tests[0] | {"sources": sources, "setup": self.task.program_setup,
+                            "evaluates": self.task.evaluates}
+        return Program(JobKind.PLAIN, self.source, json.dumps(order).encode(), reads_tests=True,
+                       mentions="\n".join([self.task.program_setup, *sources]),
+                       num_limits=min(1 + len(places), MOST_LIMITS))
 
 
 @dataclass(frozen=True)
@@ -92,14 +107,14 @@ class Again:
 
     make: Callable[..., Program]
     ways: tuple[tuple[str, Program], ...]
-    plainly: Program
+    plainly: Part
     key: ClassVar[bytes] = b"again"
 
     def next_way(self, outcome: Outcome) -> int | None:
         said = {word for unit in outcome.result or () for word in unit[3].split()}
         return next((place for place, (word, _tests) in enumerate(self.ways) if word in said), None)
 
-    def program(self, outcome: Outcome) -> Program | None:
+    def program(self, outcome: Outcome) -> Program | Part | None:
         place = self.next_way(outcome)
         if place is not None:
             word, tests = self.ways[place]
@@ -116,10 +131,19 @@ class Again:
             is_choice = later.error_class in (None, ErrorClass.UNTESTABLE)
             return replace(later, result=None, error_message=f"{where}: {later.error_message}",
                            error_class=ErrorClass.RUNTIME if is_choice else later.error_class)
-        units = [second if second[0] or second[2].startswith(PLAINLY)
-                 else (*second[:2], f"{where}, {second[2]}", second[3]) for second in later.result]
-        return replace(outcome, result=[second if first[0] else first for first, second in zip(
-            outcome.result, units, strict=True)])
+        return replace(outcome, result=[agreed(first, second, where) for first, second in zip(
+            outcome.result, later.result, strict=True)])
+
+
+def agreed(first: tuple[Any, ...], second: tuple[Any, ...], where: str) -> tuple[Any, ...]:
+    """The verdict on a test that was run twice: it has to pass both times, and may be skipped the first."""
+    if not first[0]:
+        return first
+    if LEFT_OUT in second[3] and LEFT_OUT not in first[3]:
+        return False, "SkipTest", f"{where}, it is skipped", ""
+    if second[0] or second[2].startswith(PLAINLY):
+        return second
+    return *second[:2], f"{where}, {second[2]}", second[3]
 
 
 def tests_program(order: dict[str, Any]) -> Program:
@@ -157,9 +181,9 @@ class FunctionKind:
         if task.calls:
             return [Program(JobKind.CALL, answer.code, task.order, mentions=task.program_setup)]
         serve = partial(Program, JobKind.SERVE, answer.code, task.order, mentions=task.program_setup)
-        plain = partial(Program, JobKind.PLAIN, answer.code, reads_tests=True)
-        return [serve(tests=tests, then=Again(serve, ((ALTERED, copies), (BUILT, here)), plain(**plainly)))
-                for (tests, copies, here), plainly in zip(task.ways, task.plainly, strict=True)]
+        whole = Plainly(task, answer.code)
+        return [serve(tests=tests, then=Again(serve, ((ALTERED, copies), (BUILT, here)), Part(whole, place)))
+                for place, (tests, copies, here) in enumerate(task.ways)]
 
     def measure(self, task: FunctionTask, answer: Answer, outcomes: list[Outcome]) -> Measures:
         """Tests that fail to run count as failed; only when none ran is there no valid output."""

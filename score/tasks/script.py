@@ -1,5 +1,6 @@
 """Script tasks: a program reads stdin and writes stdout, once per case, each in its own process."""
 
+import ast
 import json
 import math
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from score.protocol.frames import JobKind
 from score.sandbox.program import Outcome, Program
 from score.tasks.function import same, tests_program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
+from score.tasks.test_sources import imported
 
 CHECKED = ("_input_", "_output_", "_expected_")       # what a checker is called with
 
@@ -55,6 +57,7 @@ class Checker:
         order = {"entry_point": "nothing", "catches": False, "called": [], "meant": [[]] * 2,
                  "claims": [[[], []]] * 2, "drops": [{}] * 2, "program": [], "in_place": True,
                  "copies": False, "here": False, "run": None, "lacks": [], "patches": [], "names": names,
+                 "imports": sorted(imported([ast.parse(self.source)])),
                  "sources": [self.source, f"assert check({', '.join(CHECKED)}) == True"]}
         return Program(JobKind.SERVE, "def nothing(): pass", json.dumps({"entry_point": "nothing"}).encode(),
                        tests=tests_program(order))

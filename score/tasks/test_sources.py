@@ -92,13 +92,13 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
     vain, `patches` what they replace in modules. Of each source, `meant` are the lines that raise on purpose,
     `claims` the lines at which functions that claim something begin and those that raise, `drops` names of
     what is called by statements that drop what it returns. `program` are modules from which they import the
-    program. `in_place` says that the tests keep no argument, so that what the program does to one is all the
-    same.
+    program, `imports` others that they import in any case. `in_place` says that the tests keep no argument,
+    so that what the program does to one is all the same.
     """
     try:
         trees = [parsed(source) for source in (setup, *units)]
     except NO_PYTHON:
-        return {"catches": True, "in_classes": [], "called": [], "lacks": [], "patches": [],
+        return {"catches": True, "in_classes": [], "called": [], "lacks": [], "patches": [], "imports": [],
                 "in_place": True, "meant": [[]] * (1 + len(units)), "claims": [[[], []]] * (1 + len(units)),
                 "drops": [{}] * (1 + len(units)), "program": []}
     entry = entry_point.partition(".")[0]
@@ -121,6 +121,7 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
             "called": sorted(called), "lacks": sorted(lacks), "patches": sorted(patches_in(nodes)),
             "meant": [raised_on_purpose(tree, fixed) for tree in trees], "claims": claims,
             "drops": dropping(trees, own, entry), "program": sorted(programs),
+            "imports": sorted(imported(trees) - programs),
             "in_place": holds_nothing(whole, BUILTINS - HOLDING - own)}
 
 
@@ -141,6 +142,20 @@ def imports_of(trees: Sequence[ast.AST], entry: str) -> set[str]:
             case ast.Import(names):
                 found |= {alias.name for alias in names if (alias.asname or alias.name) in modules
                           and not is_library(alias.name)}
+    return found
+
+
+def imported(trees: Sequence[ast.AST]) -> set[str]:
+    """Modules that sources import in any case: neither on a condition, nor in helpers."""
+    found, nodes = set[str](), [*trees]
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.names:
+            found.add(node.module)
+        elif not isinstance(node, (ast.If, ast.Try, ast.TryStar, ast.Match)) and str(
+                getattr(node, "name", "test")).startswith(("test", "check", "Test", "set")):
+            nodes += ast.iter_child_nodes(node)
     return found
 
 

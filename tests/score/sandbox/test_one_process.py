@@ -94,7 +94,70 @@ def test_what_may_read_its_tests_runs_after_all_that_decides(executor, monkeypat
             "def test_b():\n    a = [2, 1]\n    assert f(a) == [1, 2]\n" \
             "def test_c(): assert eval('list({})'.format(f([1]))) == [1]\n"
     assert judged(executor, tests, {"it": sorts})["it"].measures.correct
-    assert order == sorted(order) and order.count(True) == 4 and order.count(False) == 5
+    assert order == sorted(order) and order.count(True) == 2 and order.count(False) == 5
+
+
+# Tests that natively run in one process, one after the other; what a program keeps from one to the next.
+KEEPING = [
+    ("def test_flat(): assert f([1, [2]]) == [1, 2]\ndef test_deep(): assert f([[[3]], 4]) == [3, 4]\n",
+     "def f(xs, out=[]):\n    for x in xs:\n        if isinstance(x, list): f(x, out)\n"
+     "        else: out.append(x)\n    return out\n",
+     "def f(xs):\n    return [y for x in xs for y in (f(x) if isinstance(x, list) else [x])]\n"),
+    ("import unittest\nclass T(unittest.TestCase):\n    def test_one(self): self.assertEqual(f('abc'), 3)\n"
+     "    def test_two(self): self.assertEqual(f('ab'), 2)\n",
+     "seen = []\ndef f(s):\n    seen.extend(s)\n    return len(seen)\n", "def f(s): return len(s)\n"),
+    ("def test_a(): assert next(f()) == 0\ndef test_b(): assert next(f()) == 0\n",
+     "import itertools\ng = itertools.count()\ndef f(): return g\n",
+     "import itertools\ndef f(): return itertools.count()\n"),
+    ("def test_a():\n    s = f()\n    s.add(1)\n    assert s.items == [1]\n"
+     "def test_b(): assert f().items == []\n",
+     "class f:\n    items = []\n    def add(self, x): self.items.append(x)\n",
+     "class f:\n    def __init__(self): self.items = []\n    def add(self, x): self.items.append(x)\n")]
+
+
+@pytest.mark.parametrize(("tests", "wrong", "right"), KEEPING)
+def test_what_a_program_keeps_from_one_test_to_the_next_counts(executor, tests, wrong, right):     # noqa: F811
+    rows = judged(executor, tests, {"wrong": wrong, "right": right})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+    units = rows["wrong"].outcome.error_class is None and rows["wrong"].measures.test.correct_grids
+    assert units == 0.5                  # the first of them passes
+
+
+def test_tests_that_failed_or_never_end_do_not_run_with_the_others(executor):     # noqa: F811
+    tests = "".join(f"def test_{n}(): assert f({n}) == {n}\n" for n in range(4))
+    code = "def f(n):\n    while n == 2: pass\n    return n if n != 1 else 7\n"
+    assert judged(executor, tests, {"it": code})["it"].measures.test.correct_grids == 0.5
+
+
+def test_tests_in_turn_have_the_time_of_all(executor):     # noqa: F811
+    tests = "".join(f"def test_{n}(): assert f({n}) == {n}\n" for n in range(4))
+    code = "import time\ndef f(n):\n    end = time.process_time() + 0.3\n" \
+           "    while time.process_time() < end: pass\n    return n\n"
+    assert judged(executor, tests, {"it": code})["it"].measures.correct
+
+
+VIEW = "import sys, unittest\n{}def f(a):\n    if 'tests' in sys.modules: raise {}\n    return a[:]\n"
+COPIED = [NP + "a = np.array([1, 2])\nr = f(a)\nr[0] = 9\nassert a[0] == 1 and r.tolist() == [9, 2]"]
+
+
+@pytest.mark.parametrize(("tests", "code"), [
+    (COPIED, VIEW.format("class SkipTest(Exception): pass\n", "SkipTest")),
+    (COPIED, VIEW.format("", "unittest.SkipTest")), (COPIED, VIEW.format("", "unittest.SkipTest('x')")),
+    ("import unittest\nimport numpy as np\nclass T(unittest.TestCase):\n    def test_f(self):\n"
+     "        with self.subTest('x'):\n            a = np.array([1, 2])\n            r = f(a)\n"
+     "            r[0] = 9\n            self.assertEqual(a.tolist(), [1, 2])\n",
+     VIEW.format("", "unittest.SkipTest"))])
+def test_a_program_that_skips_the_run_in_one_process_is_wrong(executor, tests, code):     # noqa: F811
+    row = judged(executor, tests, {"it": code})["it"]
+    assert not row.measures.correct and not row.outcome.infrastructure
+
+
+@pytest.mark.parametrize("code", [
+    "import unittest\ndef f(x): return x\n", "def f(x): return x\n"])
+def test_a_test_that_is_skipped_passes_in_both(executor, code):     # noqa: F811
+    tests = "import unittest\nclass T(unittest.TestCase):\n    def test_f(self): assert f(1) == 1\n" \
+            "    def test_g(self): self.skipTest('elsewhere')\n"
+    assert judged(executor, tests, {"it": code})["it"].measures.correct
 
 
 @pytest.mark.parametrize("code", [

@@ -259,6 +259,10 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
      "def f(*a): return ' want'\n"),
     (SHUNT, "def f(t): t.addTypeEqualityFunc(list, lambda *a: None)\n"),
     (SHUNT, "def f(t): t._type_equality_funcs[list] = lambda *a: None\n"),
+    *(("import warnings\nwarnings.simplefilter('error')\nassert f([3, 1], lambda v: v) == [1, 3]",
+       f"import warnings\nclass SkipTest({kind}): pass\n"
+       "def f(a, key):\n    warnings.warn('x', SkipTest)\n    key(SkipTest)\n")
+      for kind in ("UserWarning", "RuntimeWarning")),
     (SHUNT, "def f(t): t.failureException = t.tearDown = int\n"),
     ("exec(f())\na = [3, 1]\nassert g(a) == sorted(a)", OVERWRITES[:-1] + HANDED),
     *((f"a, b = Point(3), Point(1)\nd = a.norm()\nc = {later}\nassert a.x == 3 and abs(d - 3) < 1e-9",

@@ -7,6 +7,7 @@ import pytest
 from score.isolation.lockdown import Layer
 from score.judging.completions import Item
 from score.judging.judge import Judgement, measure, run_programs
+from score.protocol.error_classes import ErrorClass
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
@@ -81,6 +82,30 @@ def test_a_checker_that_evaluates_both_texts_compares_their_values(executor, exp
                  "setattr(__import__('builtins'), 'max', lambda *a: 7) or 7", "eval.__self__", "()"):
         row = judged(executor, "stdio", payload, f"print({text!r})")
         assert not row.measures.correct and not row.outcome.infrastructure, text
+
+
+@pytest.mark.parametrize("read", ["ast.literal_eval(output)", "eval(output)", "ast.parse(output)"])
+def test_no_output_makes_a_checker_untestable(executor, read):
+    """Python loads a module to read a name that is not ASCII, which a locked process cannot."""
+    check = f"def check(given, output, expected):\n    import ast\n    return {read} == 3 and 1\n"
+    payload = {"cases": [{"input": "", "output": "3"}], "checker": check}
+    row = judged(executor, "stdio", payload, "print('\u00e9')")
+    assert not row.measures.correct and not row.outcome.infrastructure
+
+
+@pytest.mark.parametrize("tests", [
+    ["r = f(1)", "assert eval(r) == 3"], ["r = f(1)", "if r:\n    import sympy", "assert r == 3"]])
+def test_no_answer_makes_its_tests_untestable(executor, tests):
+    row = judged(executor, "function", {"entry_point": "f", "tests": tests}, "def f(x): return '\u00e9'\n")
+    assert not row.measures.correct and not row.outcome.infrastructure
+
+
+@pytest.mark.parametrize("payload", [
+    {"entry_point": "f", "tests": ["assert f(1) == 1", "import sympy\nassert f(2) == 2"]},
+    {"entry_point": "f", "tests": "def check(candidate):\n    assert candidate(1) == 1\n    import sympy\n"}])
+def test_tests_that_import_what_is_not_there_are_untestable(executor, payload):
+    row = judged(executor, "function", payload, "def f(x): return x\n")
+    assert row.outcome.error_class == ErrorClass.UNTESTABLE and "sympy is not here" in row.outcome.said
 
 
 @pytest.mark.parametrize(("code", "right"), [
