@@ -114,9 +114,9 @@ def track(run: str, name: str) -> None:
     from train.inputs.settings import check_tracker
     warehouse = open_run(run)
     check_tracker(name)
-    from train.steps.accelerator import Tracker
+    from train.steps.accelerator import tracker
     version = warehouse.state.newest
-    with Tracker(name, warehouse, version, warehouse.policy(version).get("global_step", 0) + 1):
+    with tracker(name, warehouse, version, warehouse.policy(version).get("global_step", 0) + 1):
         click.echo(f"policy {version}: its evaluations were sent to {name}")
 
 

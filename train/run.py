@@ -22,7 +22,7 @@ from train.start import (
     sharing,
     stored_logprobs,
 )
-from train.steps.accelerator import Processes, Tracker
+from train.steps.accelerator import Processes, tracker
 from train.steps.budget import choose_tokens
 from train.steps.checkpoint import Checkpoints
 from train.steps.logprob_pass import COLUMNS, collect, fill_logprobs, hand_out, make_probe
@@ -50,8 +50,8 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
     clock.lap("import")
     with (StopRequest(settings.time_limit) as stop, processes.missing_none(stop),
           name_what_to_lower(lambda: settings.tokens_per_batch),
-          Tracker(settings.track if processes.first and not settings.dry_run else None, warehouse,
-                  inputs.iteration, inputs.parent.get("global_step", 0) + 1) as tracker):
+          tracker(settings.track if processes.first and not settings.dry_run else None, warehouse,
+                  inputs.iteration, inputs.parent.get("global_step", 0) + 1) as log):
         if inputs.stage.settings() and not settings.dry_run:
             processes.by_first(lambda: begin(inputs, settings))
         if teacher:
@@ -79,12 +79,12 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
             say("dry run: nothing was written")
             processes.close()
             return
-        steps = take_steps(learner, stop=stop, log=lambda step: tracker.log(
+        steps = take_steps(learner, stop=stop, log=lambda step: log(
             {f"train/{name}": value for name, value in step.items()}, step["global_step"]),
                            before_update=lambda: check_and_begin(warehouse, inputs, learner, say))
         for line in mismatch_table(learner.batch, settings)[:1]:
             name = "train/off_policy_kl" if line["staleness"] else "train/mismatch_kl"
-            tracker.log({name: line["mismatch_kl"]}, learner.global_step + max(1, len(steps)))
+            log({name: line["mismatch_kl"]}, learner.global_step + max(1, len(steps)))
         clock.lap("gradients")
         probe = make_probe(policy, learner.batch, settings.tokens_per_batch)
         whole = whole_policy(policy, learner.optimizer, keep=processes.first)
