@@ -35,8 +35,7 @@ REPLY_HEADER = struct.Struct("<QB")
 REPLY_CHILD = struct.Struct("<BiQQQ")
 # Job and result of the program, then stdin and stdout of a script, or job and result of the tests.
 FILES_PER_SLOT = 4
-HELLO = struct.Struct("<4sIQ")               # magic, layers in force, address space in bytes (0: unknown)
-HELLO_MAGIC = b"RHL1"
+HELLO = struct.Struct("<IQ")                 # layers in force, address space in bytes (0: unknown)
 # Said of a test that passed: the program altered an argument, or text was run that is not written out.
 ALTERED, BUILT = "altered", "built"
 FAILS = "fails while it is imported"       # said by a lane of a module with an error of its own

@@ -74,7 +74,7 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Tra
     if not state.policies[iteration].dropped:
         warehouse.verify_policy(iteration)
     check_base(warehouse)
-    _check_parent(warehouse, parent, settings)
+    _check_parent(parent, settings)
     groups = _load_turns(warehouse, iteration, scorer, settings, settings.purpose)
     waiting = state.waiting_iterations(iteration)
     groups += _load_earlier(warehouse, iteration, scorer, settings, waiting)
@@ -193,7 +193,7 @@ def _by_api_model(purpose: str) -> str:
     return "" if purpose == "train" else f" --api-model NAME --distil{label}"
 
 
-def _check_parent(warehouse: Warehouse, parent: dict[str, Any], settings: TrainOptions) -> None:
+def _check_parent(parent: dict[str, Any], settings: TrainOptions) -> None:
     version, kind = parent["policy_version"], "full" if settings.full else "lora"
     if parent["kind"] not in ("base", kind):
         way = "with" if parent["kind"] == "full" else "without"

@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -175,10 +174,8 @@ class Policy:
         inner.set_attn_implementation(name if name == SHARED_PROMPT else self._plain_attention)
         self.attention, self._gives_logits = name, gives_logits
 
-    @contextlib.contextmanager
-    def without_adapter(self) -> Iterator[None]:
-        with self.model.disable_adapter():  # type: ignore[operator]
-            yield
+    def without_adapter(self) -> contextlib.AbstractContextManager[None]:
+        return self.model.disable_adapter()  # type: ignore[operator]
 
     def _forward_packed(self, texts: list[Tensor], packed: Packed) -> tuple[Tensor, PromptKV]:
         """Last hidden states [T, D] of texts forwarded as one long row; and their keys and values."""
