@@ -3,11 +3,11 @@
 import contextlib
 from collections.abc import Callable, Iterator
 
-from train.ask import How, write_logprobs
+from train.ask import write_logprobs
 from train.finish import finish
 from train.inputs.asked import Model, rollouts_of
 from train.inputs.inputs import Inputs, begin, mismatch_floor
-from train.inputs.options import TrainOptions
+from train.inputs.options import AskOptions, TrainOptions
 from train.inputs.settings import asks_base
 from train.model.loading import load_full
 from train.model.policy import SHARED_PROMPT, Policy
@@ -98,7 +98,7 @@ def ask_teacher(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, te
                 processes: Processes, stop: StopRequest, say: Callable[[str], None]) -> Inputs:
     """Store the teacher's logprobs of all rows; return the inputs with these among the stages they read."""
     rollouts = rollouts_of(warehouse, inputs.groups)
-    write_logprobs(warehouse, [teacher], rollouts, How(dtype=settings.dtype), processes, stop, say)
+    write_logprobs(warehouse, [teacher], rollouts, AskOptions(dtype=settings.dtype), processes, stop, say)
     give_back_memory()      # that of the teacher
     said = [warehouse.state.life("logprobs", **rollout.identity, scorer=teacher.name) for rollout in rollouts]
     return inputs._replace(reads=[*inputs.reads, *(life.begun for life in said if life)])
