@@ -107,7 +107,6 @@ def sample_and_finish(job: Job, plan: Plan, engine: Engine | None, clock: Clock,
 
 
 def plan_prompts(job: Job, encoder: PromptEncoder) -> Plan:
-    """The stored plan, else a new one."""
     stored, options = read_prompts(job), job.options
     length = sys.maxsize if options.model and options.evaluate else encoder.model_length
     max_prompt_tokens = prompt_limit(options, length)

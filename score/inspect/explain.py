@@ -77,7 +77,6 @@ def verdict_lines(sample: dict[str, Any], kind: str, payload: dict[str, Any], *,
 
 def row_of(warehouse: Warehouse, table: str, task_id: str, sample_index: int,
            **keys: Any) -> dict[str, Any] | None:
-    """One row of samples or completions, or None."""
     rows = warehouse.read(table, task_ids={task_id}, **keys).to_pylist()
     return next((row for row in rows if row["sample_index"] == sample_index), None)
 

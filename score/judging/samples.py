@@ -94,7 +94,6 @@ def logprob_columns(completions: pa.Table) -> dict[str, Any]:
 
 
 def repetition_columns(completions: pa.Table) -> dict[str, np.ndarray]:
-    """Repetition metrics of the token ids."""
     tokens, lengths = flatten(completions, "completion_ids")
     unique4, top4 = repetition.ngram_shares(tokens, lengths, 4)
     return {"unique_token_ratio": repetition.ngram_shares(tokens, lengths, 1)[0],

@@ -104,7 +104,6 @@ def decode_grids(body: bytes, like: bytes = b"") -> list[np.ndarray]:
 
 
 def encode_result(body: bytes) -> bytes:
-    """A program's answer."""
     return RESULT_HEADER.pack(RESULT_MAGIC, 1, len(body)) + body
 
 

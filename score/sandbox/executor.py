@@ -113,7 +113,6 @@ class Executor:
 
 
 def what_follows(chain: list[tuple[Program, Outcome]]) -> Program | None:
-    """What to run after the last of these."""
     program, outcome = chain[-1]
     return program.then.program(outcome) if program.then else None
 
