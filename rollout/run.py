@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from rollout.carry import Ending, begun_rows, check_engine, find_waiting, place_behind
+from rollout.carry import begun_rows, check_engine, find_waiting, place_behind
 from rollout.endpoint.failures import OF_THE_KEY, Refused
 from rollout.engines.engine import Engine
 from rollout.job import Job, find_jobs, read_prompts
@@ -150,15 +150,14 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
     parts = job.missing(prompts, options.shard)
     if not engine or not parts:
         return 0.0, 0
-    ending = None
+    closed = None
     if options.carry_over and carry_rule(options.carry_over) != (1.0, ""):
         open_parts = {part.number for part in parts}
         carried = set(job.warehouse.read("carried", ["group_id"], **keys)["group_id"].to_pylist())
         closed = [prompt["group_id"] for part in split_parts(prompts, options.part_size, options.shard)
                   if part.number not in open_parts for prompt, _ in part.without(carried).members]
-        ending = Ending(options.carry_over, closed, options.shard.count)
     try:
-        return sample_parts(job, engine, parts, stop, begun=plan.begun, ending=ending)
+        return sample_parts(job, engine, parts, stop, begun=plan.begun, closed=closed)
     except Refused as refusal:          # an unknown --api-model must not be recorded
         if options.model and refusal.status not in OF_THE_KEY and not (
                 job.warehouse.parts("completions", **keys) or job.stage.written()):
