@@ -84,7 +84,7 @@ def _flash_on_cpu(query: Tensor, key: Tensor, value: Tensor, queries: Spans, key
                                     _batch(value[over], count), 0.0, causal, scale=scale)
         attended.append(_one_row(values))
         normalizers.append(normalizer.transpose(0, 1).flatten(1))
-    return _cat(attended), _cat(normalizers, dim=1)
+    return torch.cat(attended), torch.cat(normalizers, dim=1)
 
 
 def _flash_backward_on_cpu(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, attended: Tensor,
@@ -99,7 +99,7 @@ def _flash_backward_on_cpu(gradient: Tensor, query: Tensor, key: Tensor, value: 
                            scale=scale)
         for part, tensor in zip(parts, gradients, strict=True):
             part.append(_one_row(tensor))
-    return _cat(parts[0]), _cat(parts[1]), _cat(parts[2])
+    return torch.cat(parts[0]), torch.cat(parts[1]), torch.cat(parts[2])
 
 
 def _runs(queries: Spans, keys: Spans) -> Iterator[tuple[int, slice, slice]]:
@@ -118,7 +118,3 @@ def _batch(tensor: Tensor, count: int) -> Tensor:
 
 def _one_row(tensor: Tensor) -> Tensor:
     return tensor.transpose(1, 2).flatten(0, 1)
-
-
-def _cat(tensors: list[Tensor], dim: int = 0) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim=dim)
