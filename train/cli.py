@@ -137,13 +137,7 @@ def train(run: Path, **values: Any) -> None:
     # Packs differ in length, which would fragment GPU memory in fixed segments.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     from train.inputs.asked import model_of_folder
-    from train.inputs.inputs import (
-        due_iteration,
-        finish_committed,
-        nothing_due,
-        read_inputs,
-        scorer_to_train,
-    )
+    from train.inputs.inputs import due_iteration, finish_committed, nothing_due, read_inputs, scorer_to_train
     from train.inputs.settings import check_settings, fill_in
     from train.inputs.signal import check_signal
     from warehouse.maintain.prune import prune_policies
