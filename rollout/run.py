@@ -11,7 +11,7 @@ import pyarrow as pa
 from rollout.carry import begun_rows, check_engine, find_waiting, place_behind
 from rollout.endpoint.failures import OF_THE_KEY, Refused
 from rollout.engines.engine import Engine
-from rollout.job import Job, find_jobs, read_prompts
+from rollout.job import Job, find_jobs
 from rollout.options import RolloutOptions, carry_rule
 from rollout.parts import rollout_facts, split_parts
 from rollout.prompts.formats import find_format
@@ -83,7 +83,7 @@ def run_rollout(options: RolloutOptions, sampler: Sampler | None = None,
 def check_prompts(job: Job) -> None:
     """StageError if no prompt can be sampled, before vLLM is imported; one prompt that fits is enough."""
     options, loads_quickly = job.options, (Path(job.model) / "tokenizer.json").exists()    # without torch
-    if loads_quickly and not (options.endpoint or options.turn > 1 or read_prompts(job)
+    if loads_quickly and not (options.endpoint or options.turn > 1 or job.prompts()
                               or "rollout.engines.vllm_engine" in sys.modules):
         plan_prompts(replace(job, options=options.replace(num_tasks=1)), load_encoder(job.model, None))
 
@@ -107,7 +107,7 @@ def sample_and_finish(job: Job, plan: Plan, engine: Engine | None, clock: Clock,
 
 
 def plan_prompts(job: Job, encoder: PromptEncoder) -> Plan:
-    stored, options = read_prompts(job), job.options
+    stored, options = job.prompts(), job.options
     length = sys.maxsize if options.model and options.evaluate else encoder.model_length
     max_prompt_tokens = prompt_limit(options, length)
     if stored:
@@ -145,7 +145,7 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
     commit_json(folder / job.plan_file.name, {
         "prompts_too_long": plan.too_long, "tasks_sql": options.tasks_sql, **plan.facts})
     job.warehouse.write_part("prompts", 0, pa.Table.from_pylist(plan.rows, arrow_schema("prompts")), **keys)
-    prompts = plan.rows = read_prompts(job)     # another worker may have been first
+    prompts = plan.rows = job.prompts()     # another worker may have been first
     job.warehouse.check_live("rollout", **keys)
     parts = job.missing(prompts, options.shard)
     if not engine or not parts:
