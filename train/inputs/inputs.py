@@ -77,7 +77,10 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Tra
     _check_parent(parent, settings)
     groups = _load_turns(warehouse, iteration, scorer, settings, settings.purpose)
     waiting = state.waiting_iterations(iteration)
-    groups += _load_earlier(warehouse, iteration, scorer, settings, waiting)
+    replayed = {*range(max(0, iteration - settings.replay), iteration)}
+    for earlier in sorted({*waiting, *replayed - state.given_up_iterations(iteration)}):
+        if warehouse.parts("completions", iteration=earlier, purpose="train"):
+            groups += _load_turns(warehouse, earlier, scorer_to_train(warehouse, earlier, scorer), settings)
     if settings.turns and not groups:
         turns = ", ".join(map(str, settings.turns))
         raise StageError(f"Iteration {iteration} has no turn {turns} to train on. Roll it out with `rollout "
@@ -163,18 +166,6 @@ def _load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: Tra
                              f"{shell_quote(warehouse.root)}`, or train on others with --turns.")
         groups += load_groups(warehouse, iteration, scorer, purpose=purpose, alone=not needs_groups(settings),
                               truncated_sampling=settings.truncated_sampling)
-    return groups
-
-
-def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions,
-                  waiting: list[int]) -> list[Group]:
-    """Groups that wait, and those of the last `--replay` iterations that no rollback left behind."""
-    groups = []
-    replayed = {*range(max(0, iteration - settings.replay), iteration)}
-    for earlier in sorted({*waiting, *replayed - warehouse.state.given_up_iterations(iteration)}):
-        if warehouse.parts("completions", iteration=earlier, purpose="train"):
-            identity = scorer_to_train(warehouse, earlier, scorer)
-            groups += _load_turns(warehouse, earlier, identity, settings)
     return groups
 
 
