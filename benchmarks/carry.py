@@ -106,9 +106,8 @@ def sample(groups: dict[int, list[Completion]], rule: str, version: int, slots: 
     """One iteration of the engine; its seconds."""
     members = [each for group in groups.values() for each in group]
     waiting = [each for each in members if each.drawn < each.length]
-    ending = Ending(rule, [], 1)
-    ending.begin([str(each.group) for each in members], [str(each.group) for each in waiting],
-                 len(members) - len(waiting))
+    ending = Ending(rule, 1, [str(each.group) for each in members], [str(each.group) for each in waiting],
+                    num_before=len(members) - len(waiting))
     seconds, now, read = 0.0, 0, set[int]()
     inside: list[tuple[int, int, int]] = []         # step at which it ends, its number, step at which it came
     for number, each in enumerate(waiting):

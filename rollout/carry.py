@@ -21,26 +21,18 @@ SAME = (*(field.name for field in fields(Sampling)), "quantization")     # const
 class Ending:
     """Whether a rollout, or a worker's share of it, should end although completions are in flight.
 
-    It never ends before one group is complete: without one, there is nothing to train on. `closed` are the
-    group ids of the parts from earlier calls, repeated for each completion.
+    It never ends before one group is complete: without one, there is nothing to train on. Given are the group
+    ids of all completions of open parts, `members`, of those that are `missing`, and of those in parts that
+    earlier calls `closed`. `num_before` members were finished by earlier iterations and do not count for this
+    one. `settled` groups must be completed: the list of what their parts carry over is already written.
     """
 
-    def __init__(self, rule: str, closed: Sequence[str], num_workers: int) -> None:
-        (self.amount, self.unit), self.num_workers, self.began = carry_rule(rule), num_workers, 0.0
-        self.num_all, self.num_whole, self.left = len(closed), len(set(closed)), Counter[str]()
-        self.settled: Collection[str] = ()
-
-    def begin(self, members: Sequence[str], missing: Sequence[str], num_before: int,
-              settled: Collection[str] = ()) -> None:
-        """Start counting: group ids of all completions in open parts, and of the unfinished ones.
-
-        `num_before` completions were finished by earlier iterations and do not count for this one. `settled`
-        groups must be completed: the list of what their parts carry over is already written.
-        """
-        self.settled = settled
-        self.began, self.left = time.perf_counter(), Counter(missing)
-        self.num_all += len(members) - num_before
-        self.num_whole += len(set(members) - self.left.keys())
+    def __init__(self, rule: str, num_workers: int, members: Sequence[str], missing: Sequence[str],
+                 closed: Sequence[str] = (), num_before: int = 0, settled: Collection[str] = ()) -> None:
+        (self.amount, self.unit), self.num_workers = carry_rule(rule), num_workers
+        self.began, self.left, self.settled = time.perf_counter(), Counter(missing), settled
+        self.num_all = len(closed) + len(members) - num_before
+        self.num_whole = len(set(closed)) + len(set(members) - self.left.keys())
 
     def note(self, group_id: str) -> None:
         self.left[group_id] -= 1

@@ -1,13 +1,13 @@
 """Which rollout this is: iteration, purpose and policy, and which parts are missing."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rollout.options import RolloutOptions
-from rollout.parts import Part, missing_parts
+from rollout.parts import Part, carried_in_part, split_parts
 from rollout.prompts.selection import choose_tasks, named_by_query
 from rollout.settings import MAY_CHANGE, stage_settings
 from warehouse.ledger.state import TRAIN
@@ -17,6 +17,7 @@ from warehouse.stages.space import sweep
 from warehouse.store.checksums import OPTIMIZER
 from warehouse.store.errors import StageError
 from warehouse.store.names import turn_purpose
+from warehouse.store.parts import part_number
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.stage import Stage
 
@@ -107,8 +108,18 @@ class Job:
         lives = [state.life("rollout", *key) for key in before]
         return [*([] if self.trained is None else [self.trained]), *(life.begun for life in lives if life)]
 
+    def prompts(self) -> list[dict[str, Any]]:
+        return self.warehouse.read("prompts", **self.keys).to_pylist()
+
     def missing(self, prompts: list[dict[str, Any]], shard: Shard) -> list[Part]:
-        return missing_parts(self.warehouse, prompts, self.options.part_size, shard, **self.keys)
+        """Parts of a worker's share that do not exist yet, without groups already carried over."""
+        warehouse, keys = self.warehouse, self.keys
+        present = {part_number(path) for path in warehouse.parts("completions", **keys)}
+        later = warehouse.state.taken_groups(self.iteration) if self.purpose == TRAIN else {}
+        decided = {part_number(path) for path in warehouse.parts("carried", **keys)}
+        return [replace(part.without(later.keys() | carried_in_part(warehouse, part.number, **keys)),
+                        decided=part.number in decided)
+                for part in split_parts(prompts, self.options.part_size, shard) if part.number not in present]
 
 
 def find_jobs(warehouse: Warehouse, options: RolloutOptions) -> list[Job]:
@@ -166,7 +177,3 @@ def find_job(warehouse: Warehouse, options: RolloutOptions) -> Job:
                          f"the newest is {newest}. Score and train iteration {newest} first, or name another "
                          "policy with --policy.")
     return Job(warehouse, options, iteration, purpose, warehouse.policy(version), policies[version].trained)
-
-
-def read_prompts(job: Job) -> list[dict[str, Any]]:
-    return job.warehouse.read("prompts", **job.keys).to_pylist()

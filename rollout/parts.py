@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from warehouse.ledger.state import TRAIN
 from warehouse.stages.shard import Shard
 from warehouse.store.commit import commit_file, ensure_local
 from warehouse.store.errors import first_line
@@ -46,17 +45,6 @@ class Part:
     def without(self, groups: Collection[str]) -> Self:
         return replace(self, members=[member for member in self.members
                                       if member.prompt["group_id"] not in groups])
-
-
-def missing_parts(warehouse: Warehouse, prompts: list[Row], part_size: int, shard: Shard,
-                  **keys: Any) -> list[Part]:
-    """Parts of this worker's share that do not exist yet, without groups already carried over."""
-    present = {part_number(path) for path in warehouse.parts("completions", **keys)}
-    later = warehouse.state.taken_groups(keys["iteration"]) if keys["purpose"] == TRAIN else {}
-    decided = {part_number(path) for path in warehouse.parts("carried", **keys)}
-    return [replace(part.without(later.keys() | carried_in_part(warehouse, part.number, **keys)),
-                    decided=part.number in decided)
-            for part in split_parts(prompts, part_size, shard) if part.number not in present]
 
 
 def split_parts(prompts: list[Row], part_size: int, shard: Shard) -> list[Part]:

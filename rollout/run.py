@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from rollout.carry import Ending, begun_rows, check_engine, find_waiting, place_behind
+from rollout.carry import begun_rows, check_engine, find_waiting, place_behind
 from rollout.endpoint.failures import OF_THE_KEY, Refused
 from rollout.engines.engine import Engine
-from rollout.job import Job, find_jobs, read_prompts
+from rollout.job import Job, find_jobs
 from rollout.options import RolloutOptions, carry_rule
 from rollout.parts import rollout_facts, split_parts
 from rollout.prompts.formats import find_format
@@ -83,7 +83,7 @@ def run_rollout(options: RolloutOptions, sampler: Sampler | None = None,
 def check_prompts(job: Job) -> None:
     """StageError if no prompt can be sampled, before vLLM is imported; one prompt that fits is enough."""
     options, loads_quickly = job.options, (Path(job.model) / "tokenizer.json").exists()    # without torch
-    if loads_quickly and not (options.endpoint or options.turn > 1 or read_prompts(job)
+    if loads_quickly and not (options.endpoint or options.turn > 1 or job.prompts()
                               or "rollout.engines.vllm_engine" in sys.modules):
         plan_prompts(replace(job, options=options.replace(num_tasks=1)), load_encoder(job.model, None))
 
@@ -107,8 +107,7 @@ def sample_and_finish(job: Job, plan: Plan, engine: Engine | None, clock: Clock,
 
 
 def plan_prompts(job: Job, encoder: PromptEncoder) -> Plan:
-    """The stored plan, else a new one."""
-    stored, options = read_prompts(job), job.options
+    stored, options = job.prompts(), job.options
     length = sys.maxsize if options.model and options.evaluate else encoder.model_length
     max_prompt_tokens = prompt_limit(options, length)
     if stored:
@@ -146,20 +145,19 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
     commit_json(folder / job.plan_file.name, {
         "prompts_too_long": plan.too_long, "tasks_sql": options.tasks_sql, **plan.facts})
     job.warehouse.write_part("prompts", 0, pa.Table.from_pylist(plan.rows, arrow_schema("prompts")), **keys)
-    prompts = plan.rows = read_prompts(job)     # another worker may have been first
+    prompts = plan.rows = job.prompts()     # another worker may have been first
     job.warehouse.check_live("rollout", **keys)
     parts = job.missing(prompts, options.shard)
     if not engine or not parts:
         return 0.0, 0
-    ending = None
+    closed = None
     if options.carry_over and carry_rule(options.carry_over) != (1.0, ""):
         open_parts = {part.number for part in parts}
         carried = set(job.warehouse.read("carried", ["group_id"], **keys)["group_id"].to_pylist())
         closed = [prompt["group_id"] for part in split_parts(prompts, options.part_size, options.shard)
                   if part.number not in open_parts for prompt, _ in part.without(carried).members]
-        ending = Ending(options.carry_over, closed, options.shard.count)
     try:
-        return sample_parts(job, engine, parts, stop, begun=plan.begun, ending=ending)
+        return sample_parts(job, engine, parts, stop, begun=plan.begun, closed=closed)
     except Refused as refusal:          # an unknown --api-model must not be recorded
         if options.model and refusal.status not in OF_THE_KEY and not (
                 job.warehouse.parts("completions", **keys) or job.stage.written()):

@@ -20,24 +20,25 @@ from warehouse.stages.clock import Clock, bar_interval
 from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import first_line
-from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import arrow_schema
 
 
 def sample_parts(job: Job, engine: Engine, parts: list[Part], stop: StopRequest, *, begun: dict[Key, Row],
-                 ending: Ending | None = None) -> tuple[float, int]:
+                 closed: list[str] | None = None) -> tuple[float, int]:
     """Sample all parts in one engine run and write each as soon as it is complete.
 
     Returns the seconds spent writing and the tokens sampled by this call. Finished completions of open parts
     are spilled every --spill-seconds, when the engine fails, and when `stop` is due: then StageStopped is
-    raised. Completions in `begun` are continued; once `ending` is due, unfinished ones are carried over.
+    raised. Completions in `begun` are continued. With `closed`, group ids of the parts from earlier calls,
+    --carry-over decides when the rest is carried over.
     """
     sampling, keys = job.options.sampling, job.keys
     constants = {**keys, **asdict(sampling), "policy_version": job.policy["policy_version"],
                  "policy_sha256": job.policy["sha256"], "logprobs_mode": engine.logprobs_mode or None,
                  "engine": f"{engine.engine} ({job.serve})" if job.serve else engine.engine,
                  "dtype": engine.dtype or None, "device": engine.device or None}
-    under_way = OpenParts(job.warehouse, parts, keys, constants, begun, ending)
+    under_way = OpenParts(job, parts, constants, begun, closed)
+    ending = under_way.ending
     over = [ending.is_due] if ending else []
     results = _and_its_failure(engine.sample(under_way.requests(), sampling, *over), stop)
     saved, num_all = time.perf_counter(), len(under_way.members)
@@ -69,24 +70,26 @@ def sample_parts(job: Job, engine: Engine, parts: list[Part], stop: StopRequest,
 class OpenParts:
     """The open parts: their finished completions and the tokens so far; each is written once complete."""
 
-    def __init__(self, warehouse: Warehouse, parts: list[Part], keys: dict[str, Any],
-                 constants: dict[str, Any], begun: dict[Key, Row], ending: Ending | None) -> None:
-        self.warehouse, self.parts, self.keys, self.constants = warehouse, parts, keys, constants
+    def __init__(self, job: Job, parts: list[Part], constants: dict[str, Any], begun: dict[Key, Row],
+                 closed: list[str] | None) -> None:
+        self.warehouse, self.parts, self.keys, self.constants = job.warehouse, parts, job.keys, constants
         same = {name: constants[name] for name in ("policy_sha256", "dtype", "engine")}
-        self.spills = {part.number: Spill(warehouse.part_path("completions", part.number, **keys),
+        self.spills = {part.number: Spill(job.warehouse.part_path("completions", part.number, **job.keys),
                                           [member.key for member in part.members], same, begun)
                        for part in parts}
         self.members = [(part, member) for part in parts for member in part.members]
         self.missing = [index for index, (part, member) in enumerate(self.members)
                         if member.key not in self.spills[part.number].rows]
         self.num_kept = len(self.members) - len(self.missing)  # not the bar's count: TQDM_DISABLE stops it
-        self.ending, self.num_tokens, self.clock = ending, 0, Clock()
-        if ending:
+        self.ending, self.num_tokens, self.clock = None, 0, Clock()
+        if closed is not None and job.options.carry_over:
             groups = [member.prompt["group_id"] for _, member in self.members]
             before = sum(begun[member.key]["finish_reason"] is not None for _, member in self.members
                          if member.key in begun)
-            ending.begin(groups, [groups[index] for index in self.missing], before,
-                         {groups[index] for index in self.missing if self.members[index][0].decided})
+            self.ending = Ending(
+                job.options.carry_over, job.options.shard.count, groups,
+                [groups[index] for index in self.missing], closed, before,
+                {groups[index] for index in self.missing if self.members[index][0].decided})
 
     def requests(self) -> Iterator[Request]:
         for index in self.missing:

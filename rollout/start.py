@@ -147,10 +147,8 @@ def report_rounding(plans: list[tuple[Job, Plan]], adapter: Path, dtype: str,
 def served_weights(job: Job) -> Iterator[tuple[str, Path | None]]:
     """Model and adapter as the engine gets them: apart or merged; a resident engine merges them itself."""
     options, revision = job.options, job.warehouse.facts.get("model_revision")
-    if keeps_engine(options):
+    if job.adapter is None or job.serve == "adapter" or keeps_engine(options):
         yield job.model, job.adapter if job.serve == "adapter" else None
-    elif job.adapter is None or job.serve == "adapter":
-        yield job.model, job.adapter
     else:
         with merged_weights(job.model, revision, job.adapter, engine_dtype(options)) as folder:
             yield folder, None

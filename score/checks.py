@@ -19,7 +19,6 @@ from warehouse.store.commit import by_address
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.names import is_of
 from warehouse.store.run_folder import Warehouse
-from warehouse.store.stage import Stage
 
 MAX_UNSCORED_SHARE = 0.01       # of a part's rows; above this the machine is broken
 MAX_UNTESTABLE_SHARE = 0.2      # above this the tasks are wrong
@@ -60,13 +59,6 @@ def check_stop(stop: StopRequest, progress: Progress, part: Path | None = None) 
         dropped = f" and {part.name} dropped" if part else ""
         raise StageStopped(f"Stopped because {stop.reason}, with {progress.num_done} of {progress.num_parts} "
                            f"parts scored{dropped}. Run the same command again to go on.")
-
-
-def check_alike(stage: Stage, strangers: set[int]) -> None:
-    """StageError if a part of samples scores none of the completions' parts: they were merged or replaced."""
-    if strangers:
-        raise StageError(f"Part {min(strangers)} of {stage.title} belongs to no part of the completions any "
-                         "more. Run `warehouse check --fix` to leave it out, then `score` again.")
 
 
 def check_unscored(outcomes: list[Outcome], path: Path) -> None:

@@ -59,7 +59,6 @@ def check_reward(values: dict[str, Any]) -> None:
 
 
 def kinds_in(run: Path) -> set[str]:
-    """The kinds of the run's tasks."""
     return set(open_run(run).read("tasks", columns=["kind"]).column("kind").to_pylist())
 
 

@@ -34,14 +34,12 @@ class Progress:
         self.bar.close()
 
     def note_outcome(self, outcome: Outcome) -> None:
-        """Count one more program that has ended."""
         self.errors[str(outcome.error_class or "ok")] += 1
         self.bar.update()
         if self.bar.n % REDRAW == 0:
             self._describe()
 
     def note_part(self) -> None:
-        """Count one more part that is written."""
         self.num_done += 1
         self._describe()
 
@@ -92,7 +90,6 @@ def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], n
 
 
 def reason_for_none(error_class: str | None, task_id: str) -> str:
-    """Why a completion has no reward."""
     if error_class == ErrorClass.UNTESTABLE:
         return (f"the tests of {task_id} cannot be run (correct them with `warehouse tasks replace`, or the "
                 "task's grader)")

@@ -13,7 +13,7 @@ from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool, usable_cores
-from score.sandbox.tiers import TIERS, UNSAFE, missing_for, try_tier
+from score.sandbox.tiers import TIERS, UNSAFE, try_tier
 from warehouse.start.finding import Finding
 from warehouse.store.errors import StageError
 
@@ -34,8 +34,7 @@ def examine() -> Finding:
     for name, (layers, words) in TIERS.items():
         if name == UNSAFE:
             continue
-        reason = missing_for(layers)
-        trial = reason if reason is not None else try_tier(LaneConfig(layers), Limits(), 1)
+        trial = try_tier(LaneConfig(layers), Limits(), 1)
         if isinstance(trial, LanePool):
             with trial:
                 if not best:

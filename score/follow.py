@@ -43,7 +43,6 @@ class Sampling:
         self.read: set[Path] = set()
 
     def is_over(self) -> bool:
-        """True once nothing more will come."""
         return self.warehouse.stage("rollout", **self.keys).is_complete()
 
     def wait_for_plan(self) -> None:

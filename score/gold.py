@@ -99,7 +99,6 @@ def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limit
 
 def judge_gold(executor: Executor, tasks: Sequence[Task], answers: Mapping[str, Answer],
                finished: Callable[[Outcome], None]) -> list[GoldVerdict]:
-    """Judge each solution by its task."""
     items = [Item(task, answers[task.task_id]) for task in tasks]
     verdicts = []
     for task, row in zip(tasks, measure(items, run_programs(executor, items, finished)), strict=True):

@@ -19,11 +19,9 @@ REWARDS = ("arc-v1", "arc-v2-no-pixel-score", "arc-exact-shaped", "exact", "test
 class RewardOptions:
     """How measures become a reward."""
 
-    reward: str | None = option(None, "Reward. [default: by kind of task]",
-                                choices=REWARDS, group="Reward")
-    reward_file: str | None = option(
-        None, "Your own reward function, with TRL's signature.",
-        metavar="FILE.py:NAME", guarded="reward")
+    reward: str | None = option(None, "Reward. [default: by kind of task]", choices=REWARDS, group="Reward")
+    reward_file: str | None = option(None, "Your own reward function, with TRL's signature.",
+                                     metavar="FILE.py:NAME", guarded="reward")
 
 
 def settled_reward(options: RewardOptions) -> RewardOptions:
@@ -40,15 +38,13 @@ def settled_reward(options: RewardOptions) -> RewardOptions:
 class LimitOptions:
     """What one program may use."""
 
-    cpu_seconds: float = option(1.0, "CPU time, all inputs together.",
-                                group="Limits")
+    cpu_seconds: float = option(1.0, "CPU time, all inputs together.", group="Limits")
     wall_seconds: float | None = option(None, "Wall time. [default: 5 x CPU]")
     memory_mib: int = option(512, "Memory on top of an empty process.")
     output_kib: int = option(64, "Size of the answer.")
 
     @property
     def limits(self) -> Limits:
-        """As the scorer has them."""
         return Limits(**{**vars(self), "wall_seconds": self.wall_seconds or 5 * self.cpu_seconds})
 
 
@@ -63,8 +59,7 @@ class LaneOptions:
         (), "Folder of your own modules for --allow-import.", guarded="",
         type=click.Path(exists=True, file_okay=False))
     preload: tuple[str, ...] = option(
-        (), "Import this module once per lane, not per program.", metavar="MODULE",
-        guarded="")
+        (), "Import this module once per lane, not per program.", metavar="MODULE", guarded="")
     lanes: int | None = option(None, "Programs at once. [default: one per usable core]", least=1)
 
 

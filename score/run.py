@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from score.checks import check_alike, check_any_scored, check_stop, check_unscored
+from score.checks import check_any_scored, check_stop, check_unscored
 from score.display import Progress, summary_lines
 from score.follow import LOOK_SECONDS, Sampling, lanes_beside
 from score.judging.completions import Questions
@@ -28,7 +28,7 @@ from warehouse.stages.clock import Clock
 from warehouse.stages.due import rollouts_to_score
 from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest
-from warehouse.store.errors import counted, shell_quote
+from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.parts import part_number, read_parts, stored_bytes
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.stage import Stage
@@ -150,7 +150,9 @@ def score_parts(session: Session, questions: Questions, clock: Clock, *, shown: 
     # List samples before completions: another worker may score a part in between.
     done = {part_number(path) for path in warehouse.parts("samples", **keys, scorer=scorer.identity)}
     parts = {part_number(path): path for path in warehouse.parts("completions", **keys)}
-    check_alike(stage, done - parts.keys())
+    if strangers := done - parts.keys():        # the completions' parts were merged or replaced
+        raise StageError(f"Part {min(strangers)} of {stage.title} belongs to no part of the completions any "
+                         "more. Run `warehouse check --fix` to leave it out, then `score` again.")
     own = {number: path for number, path in parts.items()
            if number not in done and session.options.shard.holds(number)}
     warehouse.verify("completions", only=own.values(), **keys)

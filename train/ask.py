@@ -3,14 +3,14 @@
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import torch
 
 from train.inputs.asked import Model
 from train.inputs.groups import PROMPT_COLUMNS, groups_of_part
-from train.inputs.options import DTYPES
+from train.inputs.options import DTYPES, AskOptions
 from train.model.loading import load_frozen, load_full, load_lora
 from train.model.policy import Policy
 from train.start import check_fits
@@ -20,7 +20,6 @@ from train.steps.logprob_pass import fill_logprobs
 from train.steps.row import Row, RowGroup
 from warehouse.ledger.state import Life
 from warehouse.stages.base_model import check_base
-from warehouse.stages.shard import Shard
 from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError, counted
@@ -31,16 +30,7 @@ from warehouse.store.schema import arrow_schema
 ON_GPU = 8192       # tokens per forward: nothing is kept for a backward pass
 
 
-class How(NamedTuple):
-    """How logprobs are computed: the options of `train logprobs` that choose no rows."""
-
-    entropy: bool = False
-    shard: Shard = Shard()
-    dtype: str = "auto"
-    tokens_per_batch: int = 0
-
-
-def write_logprobs(warehouse: Warehouse, models: Iterable[Model], rollouts: list[Life], how: How,
+def write_logprobs(warehouse: Warehouse, models: Iterable[Model], rollouts: list[Life], how: AskOptions,
                    processes: Processes, stop: StopRequest, say: Callable[[str], None]) -> None:
     """Write the logprobs of every model for every rollout; parts that exist are kept, also after a stop."""
     check_base(warehouse)
@@ -50,7 +40,7 @@ def write_logprobs(warehouse: Warehouse, models: Iterable[Model], rollouts: list
             _ask_about(warehouse, model, loaded, rollout, how, processes, stop, say)
 
 
-def _ask_about(warehouse: Warehouse, model: Model, loaded: dict[str, Policy], rollout: Life, how: How,
+def _ask_about(warehouse: Warehouse, model: Model, loaded: dict[str, Policy], rollout: Life, how: AskOptions,
                processes: Processes, stop: StopRequest, say: Callable[[str], None]) -> None:
     """Write the missing parts of one rollout; `loaded` caches the model by dtype."""
     began, keys = time.perf_counter(), rollout.identity
@@ -114,8 +104,8 @@ def _load(warehouse: Warehouse, model: Model, dtype: str, processes: Processes) 
     return load_lora(warehouse.model, folder, revision=revision, **shared)
 
 
-def _rows(policy: Policy, model: Model, part: Path, prompts: pa.Table, how: How, processes: Processes, *,
-          iteration: int, purpose: str) -> pa.Table:
+def _rows(policy: Policy, model: Model, part: Path, prompts: pa.Table, how: AskOptions,
+          processes: Processes, *, iteration: int, purpose: str) -> pa.Table:
     groups = groups_of_part(part, prompts, iteration, purpose)
     check_fits(policy, groups)
     batch = [RowGroup(group, [Row(rollout, iteration) for rollout in group.rollouts], 0) for group in groups]

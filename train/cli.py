@@ -7,13 +7,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from train.inputs.options import DEVICE_HELP, DTYPES, TrainOptions
+from train.inputs.options import DTYPES, AskOptions, TrainOptions
 from warehouse.fields import options_from, options_of
 from warehouse.options import (
-    SHARD_HELP,
-    TIME_LIMIT_HELP,
     TRACKERS,
-    FiniteRange,
     RunFolder,
     TitledCommand,
     open_run,
@@ -67,18 +64,10 @@ def export(run: str, policy: int | None, output: Path, dtype: str | None) -> Non
 @click.option("--iteration", multiple=True, type=click.IntRange(min=0),
               help="Iteration; repeatable.  [default: all]")
 @click.option("--purpose", default="train", help="Purpose; eval is every evaluation.")
-@click.option("--entropy", is_flag=True, help="Store token entropies, too.")
-@click.option("--shard", default="0/1", metavar="INDEX/COUNT", help=SHARD_HELP)
-@click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), default="auto",
-              help="Weights and activations. auto: as the rows were sampled.")
-@click.option("--tokens-per-batch", type=click.IntRange(min=0), default=0, show_default=False,
-              help="Tokens per forward pass.  [default: 1024 on a CPU, 8192 on a GPU]")
-@click.option("--device", help=DEVICE_HELP)
-@click.option("--time-limit", type=FiniteRange(min=0),
-              help=TIME_LIMIT_HELP)
+@options_of(AskOptions)
 @shows_errors
 def logprobs(run: str, policy: tuple[int, ...], model: tuple[str, ...], iteration: tuple[int, ...],
-             purpose: str, shard: str, device: str | None, time_limit: float | None, **options: Any) -> None:
+             purpose: str, **values: Any) -> None:
     """Store logprobs of completions under policies or other models, in the table policy_logprobs.
 
     Every model is applied to every complete rollout. Run it again to continue.
@@ -87,17 +76,16 @@ def logprobs(run: str, policy: tuple[int, ...], model: tuple[str, ...], iteratio
         raise StageError("Name a model: --policy K, or --model PATH.")
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads crawl on a shared machine
     from train.inputs.asked import model_of_folder, model_of_policy, rollouts_to_ask_about
-    from warehouse.stages.shard import Shard
     warehouse = open_run(run)
     rollouts = rollouts_to_ask_about(warehouse, iteration, purpose)
     models = [model_of_policy(warehouse, version) for version in policy]
     models += [model_of_folder(warehouse, path) for path in model]
-    part = Shard.parse(shard)
-    from train.ask import How, Processes, write_logprobs  # which loads torch
+    how = options_from(AskOptions, values)
+    from train.ask import Processes, write_logprobs  # which loads torch
     from warehouse.stages.stop import StopRequest
-    processes = Processes(device)
-    with StopRequest(time_limit) as stop, processes.missing_none(stop):
-        write_logprobs(warehouse, models, rollouts, How(shard=part, **options), processes, stop,
+    processes = Processes(how.device)
+    with StopRequest(how.time_limit) as stop, processes.missing_none(stop):
+        write_logprobs(warehouse, models, rollouts, how, processes, stop,
                        click.echo if processes.first else lambda line: None)
     processes.close()
 
@@ -114,9 +102,9 @@ def track(run: str, name: str) -> None:
     from train.inputs.settings import check_tracker
     warehouse = open_run(run)
     check_tracker(name)
-    from train.steps.accelerator import Tracker
+    from train.steps.accelerator import tracker
     version = warehouse.state.newest
-    with Tracker(name, warehouse, version, warehouse.policy(version).get("global_step", 0) + 1):
+    with tracker(name, warehouse, version, warehouse.policy(version).get("global_step", 0) + 1):
         click.echo(f"policy {version}: its evaluations were sent to {name}")
 
 
@@ -149,13 +137,7 @@ def train(run: Path, **values: Any) -> None:
     # Packs differ in length, which would fragment GPU memory in fixed segments.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     from train.inputs.asked import model_of_folder
-    from train.inputs.inputs import (
-        due_iteration,
-        finish_committed,
-        nothing_due,
-        read_inputs,
-        scorer_to_train,
-    )
+    from train.inputs.inputs import due_iteration, finish_committed, nothing_due, read_inputs, scorer_to_train
     from train.inputs.settings import check_settings, fill_in
     from train.inputs.signal import check_signal
     from warehouse.maintain.prune import prune_policies

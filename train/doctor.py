@@ -67,12 +67,12 @@ def examine_model(model: str, revision: str | None, copy: Path, targets: str = "
     for name, way in (("adapter", "an adapter"), ("full", "all weights (--full)")):
         try:
             policy = _load(copy, name, targets)
-            _backward(policy)
+            said = _tried(policy)
             facts = found.facts[name] = _facts(policy)
             if policy.is_adapter:
                 (copy / ADAPTER).mkdir()
                 save_policy(policy, copy / ADAPTER, base=str(copy))
-            (copy / SAID).write_text(json.dumps(_logprobs(policy)), encoding="utf-8")
+            (copy / SAID).write_text(json.dumps(said), encoding="utf-8")
             text = words[facts["prompts"]] + (f" ({facts['because']})" if facts["because"] else "")
         except Exception as error:      # an architecture may raise anything
             text = (str(error) if isinstance(error, StageError) else first_line(error)).replace(
@@ -104,23 +104,19 @@ def _load(folder: Path, name: str, targets: str) -> Any:
     return load_lora(str(folder), None, dtype="float32", device=cpu, targets=targets)
 
 
-def _backward(policy: Any) -> None:
-    """Gradients of two completions of one prompt, as a training computes them."""
+def _tried(policy: Any) -> list[list[Any]]:
+    """Some ids, and the logprobs in nats of all but the first; a new adapter changes none.
+
+    Before that, gradients of two completions of one prompt, as a training computes them.
+    """
     import torch
 
+    from train.export import logprobs_of
     from train.model.packs import PromptGroup
     from train.model.shared_prompt import backward_pack
     ids = torch.arange(24)
     backward_pack(policy, [PromptGroup(ids[:8], [ids[8:16], ids[16:]], 1.0)],
                   lambda _rows, logprobs, _entropy: logprobs.sum(), token_budget=len(ids))
-
-
-def _logprobs(policy: Any) -> list[list[Any]]:
-    """Some ids, and the logprobs in nats of all but the first; a new adapter changes none."""
-    import torch
-
-    from train.export import logprobs_of
-    ids = torch.arange(24)
     with torch.no_grad():
         return [ids.tolist(), logprobs_of(policy.full_logits(ids[None])[0], ids).tolist()]
 

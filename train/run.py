@@ -3,11 +3,11 @@
 import contextlib
 from collections.abc import Callable, Iterator
 
-from train.ask import How, write_logprobs
+from train.ask import write_logprobs
 from train.finish import finish
 from train.inputs.asked import Model, rollouts_of
 from train.inputs.inputs import Inputs, begin, mismatch_floor
-from train.inputs.options import TrainOptions
+from train.inputs.options import AskOptions, TrainOptions
 from train.inputs.settings import asks_base
 from train.model.loading import load_full
 from train.model.policy import SHARED_PROMPT, Policy
@@ -22,7 +22,7 @@ from train.start import (
     sharing,
     stored_logprobs,
 )
-from train.steps.accelerator import Processes, Tracker
+from train.steps.accelerator import Processes, tracker
 from train.steps.budget import choose_tokens
 from train.steps.checkpoint import Checkpoints
 from train.steps.logprob_pass import COLUMNS, collect, fill_logprobs, hand_out, make_probe
@@ -50,8 +50,8 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
     clock.lap("import")
     with (StopRequest(settings.time_limit) as stop, processes.missing_none(stop),
           name_what_to_lower(lambda: settings.tokens_per_batch),
-          Tracker(settings.track if processes.first and not settings.dry_run else None, warehouse,
-                  inputs.iteration, inputs.parent.get("global_step", 0) + 1) as tracker):
+          tracker(settings.track if processes.first and not settings.dry_run else None, warehouse,
+                  inputs.iteration, inputs.parent.get("global_step", 0) + 1) as log):
         if inputs.stage.settings() and not settings.dry_run:
             processes.by_first(lambda: begin(inputs, settings))
         if teacher:
@@ -79,12 +79,12 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
             say("dry run: nothing was written")
             processes.close()
             return
-        steps = take_steps(learner, stop=stop, log=lambda step: tracker.log(
+        steps = take_steps(learner, stop=stop, log=lambda step: log(
             {f"train/{name}": value for name, value in step.items()}, step["global_step"]),
                            before_update=lambda: check_and_begin(warehouse, inputs, learner, say))
         for line in mismatch_table(learner.batch, settings)[:1]:
             name = "train/off_policy_kl" if line["staleness"] else "train/mismatch_kl"
-            tracker.log({name: line["mismatch_kl"]}, learner.global_step + max(1, len(steps)))
+            log({name: line["mismatch_kl"]}, learner.global_step + max(1, len(steps)))
         clock.lap("gradients")
         probe = make_probe(policy, learner.batch, settings.tokens_per_batch)
         whole = whole_policy(policy, learner.optimizer, keep=processes.first)
@@ -98,7 +98,7 @@ def ask_teacher(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, te
                 processes: Processes, stop: StopRequest, say: Callable[[str], None]) -> Inputs:
     """Store the teacher's logprobs of all rows; return the inputs with these among the stages they read."""
     rollouts = rollouts_of(warehouse, inputs.groups)
-    write_logprobs(warehouse, [teacher], rollouts, How(dtype=settings.dtype), processes, stop, say)
+    write_logprobs(warehouse, [teacher], rollouts, AskOptions(dtype=settings.dtype), processes, stop, say)
     give_back_memory()      # that of the teacher
     said = [warehouse.state.life("logprobs", **rollout.identity, scorer=teacher.name) for rollout in rollouts]
     return inputs._replace(reads=[*inputs.reads, *(life.begun for life in said if life)])

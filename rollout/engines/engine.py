@@ -22,8 +22,7 @@ class Sampling:
 
     max_tokens: int = option(1024, "Limit on completion tokens.", least=1, group="Set first")
     temperature: float = option(1.0, "0 is greedy.", least=0, most=2)
-    top_p: float = option(1.0, "1 is off.", least=0, most=1, above=True,
-                          group="Sampling")
+    top_p: float = option(1.0, "1 is off.", least=0, most=1, above=True, group="Sampling")
     top_k: int = option(0, "0 is off.", least=0)
     min_p: float = option(0.0, "0 is off.", least=0, most=1)
     repetition_penalty: float = option(1.0, "1 is off; counts prompt tokens too.", least=0, above=True)

@@ -53,16 +53,12 @@ def likely(logprobs: Iterable[tuple[int, float]], least: float = -math.inf) -> t
     return [*left], math.log(math.fsum(map(math.exp, left.values())))
 
 
-def gone_on(request: Request, drawn: Drawn) -> Request:
-    return replace(request, drawn_ids=[*request.drawn_ids, *drawn.ids],
-                   drawn_logprobs=[*request.drawn_logprobs, *drawn.logprobs],
-                   drawn_support=[*request.drawn_support, *drawn.support])
-
-
 def after_draw(request: Request, sampling: Sampling, drawn: Drawn,
                decode: Callable[[list[int]], str]) -> Sampled | Request:
     """The whole completion or, if the draw was aborted, the request with its tokens so far."""
-    request = gone_on(request, drawn)
+    request = replace(request, drawn_ids=[*request.drawn_ids, *drawn.ids],
+                      drawn_logprobs=[*request.drawn_logprobs, *drawn.logprobs],
+                      drawn_support=[*request.drawn_support, *drawn.support])
     if drawn.reason not in REASONS:
         return request
     return Sampled(request.index, request.drawn_ids, request.drawn_logprobs, decode(request.drawn_ids),

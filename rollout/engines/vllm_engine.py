@@ -143,7 +143,11 @@ class VllmEngine:
         inside: dict[int, Request] = {}
         while not (over and over()):
             for request in itertools.islice(waiting, self.num_ahead - len(inside)):
-                inside[request.index] = self._add(request, sampling)
+                prompt_ids, seed, max_tokens = next_draw(request, sampling)
+                self.llm.llm_engine.add_request(
+                    str(request.index), {"prompt_token_ids": prompt_ids},
+                    parameters(sampling, seed, max_tokens), lora_request=self.lora)
+                inside[request.index] = request
             if not inside:
                 return
             for output in self.llm.llm_engine.step():
@@ -165,13 +169,6 @@ class VllmEngine:
             request = inside.pop(int(output.request_id.split("-")[0]))
             yield after_draw(request, sampling, _drawn(output, sampling), decode)
         yield from inside.values()
-
-    def _add(self, request: Request, sampling: Sampling) -> Request:
-        prompt_ids, seed, max_tokens = next_draw(request, sampling)
-        self.llm.llm_engine.add_request(
-            str(request.index), {"prompt_token_ids": prompt_ids}, parameters(sampling, seed, max_tokens),
-            lora_request=self.lora)
-        return request
 
 
 def _start(settings: EngineSettings, more: dict[str, Any], *, second: bool = True) -> LLM:

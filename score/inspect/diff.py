@@ -123,5 +123,4 @@ def example_lines(rows: pl.DataFrame, words: str, num_examples: int) -> list[str
 
 
 def number(value: float | None) -> str:
-    """A number for reading; 'none' for null."""
     return "none" if value is None else f"{value:.4g}"

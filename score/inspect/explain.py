@@ -77,7 +77,6 @@ def verdict_lines(sample: dict[str, Any], kind: str, payload: dict[str, Any], *,
 
 def row_of(warehouse: Warehouse, table: str, task_id: str, sample_index: int,
            **keys: Any) -> dict[str, Any] | None:
-    """One row of samples or completions, or None."""
     rows = warehouse.read(table, task_ids={task_id}, **keys).to_pylist()
     return next((row for row in rows if row["sample_index"] == sample_index), None)
 
@@ -120,7 +119,6 @@ def try_file(run: Path, file: Path, task_id: str, reward: RewardOptions, limits:
         judgements = measure(items, run_programs(Executor(pool, isolated=best.isolated), items))
     completion = dict.fromkeys((*STORED, "completion_ids")) | {"finish_reason": "stop", "sample_index": 0,
                                                                "group_id": task_id, "completion_ids": []}
-    [terms] = reward_terms(items, judgements, scorer, pa.table({name: [value] for name, value in
-                                                                completion.items()}))
+    [terms] = reward_terms(items, judgements, scorer, pa.Table.from_pylist([completion]))
     sample = verdict_row(items[0].answer, judgements[0], terms) | {"sandbox_tier": best.name}
     return "\n".join(verdict_lines(sample, row["kind"], task.payload, colors=colors))

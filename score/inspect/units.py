@@ -49,7 +49,6 @@ def case_lines(number: int, task: ScriptTask, case: tuple[str, str], text: Any) 
 
 
 def call_lines(number: int, task: FunctionTask, result: Any) -> Iterator[str]:
-    """Lines about a call: its arguments and its result."""
     call = task.calls[number - 1]
     keywords = plain_data.restored(call.keywords)
     arguments = [*map(shorten, plain_data.restored(call.arguments)),
@@ -90,7 +89,6 @@ def shorten(value: Any) -> str:
 
 
 def _value(tagged: Any) -> Any:
-    """A result without its tags."""
     try:
         return plain_data.untag(tagged)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError):

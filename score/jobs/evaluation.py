@@ -62,8 +62,9 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType], theirs: list
     def run(mode: str, text: Any, *scopes: Any) -> Any:
         caller, mode = sys._getframe(1), "single" if type(text) is Example else mode
         found = [each for each in scopes or (caller.f_globals, caller.f_locals) if each is not None]
+        written = text.lstrip(BLANKS) if mode == "eval" and type(text) is str else text
         code = text if isinstance(text, CodeType) else plain["compile"](
-            text.lstrip(BLANKS) if mode == "eval" and type(text) is str else text, "text", mode, dont_inherit=True)
+            written, "text", mode, dont_inherit=True)
         if mode == "eval" and type(text) is str and (data := data_in(text)) is not ABSENT:
             return data
         wanted = {name for each in nested([code]) for name in each.co_names}

@@ -50,13 +50,10 @@ class Questions:
         text = (prompt["prefill"] or "") + completion
         color_map = None if prompt["color_map"] is None else tuple(prompt["color_map"])
         answer = Answer(text, first_code_block(text), prompt["flip"], prompt["rotations"], color_map)
-        return Item(self._task(task_id), answer, prompt["split"], prompt["prompt"] or "")
-
-    def _task(self, task_id: str) -> Task:
         if task_id not in self.tasks:
             row = self.payloads.get(task_id)
             if row is None:
                 raise StageError(f"There are completions of task {task_id}, which is not among the run's "
                                  "tasks. Restore RUN/tasks, or remove these completions.")
             self.tasks[task_id] = load_task(task_id, row["kind"], json.loads(row["payload"]))
-        return self.tasks[task_id]
+        return Item(self.tasks[task_id], answer, prompt["split"], prompt["prompt"] or "")

@@ -73,10 +73,17 @@ def join_outcomes(outcomes: list[Outcome]) -> Outcome:
 
 def reward_terms(items: Sequence[Item], judgements: Sequence[Judgement], scorer: Scorer,
                  completions: pa.Table) -> list[Terms]:
-    """The terms of every reward; None where nothing could be measured, or none applies."""
+    """The terms of every reward; None where nothing could be measured, or none applies.
+
+    The user's function sees whole columns, by name.
+    """
     if scorer.user is None:
         return registered_terms(items, judgements, scorer)
-    rewards = user_rewards(scorer.user, items, judgements, completions)
+    rows = [row_of_user(item, judgement) for item, judgement in zip(items, judgements, strict=True)]
+    columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain(*rows))}
+    columns |= {name: completions.column(name).to_pylist() for name in STORED}
+    rewards = rewards_of(scorer.user, [item.prompt for item in items], [item.answer.text for item in items],
+                         completions.column("completion_ids").to_pylist(), columns)
     return [None if judgement.outcome.infrastructure else parts
             for judgement, parts in zip(judgements, rewards, strict=True)]
 
@@ -86,16 +93,6 @@ def registered_terms(items: Sequence[Item], judgements: Sequence[Judgement], sco
     return [None if judgement.outcome.infrastructure or judgement.measures.hidden
             else scorer.terms(item.task.kind_name, judgement.measures)
             for item, judgement in zip(items, judgements, strict=True)]
-
-
-def user_rewards(user: UserFunction, items: Sequence[Item], judgements: Sequence[Judgement],
-                 completions: pa.Table) -> list[Terms]:
-    """What the user's function gives; it sees whole columns, by name."""
-    rows = [row_of_user(item, judgement) for item, judgement in zip(items, judgements, strict=True)]
-    columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(chain(*rows))}
-    columns |= {name: completions.column(name).to_pylist() for name in STORED}
-    return rewards_of(user, [item.prompt for item in items], [item.answer.text for item in items],
-                      completions.column("completion_ids").to_pylist(), columns)
 
 
 def row_of_user(item: Item, judgement: Judgement) -> dict[str, Any]:

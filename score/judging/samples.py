@@ -86,7 +86,7 @@ def logprob_columns(completions: pa.Table) -> dict[str, Any]:
                          "that wrote it is damaged. Remove its part and run `rollout` again.")
     values = values.astype(np.float64)
     filled = lengths > 0
-    starts = repetition.offsets_of(lengths)[filled]
+    starts = (np.cumsum(lengths) - lengths)[filled]
     sums, smallest = np.zeros(len(lengths)), np.zeros(len(lengths))
     sums[filled] = np.add.reduceat(values, starts)
     smallest[filled] = np.minimum.reduceat(values, starts)
@@ -94,7 +94,6 @@ def logprob_columns(completions: pa.Table) -> dict[str, Any]:
 
 
 def repetition_columns(completions: pa.Table) -> dict[str, np.ndarray]:
-    """Repetition metrics of the token ids."""
     tokens, lengths = flatten(completions, "completion_ids")
     unique4, top4 = repetition.ngram_shares(tokens, lengths, 4)
     return {"unique_token_ratio": repetition.ngram_shares(tokens, lengths, 1)[0],

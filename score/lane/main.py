@@ -19,16 +19,7 @@ from score.lane.ready import ReadyFile
 from score.lane.supervisor import Supervisor
 from score.lane.warm_up import rehearse
 from score.protocol import allowed_imports as imports
-from score.protocol.frames import (
-    FAILS,
-    FILES_PER_SLOT,
-    HELLO,
-    HELLO_MAGIC,
-    ORDER,
-    REPLY_CHILD,
-    REPLY_HEADER,
-    SETUP,
-)
+from score.protocol.frames import FAILS, FILES_PER_SLOT, HELLO, ORDER, REPLY_CHILD, REPLY_HEADER, SETUP
 
 OFTEN_IMPORTED = ("copy",)               # by grid programs; small, and nothing that a lane has anyway
 SPARE_CPU_SECONDS, LAST_CPU_FACTOR = 60, 10        # for imports, and for a lane that is slow to watch
@@ -57,7 +48,7 @@ def main(config: dict[str, Any]) -> None:
     warnings.simplefilter("ignore")
     rehearse(ready)
     os.dup2(1, 2)            # the scorer reads errors of the start only
-    channel.send(HELLO.pack(HELLO_MAGIC, layers, address_space))
+    channel.send(HELLO.pack(layers, address_space))
     serve(channel, doors, ready)
 
 

@@ -168,5 +168,4 @@ class Child:
         return True
 
     def report(self) -> bytes:
-        """How it ended, for the scorer."""
         return REPLY_CHILD.pack(self.verdict, self.code, self.cpu_ns, self.wall_ns, self.peak_kib)

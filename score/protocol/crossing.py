@@ -160,7 +160,6 @@ class Crossing:
         return shadow if self.checked[id(kept)] else value
 
     def _row(self, value: Any) -> Row:
-        """What a container holds."""
         kind: Any = type(value)
         extra: Any = None
         if kind is float or kind is bytearray:
@@ -259,7 +258,6 @@ class Crossing:
         return (altered, self._rows_from(done)) if altered else None
 
     def alter(self, altered: list[Row], rows: list[Row]) -> None:
-        """Apply the other end's alterations."""
         self.read(None, rows, altered)
 
 
@@ -299,7 +297,6 @@ def known_type(module: str, name: str) -> type | None:
 
 
 def read_made(crossing: Crossing, module: str, name: str, parts: list[Any]) -> Any:
-    """Construct a value from its parts."""
     if (module, name) not in PARTS:
         raise BadMessage(f"no value of {name}")
     kind: Any = named_type(module, name) if name != "Pattern" else re.compile
@@ -308,13 +305,11 @@ def read_made(crossing: Crossing, module: str, name: str, parts: list[Any]) -> A
 
 
 def read_type(crossing: Crossing, module: str, name: str) -> Any:
-    """Read a type, or its substitute."""
     kind = named_type(module, name)
     return crossing.instead(kind) if crossing.instead else kind
 
 
 def named_type(module: str, name: str) -> Any:
-    """A type by its name."""
     kind = known_type(module, name)
     if kind is None:
         raise BadMessage(f"no type {name}, or it is not loaded")
@@ -327,7 +322,6 @@ def array_of(word: str, data: str) -> np.ndarray:
 
 
 def dtype_of(text: str) -> np.dtype[Any]:
-    """A type of numpy by its word."""
     if not ARRAY_TYPE.fullmatch(text):
         raise BadMessage("no type of an array")
     return np.dtype(text)

@@ -36,8 +36,7 @@ REPLY_HEADER = struct.Struct("<QB")
 REPLY_CHILD = struct.Struct("<BiQQQ")
 # Job and result of the program, then stdin and stdout of a script, or job and result of the tests.
 FILES_PER_SLOT = 4
-HELLO = struct.Struct("<4sIQ")               # magic, layers in force, address space in bytes (0: unknown)
-HELLO_MAGIC = b"RHL1"
+HELLO = struct.Struct("<IQ")                 # layers in force, address space in bytes (0: unknown)
 # Said of a test that passed: the program altered an argument, text was run that is not written out, or it was
 # skipped. WAYS has all of these by what a process reports: 1, and the bits of what is said.
 ALTERED, BUILT, LEFT_OUT = "altered", "built", "skipped"
@@ -110,7 +109,6 @@ def decode_grids(body: bytes, like: bytes = b"") -> list[np.ndarray]:
 
 
 def encode_result(body: bytes) -> bytes:
-    """A program's answer."""
     return RESULT_HEADER.pack(RESULT_MAGIC, 1, len(body)) + body
 
 

@@ -1,6 +1,5 @@
 """Rewards by name: small functions from measurements to named terms. Their sum is the reward."""
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
@@ -79,11 +78,6 @@ def check_kinds(name: str | None, kinds: Collection[str]) -> None:
                          "--reward out of the command, or name exact.")
 
 
-def rewards_named(name: str) -> dict[str, Reward]:
-    """The registered reward of each kind of task; StageError listing the names where there is none."""
-    names = DEFAULTS if name == BY_KIND else dict.fromkeys(DEFAULTS, name)
-    if not REWARDS.keys() >= set(names.values()):
-        raise StageError(f"No reward is called '{name}'. Known: {', '.join(REWARDS)}; "
-                         "or name a function of your own as --reward-file FILE.py:NAME.")
-    others = REWARDS["exact" if name == BY_KIND else name]      # of kinds that DEFAULTS leaves out
-    return defaultdict(lambda: others, {kind: REWARDS[reward] for kind, reward in names.items()})
+def reward_of(name: str, kind: str) -> Reward:
+    """The registered reward of this name for a kind of task; that of by-kind is the kind's default."""
+    return REWARDS[DEFAULTS.get(kind, "exact") if name == BY_KIND else name]

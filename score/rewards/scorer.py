@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from score.rewards.named import BY_KIND, DEFAULTS, Reward, rewards_named
+from score.rewards.named import BY_KIND, DEFAULTS, reward_of
 from score.rewards.verdict_version import code_version
 from score.sandbox.limits import Limits
 from score.tasks.measures import Measures
@@ -30,11 +30,6 @@ class Scorer:
         return self.reward if self.user is None else self.user.name
 
     @cached_property
-    def rewards(self) -> dict[str, Reward]:
-        """The registered reward of each kind of task; empty where the user's function decides."""
-        return rewards_named(self.reward) if self.user is None else {}
-
-    @cached_property
     def settings(self) -> dict[str, Any]:
         """Everything that decides a verdict, as it is stored with the stage."""
         by_kind = {"rewards": DEFAULTS} if self.name == BY_KIND else {}
@@ -52,8 +47,9 @@ class Scorer:
 
     def terms(self, kind: str, measures: Measures) -> dict[str, float]:
         """Named terms of the registered reward of one completion."""
-        return {} if self.user is not None else self.rewards[kind].function(measures)
+        return {} if self.user is not None else reward_of(self.reward, kind).function(measures)
 
     def bounds(self, kind: str) -> tuple[float, float] | None:
         """Reward of an answer without a program and of a perfect one; None for the user's."""
-        return None if self.user is not None else (self.rewards[kind].floor, self.rewards[kind].full)
+        reward = reward_of(self.reward, kind)
+        return None if self.user is not None else (reward.floor, reward.full)

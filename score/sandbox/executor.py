@@ -55,7 +55,12 @@ class Executor:
                 pass
         for key in keys:
             known[key] = settled(self.under_way.pop(key))
-            self._remember(key, known[key], self.sizes.pop(key, 0))
+            num_bytes = OVERHEAD_BYTES + self.sizes.pop(key)
+            if not known[key].infrastructure:
+                self.outcomes[key] = known[key], num_bytes
+                self.cached_bytes += num_bytes
+        while self.cached_bytes > CACHED_BYTES:
+            self.cached_bytes -= self.outcomes.pop(next(iter(self.outcomes)))[1]
         return [known[program.key] for program in asked]
 
     def _new(self, programs: Iterable[Program | None], asked: list[Program],
@@ -112,18 +117,8 @@ class Executor:
                                         if isinstance(plan, Part) else outcome))
         return bool(plans)
 
-    def _remember(self, key: bytes, outcome: Outcome, num_bytes: int) -> None:
-        """Cache an outcome for later parts, unless infrastructure failed."""
-        if outcome.infrastructure:
-            return
-        self.outcomes[key] = outcome, OVERHEAD_BYTES + num_bytes
-        self.cached_bytes += OVERHEAD_BYTES + num_bytes
-        while self.cached_bytes > CACHED_BYTES:
-            self.cached_bytes -= self.outcomes.pop(next(iter(self.outcomes)))[1]
-
 
 def what_follows(chain: list[tuple[Program, Outcome]]) -> Program | Part | None:
-    """What to run after the last of these."""
     program, outcome = chain[-1]
     return program.then.program(outcome) if program.then else None
 

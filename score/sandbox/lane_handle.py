@@ -18,7 +18,7 @@ import numpy as np
 
 from score.isolation import bubblewrap, lockdown
 from score.protocol.allowed_imports import allowed_modules
-from score.protocol.frames import HELLO, HELLO_MAGIC, OVERLOAD_PATIENCE, SETUP
+from score.protocol.frames import HELLO, OVERLOAD_PATIENCE, SETUP
 from score.sandbox.limits import Limits
 from score.sandbox.ticket import Ending, Slot, Ticket
 from warehouse.store.errors import StageError
@@ -75,8 +75,7 @@ class LaneProcess:
         if poll.poll(START_SECONDS * 1000):
             message, ancillary, _flags, _address = self.channel.recvmsg(HELLO.size, socket.CMSG_SPACE(12))
             if len(message) == HELLO.size:
-                magic, self.layers, address_space = HELLO.unpack(message)
-                assert magic == HELLO_MAGIC
+                self.layers, address_space = HELLO.unpack(message)
                 self.pid = struct.unpack("3i", ancillary[0][2])[0]
                 self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
                 self._set_up(address_space)

@@ -58,7 +58,6 @@ class Slot:
         return content
 
     def close(self) -> None:
-        """Let go of the memory."""
         for descriptor in (*self.inputs, *self.outputs):
             os.close(descriptor)
 

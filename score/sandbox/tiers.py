@@ -65,16 +65,13 @@ def open_lanes(wanted: str | None, *, unsafe: bool, limits: Limits, num_lanes: i
     reasons: dict[str, str] = {}
     for name in [UNSAFE] if unsafe else [wanted] if wanted else ["A", "B", "C"]:
         layers, words = TIERS[name]
-        reason = missing_for(layers)
-        if reason is None:
-            pool = try_tier(LaneConfig(layers, **loads), limits, num_lanes)
-            if isinstance(pool, LanePool):
-                facts = {"kernel": platform.release(), "landlock": landlock.version(), "uid": os.getuid(),
-                         "not_available": reasons}
-                return pool, Tier(name, Layer(pool.lanes[0].layers), words, facts)
-            reason = pool
-        reasons[name] = reason
-    if reason and reason.startswith(NOT_STARTED) and re.search("ImportError|ModuleNotFoundError", reason):
+        pool = try_tier(LaneConfig(layers, **loads), limits, num_lanes)
+        if isinstance(pool, LanePool):
+            facts = {"kernel": platform.release(), "landlock": landlock.version(), "uid": os.getuid(),
+                     "not_available": reasons}
+            return pool, Tier(name, Layer(pool.lanes[0].layers), words, facts)
+        reasons[name] = reason = pool
+    if reason.startswith(NOT_STARTED) and re.search("ImportError|ModuleNotFoundError", reason):
         # The last tier failed for a module that is missing or fails, not for isolation.
         way_out = "Correct it." if FAILS in reason else (
             "A module of your own is found in a folder that --import-path names.")
@@ -114,6 +111,8 @@ def lanes_of(scorer: str, wanted: str | None, *, stays: bool, unsafe: bool, limi
 
 def try_tier(config: LaneConfig, limits: Limits, num_lanes: int) -> LanePool | str:
     """Lanes that withstood every attack, or the reason why there are none."""
+    if reason := missing_for(Layer(config.layers)):
+        return reason
     try:
         pool = LanePool(config, limits, num_lanes)
     except StageError as error:

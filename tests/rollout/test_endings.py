@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from rollout.engines.engine import Request, Sampled, Sampling
-from rollout.engines.stopping import Drawn, after_draw, gone_on, likely, next_draw
+from rollout.engines.stopping import Drawn, after_draw, likely, next_draw
 from score.cli import score
 from tests.building.runs import new_run
 from tests.building.scripted import ScriptedEngine, sample
@@ -36,7 +36,9 @@ def test_what_truncation_left_goes_with_each_token_and_equal_tokens_at_its_edge_
     support, whole = likely(thirds)     # a third token was equally likely, and the engine did not name it
     assert support == [7, 3] and math.log(1 / 3) - whole == pytest.approx(math.log(1 / 2))
     sampling = replace(PLAIN, top_k=2)
-    request = gone_on(Request(7, [1, 2], seed=5), Drawn([*map(ord, "```")], [-0.5] * 3, "stop", [[7, 3]] * 3))
+    request = after_draw(Request(7, [1, 2], seed=5), sampling,
+                         Drawn([*map(ord, "```")], [-0.5] * 3, "abort", [[7, 3]] * 3), decode)
+    assert isinstance(request, Request)
     whole_one = after_draw(request, sampling, Drawn([ord("x")], [-0.5], "length", [[4]]), decode)
     assert isinstance(whole_one, Sampled) and whole_one.support == [[7, 3]] * 3 + [[4]]
     assert Sampling(top_k=2, temperature=0).num_likely() == 0, "the likeliest is taken, whatever is cut"
@@ -51,13 +53,16 @@ def test_why_a_completion_is_over(reason: str) -> None:
 def test_what_goes_on_draws_other_numbers_from_where_it_was_left() -> None:
     request = Request(7, [1, 2], seed=5)
     assert next_draw(request, PLAIN) == ([1, 2], 5, 40)
-    ids, seed, left = next_draw(gone_on(request, Drawn([7, 8], [-0.5] * 2, "abort", [])), PLAIN)
-    assert ids == [1, 2, 7, 8] and left == 38
+    begun = draw(request, "ab", reason="abort")
+    assert isinstance(begun, Request)
+    ids, seed, left = next_draw(begun, PLAIN)
+    assert ids == [1, 2, *map(ord, "ab")] and left == 38
     assert seed != 5, "the same seed would draw the same numbers again"
 
 
 def test_what_is_broken_off_is_gone_on_from() -> None:
-    begun = gone_on(Request(7, [1, 2], seed=5), Drawn([*map(ord, "ab")], [-0.5] * 2, "abort", []))
+    begun = draw(Request(7, [1, 2], seed=5), "ab", reason="abort")
+    assert isinstance(begun, Request)
     assert draw(begun, "abab", reason="abort") == replace(
         begun, drawn_ids=[*map(ord, "ababab")], drawn_logprobs=[-0.5] * 6)
 

@@ -14,9 +14,10 @@ from click.testing import CliRunner, Result
 from tests.building.runs import STARTER, copy_run, new_run
 from tests.building.sampled import load_policy, run_train, sample_rows, sample_turn, tiny_run
 from train import ask as train_ask
-from train.ask import How, write_logprobs
+from train.ask import write_logprobs
 from train.cli import train
 from train.inputs.asked import model_of_folder, model_of_policy, rollouts_to_ask_about
+from train.inputs.options import AskOptions
 from train.steps.accelerator import Processes
 from warehouse.experiments.branch import make_branch
 from warehouse.maintain.check import check_run
@@ -116,7 +117,7 @@ def test_what_is_written_is_kept_and_workers_share_the_parts(run: Warehouse) -> 
     def work(seconds: float | None = None, **how: Any) -> int:
         again = open_warehouse(run.root)
         with StopRequest(seconds) as stop:
-            write_logprobs(again, [model], [rollout], How(**how), Processes("cpu"), stop, said.append)
+            write_logprobs(again, [model], [rollout], AskOptions(**how), Processes("cpu"), stop, said.append)
         return len(again.parts("policy_logprobs", iteration=1, purpose="train", scorer="policy-1"))
 
     with pytest.raises(StageStopped):

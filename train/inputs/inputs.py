@@ -74,10 +74,13 @@ def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: Tra
     if not state.policies[iteration].dropped:
         warehouse.verify_policy(iteration)
     check_base(warehouse)
-    _check_parent(warehouse, parent, settings)
+    _check_parent(parent, settings)
     groups = _load_turns(warehouse, iteration, scorer, settings, settings.purpose)
     waiting = state.waiting_iterations(iteration)
-    groups += _load_earlier(warehouse, iteration, scorer, settings, waiting)
+    replayed = {*range(max(0, iteration - settings.replay), iteration)}
+    for earlier in sorted({*waiting, *replayed - state.given_up_iterations(iteration)}):
+        if warehouse.parts("completions", iteration=earlier, purpose="train"):
+            groups += _load_turns(warehouse, earlier, scorer_to_train(warehouse, earlier, scorer), settings)
     if settings.turns and not groups:
         turns = ", ".join(map(str, settings.turns))
         raise StageError(f"Iteration {iteration} has no turn {turns} to train on. Roll it out with `rollout "
@@ -166,18 +169,6 @@ def _load_turns(warehouse: Warehouse, iteration: int, scorer: str, settings: Tra
     return groups
 
 
-def _load_earlier(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions,
-                  waiting: list[int]) -> list[Group]:
-    """Groups that wait, and those of the last `--replay` iterations that no rollback left behind."""
-    groups = []
-    replayed = {*range(max(0, iteration - settings.replay), iteration)}
-    for earlier in sorted({*waiting, *replayed - warehouse.state.given_up_iterations(iteration)}):
-        if warehouse.parts("completions", iteration=earlier, purpose="train"):
-            identity = scorer_to_train(warehouse, earlier, scorer)
-            groups += _load_turns(warehouse, earlier, identity, settings)
-    return groups
-
-
 def _unscored(warehouse: Warehouse, iteration: int, purpose: str) -> StageError:
     if not warehouse.stage("rollout", iteration=iteration, purpose=purpose).is_complete():
         of = "training rollout" if purpose == "train" else f"rollout of purpose {purpose}"
@@ -193,7 +184,7 @@ def _by_api_model(purpose: str) -> str:
     return "" if purpose == "train" else f" --api-model NAME --distil{label}"
 
 
-def _check_parent(warehouse: Warehouse, parent: dict[str, Any], settings: TrainOptions) -> None:
+def _check_parent(parent: dict[str, Any], settings: TrainOptions) -> None:
     version, kind = parent["policy_version"], "full" if settings.full else "lora"
     if parent["kind"] not in ("base", kind):
         way = "with" if parent["kind"] == "full" else "without"

@@ -6,7 +6,8 @@ from typing import Any, Self
 
 from train.objective.loss_table import CORRECTIONS, DEFAULT_CORRECTION, LOSSES
 from warehouse.fields import iteration_field, option, stored_values
-from warehouse.options import TIME_LIMIT_HELP, TRACKERS
+from warehouse.options import SHARD_HELP, TIME_LIMIT_HELP, TRACKERS
+from warehouse.stages.shard import Shard
 from warehouse.store.errors import StageError
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -138,3 +139,17 @@ class TrainOptions:
 
     def replace(self, **changes: Any) -> Self:
         return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class AskOptions:
+    """The options of `train logprobs` that choose no rows."""
+
+    entropy: bool = option(False, "Store token entropies, too.")
+    shard: Shard = option(Shard(), SHARD_HELP, parse=Shard.parse, metavar="INDEX/COUNT")
+    dtype: str = option("auto", "Weights and activations. auto: as the rows were sampled.",
+                        choices=("auto", *DTYPES))
+    tokens_per_batch: int = option(
+        0, "Tokens per forward pass.  [default: 1024 on a CPU, 8192 on a GPU]", least=0)
+    device: str | None = option(None, DEVICE_HELP)
+    time_limit: float | None = option(None, TIME_LIMIT_HELP, least=0)

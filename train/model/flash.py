@@ -56,7 +56,14 @@ def flash(query: Tensor, key: Tensor, value: Tensor, queries: Spans, keys: Spans
     Returns attended values [T, H, D], log-normalizers [H, T] in float32, and what backward also needs.
     """
     if query.device.type in ON_CPU:
-        return *_flash_on_cpu(query, key, value, queries, keys, causal, scale), None
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        parts, normalizers = [], []
+        for count, at, over in _runs(queries, keys):
+            values, normalizer = kernel(_batch(query[at], count), _batch(key[over], count),
+                                        _batch(value[over], count), 0.0, causal, scale=scale)
+            parts.append(_one_row(values))
+            normalizers.append(normalizer.transpose(0, 1).flatten(1))
+        return torch.cat(parts), torch.cat(normalizers, dim=1), None
     attended, normalizer, seed, unused, _ = torch.ops.aten._flash_attention_forward(
         query, key, value, queries.ends(query.device), keys.ends(query.device), queries.longest, keys.longest,
         0.0, causal, False, scale=scale)
@@ -68,38 +75,19 @@ def flash_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, 
                    ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values, given the attended values and log-normalizers of all parts."""
     if query.device.type in ON_CPU:
-        return _flash_backward_on_cpu(gradient, query, key, value, attended, normalizer, queries, keys,
-                                      causal, scale)
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        parts: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
+        for count, at, over in _runs(queries, keys):
+            normalizers = normalizer[:, at].unflatten(1, (count, -1)).transpose(0, 1)
+            gradients = kernel(_batch(gradient[at], count), _batch(query[at], count),
+                               _batch(key[over], count), _batch(value[over], count),
+                               _batch(attended[at], count), normalizers, 0.0, causal, scale=scale)
+            for part, tensor in zip(parts, gradients, strict=True):
+                part.append(_one_row(tensor))
+        return torch.cat(parts[0]), torch.cat(parts[1]), torch.cat(parts[2])
     return torch.ops.aten._flash_attention_backward(
         gradient, query, key, value, attended, normalizer.contiguous(), queries.ends(query.device),
         keys.ends(query.device), queries.longest, keys.longest, 0.0, causal, *state, scale=scale)
-
-
-def _flash_on_cpu(query: Tensor, key: Tensor, value: Tensor, queries: Spans, keys: Spans, causal: bool,
-                  scale: float) -> tuple[Tensor, Tensor]:
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    attended, normalizers = [], []
-    for count, at, over in _runs(queries, keys):
-        values, normalizer = kernel(_batch(query[at], count), _batch(key[over], count),
-                                    _batch(value[over], count), 0.0, causal, scale=scale)
-        attended.append(_one_row(values))
-        normalizers.append(normalizer.transpose(0, 1).flatten(1))
-    return _cat(attended), _cat(normalizers, dim=1)
-
-
-def _flash_backward_on_cpu(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, attended: Tensor,
-                           normalizer: Tensor, queries: Spans, keys: Spans, causal: bool, scale: float
-                           ) -> tuple[Tensor, Tensor, Tensor]:
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-    parts: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
-    for count, at, over in _runs(queries, keys):
-        normalizers = normalizer[:, at].unflatten(1, (count, -1)).transpose(0, 1)
-        gradients = kernel(_batch(gradient[at], count), _batch(query[at], count), _batch(key[over], count),
-                           _batch(value[over], count), _batch(attended[at], count), normalizers, 0.0, causal,
-                           scale=scale)
-        for part, tensor in zip(parts, gradients, strict=True):
-            part.append(_one_row(tensor))
-    return _cat(parts[0]), _cat(parts[1]), _cat(parts[2])
 
 
 def _runs(queries: Spans, keys: Spans) -> Iterator[tuple[int, slice, slice]]:
@@ -118,7 +106,3 @@ def _batch(tensor: Tensor, count: int) -> Tensor:
 
 def _one_row(tensor: Tensor) -> Tensor:
     return tensor.transpose(1, 2).flatten(0, 1)
-
-
-def _cat(tensors: list[Tensor], dim: int = 0) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim=dim)

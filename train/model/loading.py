@@ -150,14 +150,12 @@ def _adapter_policy(adapted: nn.Module, dtype: str, device: torch.device, shardi
     whole = fuse_adapter(adapted)
     if whole and device.type == "cuda" and not sharding:     # a gathered weight is another tensor each time
         fuse_norms(adapted.to(device))
-    if dtype == "float32" or whole:
-        return _choose_attention(Policy(adapted, is_adapter=True, device=device, sharding=sharding))
-    from peft.tuners.tuners_utils import BaseTunerLayer
-    for module in adapted.modules():
-        if isinstance(module, BaseTunerLayer):
+    autocast = None if dtype == "float32" or whole else DTYPES[dtype]
+    for module in adapted.modules() if autocast else ():
+        if hasattr(module, "cast_input_dtype_enabled"):
             # Otherwise PEFT makes a float32 copy of every activation.
             module.cast_input_dtype_enabled = False  # type: ignore[assignment]
-    return _choose_attention(Policy(adapted, is_adapter=True, device=device, autocast=DTYPES[dtype],
+    return _choose_attention(Policy(adapted, is_adapter=True, device=device, autocast=autocast,
                                     sharding=sharding))
 
 

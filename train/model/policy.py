@@ -2,7 +2,6 @@
 
 import contextlib
 import inspect
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -123,8 +122,12 @@ class Policy:
             longest = max(2, *map(len, texts))
             padded = torch.stack([pad(text, (0, longest - len(text))) for text in texts])
             real = torch.arange(longest) < torch.tensor([len(text) for text in texts])[:, None]
-            hidden = (self._forward_cached(padded, prompt_kv)[0] if self.attention == CACHED_PROMPT
-                      else self._forward_whole(padded))
+            if self.attention == CACHED_PROMPT:
+                hidden = self._forward_cached(padded, prompt_kv)[0]
+            elif self._gives_logits:
+                hidden = self._run(self.model, padded).logits
+            else:
+                hidden = self._run(self._trunk, padded).last_hidden_state
             return hidden[real.to(self.device)]
         packed = Packed([len(text) for text in texts], parents, prompt_kv, self.device)
         return self._forward_packed(texts, packed)[0]
@@ -175,10 +178,8 @@ class Policy:
         inner.set_attn_implementation(name if name == SHARED_PROMPT else self._plain_attention)
         self.attention, self._gives_logits = name, gives_logits
 
-    @contextlib.contextmanager
-    def without_adapter(self) -> Iterator[None]:
-        with self.model.disable_adapter():  # type: ignore[operator]
-            yield
+    def without_adapter(self) -> contextlib.AbstractContextManager[None]:
+        return self.model.disable_adapter()  # type: ignore[operator]
 
     def _forward_packed(self, texts: list[Tensor], packed: Packed) -> tuple[Tensor, PromptKV]:
         """Last hidden states [T, D] of texts forwarded as one long row; and their keys and values."""
@@ -193,12 +194,6 @@ class Policy:
         output = self._run(self._trunk, input_ids, **{"cache" if new else "past_key_values": cache},
                            use_cache=True)
         return output.last_hidden_state, [layer.take() for layer in cache.layers]
-
-    def _forward_whole(self, input_ids: Tensor) -> Tensor:
-        """Last hidden states [B, T, D], or logits, by the model's own forward."""
-        if self._gives_logits:
-            return self._run(self.model, input_ids).logits
-        return self._run(self._trunk, input_ids).last_hidden_state
 
     def _run(self, module: nn.Module, input_ids: Tensor, *, use_cache: bool = False, **more: Any) -> Any:
         if self.shards:

@@ -50,7 +50,12 @@ def save_policy(policy: Policy, folder: Path, *, base: str, weights: dict[str, T
     `weights` are the trained ones if the model holds only a part of them.
     """
     if policy.is_adapter:
-        _save_adapter(policy, folder, base, weights)
+        from peft import get_peft_model_state_dict
+        from safetensors.torch import save_file
+        state = get_peft_model_state_dict(policy.model, state_dict=weights, save_embedding_layers=False)
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in sorted(state.items())},
+                  str(folder / ADAPTER_WEIGHTS), metadata={"format": "pt"})
+        (folder / ADAPTER_CONFIG).write_text(_adapter_config(policy, base))
     else:
         policy.model.save_pretrained(str(folder), state_dict=weights)  # type: ignore[operator]
         copy_tokenizer(base, folder)
@@ -75,15 +80,6 @@ def copy_tokenizer(base: str, folder: Path) -> None:
         for source in Path(base).glob(pattern):
             if not (folder / source.name).exists():
                 shutil.copy2(source, folder / source.name)
-
-
-def _save_adapter(policy: Policy, folder: Path, base: str, weights: dict[str, Tensor] | None) -> None:
-    from peft import get_peft_model_state_dict
-    from safetensors.torch import save_file
-    state = get_peft_model_state_dict(policy.model, state_dict=weights, save_embedding_layers=False)
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in sorted(state.items())},
-              str(folder / ADAPTER_WEIGHTS), metadata={"format": "pt"})
-    (folder / ADAPTER_CONFIG).write_text(_adapter_config(policy, base))
 
 
 def _adapter_config(policy: Policy, base: str) -> str:

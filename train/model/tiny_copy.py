@@ -85,17 +85,12 @@ def _whole(config: Any, vocabulary_size: int | None) -> Iterator[Any]:
             continue
         whole = copy.deepcopy(config)
         for name, part in vars(whole).items():
-            if isinstance(part, PreTrainedConfig):
-                _set_layers(part, 2)
+            for depth in (*LAYERS, "depth") if isinstance(part, PreTrainedConfig) else ():
+                if type(getattr(part, depth, None)) is int:
+                    setattr(part, depth, min(2, getattr(part, depth)))
             if type(part) is type(text):
                 setattr(whole, name, small)
         yield whole
-
-
-def _set_layers(config: Any, most: int) -> None:
-    for name in (*LAYERS, "depth"):
-        if type(getattr(config, name, None)) is int:
-            setattr(config, name, min(most, getattr(config, name)))
 
 
 def _smaller(config: Any, vocabulary_size: int | None) -> Iterator[Any]:

@@ -24,54 +24,49 @@ from warehouse.store.errors import StageError, first_line
 from warehouse.store.run_folder import Warehouse
 
 T = TypeVar("T")
+Log = Callable[[dict[str, Any], int], None]      # numbers among the metrics, at a global step
 STUCK_SECONDS = 20.0        # launchers kill 30 seconds after their signal
 
 
-class Tracker:
-    """Numbers for TensorBoard, W&B, MLflow or trackio through Accelerate; without a name it does nothing.
+@contextlib.contextmanager
+def tracker(name: str | None, warehouse: Warehouse, iteration: int, first_step: int) -> Iterator[Log]:
+    """Send numbers to TensorBoard, W&B, MLflow or trackio through Accelerate; without a name to nothing.
 
     All stages of a run are one run there, ordered by `global_step`. After a rollback its name gets a counter,
     because sent numbers cannot be taken back.
     """
+    if name is None:
+        yield lambda _metrics, _step: None
+        return
+    from accelerate import Accelerator
+    rollbacks = warehouse.state.num_rollbacks(iteration)
+    folder, after = warehouse.root / "tracking", f"-{rollbacks}" if rollbacks else ""
+    title, known = f"{warehouse.root.name}{after}", folder / f"mlflow{after}"
+    continued = {
+        "wandb": {"id": warehouse.run_id + after, "name": title, "resume": "allow", "dir": str(folder)},
+        "trackio": {"name": f"{title}-{warehouse.run_id[:6]}", "resume": "allow"},
+        "mlflow": {"run_name": title, "run_id": known.read_text() if known.exists() else None},
+        "tensorboard": {"purge_step": first_step}}
+    try:
+        folder.mkdir(exist_ok=True)
+        accelerator = Accelerator(log_with=name, project_dir=str(folder))
+        accelerator.init_trackers(title if name == "tensorboard" else "rollhouse", init_kwargs=continued)
+        if name == "mlflow":
+            known.write_text(accelerator.get_tracker(name, unwrap=True).info.run_id)
+    except Exception as error:      # each tracker has classes of its own
+        offline = " (WANDB_MODE=offline needs none)" if name == "wandb" else ""
+        raise StageError(f"--track {name} cannot be used: {first_line(error)}{offline}. "
+                         "Correct that, or leave --track out.") from error
 
-    def __init__(self, name: str | None, warehouse: Warehouse, iteration: int, first_step: int):
-        self._accelerator: Any = None
-        if name is None:
-            return
-        from accelerate import Accelerator
-        rollbacks = warehouse.state.num_rollbacks(iteration)
-        folder, after = warehouse.root / "tracking", f"-{rollbacks}" if rollbacks else ""
-        title, known = f"{warehouse.root.name}{after}", folder / f"mlflow{after}"
-        continued = {
-            "wandb": {"id": warehouse.run_id + after, "name": title, "resume": "allow", "dir": str(folder)},
-            "trackio": {"name": f"{title}-{warehouse.run_id[:6]}", "resume": "allow"},
-            "mlflow": {"run_name": title, "run_id": known.read_text() if known.exists() else None},
-            "tensorboard": {"purge_step": first_step}}
-        try:
-            folder.mkdir(exist_ok=True)
-            self._accelerator = Accelerator(log_with=name, project_dir=str(folder))
-            self._accelerator.init_trackers(title if name == "tensorboard" else "rollhouse",
-                                            init_kwargs=continued)
-            if name == "mlflow":
-                known.write_text(self._accelerator.get_tracker(name, unwrap=True).info.run_id)
-        except Exception as error:      # each tracker has classes of its own
-            offline = " (WANDB_MODE=offline needs none)" if name == "wandb" else ""
-            raise StageError(f"--track {name} cannot be used: {first_line(error)}{offline}. "
-                             "Correct that, or leave --track out.") from error
-        self.log(stage_numbers(warehouse, iteration), first_step)
+    def log(metrics: dict[str, Any], step: int) -> None:
+        numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
+        accelerator.log(numbers, step=step)
 
-    def __enter__(self) -> Tracker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._accelerator is not None:
-            self._accelerator.end_training()    # flushes
-
-    def log(self, metrics: dict[str, Any], step: int) -> None:
-        """Send the numbers among the metrics, at a global step."""
-        if self._accelerator is not None:
-            numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
-            self._accelerator.log(numbers, step=step)
+    log(stage_numbers(warehouse, iteration), first_step)
+    try:
+        yield log
+    finally:
+        accelerator.end_training()      # flushes
 
 
 GONE = ("Another process of this training ended; its own message stands above or below. Saved work is "

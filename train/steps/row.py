@@ -122,9 +122,8 @@ def advantages_of(batch: list[RowGroup], settings: TrainOptions) -> list[Tensor]
     if find_loss(settings.loss).correct_only:
         return [torch.tensor(float(row.rollout.correct)) for row in rows]
     rewards = torch.tensor([row.rollout.reward for row in rows], dtype=torch.float64)
-    group_index = torch.repeat_interleave(torch.arange(len(batch)),
-                                          torch.tensor([len(group.rows) for group in batch]))
-    return list(group_advantages(rewards, group_index, scale=settings.scale_rewards).float())
+    sizes = [len(group.rows) for group in batch]
+    return list(group_advantages(rewards, sizes, scale=settings.scale_rewards).float())
 
 
 def split_into_steps(batch: list[RowGroup], settings: TrainOptions, seed: str) -> list[list[int]]:

@@ -12,7 +12,7 @@ from score.isolation.lockdown import Layer
 from score.judging.completions import Item
 from score.judging.judge import measure, registered_terms, run_programs
 from score.protocol.frames import encode_grids, encode_result
-from score.rewards.named import BY_KIND, REWARDS, default_reward, rewards_named
+from score.rewards.named import BY_KIND, DEFAULTS, REWARDS, default_reward, reward_of
 from score.rewards.scorer import Scorer
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
@@ -606,8 +606,8 @@ def test_a_damaged_payload_is_named(kind, payload, message):
 def test_every_kind_that_is_imported_is_scored_by_every_reward():
     assert KINDS.keys() == set(IMPORTED)
     for reward in (*REWARDS, BY_KIND):
-        assert {*rewards_named(reward)} <= KINDS.keys()
-        assert rewards_named(reward)["new"] == REWARDS["exact" if reward == BY_KIND else reward]
+        assert reward_of(reward, "new") == REWARDS["exact" if reward == BY_KIND else reward]
+    assert DEFAULTS.keys() <= KINDS.keys()
 
 
 def test_lines_end_where_the_task_ends_them(executor):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from score.isolation.lockdown import Layer
 from score.judging.completions import Item
 from score.judging.judge import Judgement, measure, run_programs
-from score.rewards.named import DEFAULTS, rewards_named
+from score.rewards.named import DEFAULTS, REWARDS
 from score.sandbox.executor import Executor
 from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
@@ -61,7 +61,7 @@ def points(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., l
 
 
 def test_rewards_of_any_size_are_the_terms_of_the_reward(points: Callable[..., list[Judgement]]) -> None:
-    reward = rewards_named(DEFAULTS["graded"])["graded"]
+    reward = REWARDS[DEFAULTS["graded"]]
     rows = [judgement.measures for judgement in points("aa", "b   ", "", "a")]
     assert [reward.function(row) for row in rows] == [
         {"letters": 6, "blanks": 0}, {"letters": 0, "blanks": -3}, {"letters": 0, "blanks": 0},
@@ -101,7 +101,7 @@ def test_an_answer_that_its_grader_cannot_bear_is_wrong(points: Callable[..., li
     [judgement] = points(text)
     assert judgement.outcome.error_class == error_class and not judgement.outcome.infrastructure
     assert str(judgement.outcome.error_message).startswith("in the grader point_grader: ")
-    reward = rewards_named(DEFAULTS["graded"])["graded"]
+    reward = REWARDS[DEFAULTS["graded"]]
     assert reward.function(judgement.measures) == {"graded": 0.0}
 
 
