@@ -35,11 +35,11 @@ def rollout(context: click.Context, run: Path, **values: Any) -> None:
     or the time limit (run it again).
     """
     from rollout.run import run_rollout
+    typed = [name for name in values if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     options = options_from(RolloutOptions, {"run": run, **values})
-    typed = context.get_parameter_source("carry_over") is ParameterSource.COMMANDLINE
-    if (options.distil or options.turn > 1) and not typed:
+    if (options.distil or options.turn > 1) and "carry_over" not in typed:
         options = options.replace(carry_over=None)     # config.toml says this for training iterations
-    for line in run_rollout(options, say=functools.partial(click.echo, err=True)):
+    for line in run_rollout(options, say=functools.partial(click.echo, err=True), typed=typed):
         click.echo(by_address(line))
 
 

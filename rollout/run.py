@@ -1,7 +1,7 @@
 """The rollout stage: plan the prompts, start the engine, sample what is missing, finish."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -34,21 +34,25 @@ from warehouse.store.run_folder import open_warehouse
 from warehouse.store.schema import arrow_schema
 from warehouse.tasks.graders import grader_versions
 
+LATER = ("engine", "serve", "tasks_sha256")        # settings that may be others once a rollout is complete
+
 
 def run_rollout(options: RolloutOptions, sampler: Sampler | None = None,
-                say: Callable[[str], None] = lambda _line: None) -> Iterator[str]:
+                say: Callable[[str], None] = lambda _line: None,
+                typed: Collection[str] | None = None) -> Iterator[str]:
     """Complete a rollout (of an evaluation one per split) or this worker's share; yields the lines to print.
 
     It runs while the lines are read: a split's lines come before the next split is sampled. Only missing rows
     are sampled. Raises StageStopped if a signal or the time limit ended it early. Tests pass a scripted
-    `sampler`. `say` gets messages before there is anything to count.
+    `sampler`. `say` gets messages before there is anything to count. A complete rollout is compared with the
+    options that were `typed` (None: all), since config.toml may have changed for what comes next.
     """
     clock = Clock()
     check_options(options)
     jobs = []
     for job in find_jobs(open_warehouse(options.run), options):
-        if job.stage.is_complete():  # a later change of engine or tasks does not matter
-            job.settle("engine", "serve", "tasks_sha256")
+        if job.stage.is_complete():
+            job.settle(*LATER, *(() if typed is None else job.settings.keys() - {*typed}))
             following = " and scored" if job.warehouse.state.scorers(job.iteration, job.purpose) else (
                 f"; next: score {shell_quote(options.run)}")
             yield f"rollout of {job.title} is complete{following}"

@@ -137,7 +137,14 @@ def train(run: Path, **values: Any) -> None:
     # Packs differ in length, which would fragment GPU memory in fixed segments.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     from train.inputs.asked import model_of_folder
-    from train.inputs.inputs import due_iteration, finish_committed, nothing_due, read_inputs, scorer_to_train
+    from train.inputs.inputs import (
+        check_scorer,
+        due_iteration,
+        finish_committed,
+        nothing_due,
+        read_inputs,
+        scorer_to_train,
+    )
     from train.inputs.settings import check_settings, fill_in
     from train.inputs.signal import check_signal
     from warehouse.maintain.prune import prune_policies
@@ -157,6 +164,8 @@ def train(run: Path, **values: Any) -> None:
         say(f"iteration {iteration} is due")
     stage = warehouse.stage("train", iteration=iteration)
     if warehouse.state.is_trained(iteration) and not settings.dry_run:
+        if settings.scorer and stage.life:
+            check_scorer(warehouse, stage.life, settings.scorer)
         if before := stage.settings():      # refuse other options
             limit = settings.max_completion_length or before.get("max_completion_length")
             stage.settle(before | settings.replace(max_completion_length=limit).results())

@@ -92,7 +92,10 @@ ask() {   # for the log, latest entry first, and the newest policy
 }
 
 watch_again() {   # ITERATION: a job may have been stopped between its training and its alarms
-  if [[ $role == learn || $role == trainer ]] && ((newest == $1 + 1)); then watch "$1"; fi
+  local since=${logged%%'"stage": "train", "iteration": '"$1",*}    # what followed; all if it was never trained
+  if [[ $role == learn || $role == trainer ]] && ((newest == $1 + 1)) && [[ $since != *'"kind": "rolled back"'* ]]; then
+    watch "$1"
+  fi
 }
 
 is_over() {   # ITERATION

@@ -198,10 +198,10 @@ def test_a_killed_training_is_started_once_more_as_is_one_whose_launcher_says_on
     assert (code, (tmp_path / "starts").read_text().count("\n")) == (ends, starts), output
 
 
-def stand_ins(folder: Path) -> dict[str, str]:
+def stand_ins(folder: Path, log: str = '"policy": 5') -> dict[str, str]:
     """Commands that say how they were called; the environment that finds them. The newest policy is 5."""
     for name in ("rollout", "score", "train", "warehouse"):
-        (folder / name).write_text(f'#!/bin/sh\n[ "$1" = log ] && echo \'"policy": 5\' || echo {name} "$*"\n')
+        (folder / name).write_text(f"#!/bin/sh\n[ \"$1\" = log ] && echo '{log}' || echo {name} \"$*\"\n")
         (folder / name).chmod(0o755)
     return os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
 
@@ -270,6 +270,19 @@ def test_a_training_job_that_was_stopped_before_its_alarms_asks_for_them_again(t
         _, output = run_until(["bash", "examples/jobs/work.sh", "learn", "run", iteration], given,
                               preempt_after=None)
         assert ("warehouse watch run --since 4\n" in output) is asks
+
+
+@pytest.mark.parametrize(("log", "asks"), [
+    ([("rolled back", None, None, 5), ("completed", "train", 3, 4)], False),      # iteration 4 was left out
+    ([("rolled back", None, None, 5), ("completed", "train", 4, 5)], False),
+    ([("completed", "score", 5, 5), ("completed", "train", 4, 5), ("rolled back", None, None, 4)], True)])
+def test_no_alarms_are_asked_of_what_a_rollback_left(log: list[tuple], asks: bool, tmp_path: Path) -> None:
+    """Else a job that is started again after going back would end with the same alarm for ever."""
+    lines = [json.dumps({"kind": kind, "stage": stage, "iteration": iteration, "policy": policy})
+             for kind, stage, iteration, policy in log]
+    _, output = run_until(["bash", "examples/jobs/work.sh", "trainer", "run", "5"],
+                          stand_ins(tmp_path, "\n".join(lines)) | {"WATCH": "yes"}, preempt_after=None)
+    assert ("warehouse watch run --since 4\n" in output) is asks
 
 
 @pytest.mark.slow("the loop is started five times, with the imports of its commands")

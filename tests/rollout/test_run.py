@@ -542,7 +542,7 @@ def test_the_number_of_tasks_in_the_config_is_that_of_training(
     warehouse = small_run(tmp_path)
     (warehouse.root / "config.toml").write_text("[rollout]\nnum-tasks = 2\n")
     asked: list[RolloutOptions] = []
-    monkeypatch.setattr("rollout.run.run_rollout", lambda options, say: asked.append(options) or [])
+    monkeypatch.setattr("rollout.run.run_rollout", lambda options, say, typed: asked.append(options) or [])
     result = CliRunner().invoke(rollout, [str(warehouse.root), *words], catch_exceptions=False)
     assert result.exit_code == 0
     assert [options.num_tasks for options in asked] == [num_tasks]

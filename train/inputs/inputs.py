@@ -68,6 +68,15 @@ def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None, purp
     return scorer
 
 
+def check_scorer(warehouse: Warehouse, trained: Life, name: str) -> None:
+    """StageError if an iteration was trained on another scorer's rewards."""
+    before, root = str(trained.facts.get("scorer", "")), shell_quote(warehouse.root)
+    if name != before and not before.startswith(f"{name}-"):
+        raise StageError(f"Iteration {trained.iteration} was trained on the rewards of {before}. To train its rows "
+                         f"on those of {name}: warehouse branch {root} NEW --at {trained.iteration} --with-rows, "
+                         f"then train NEW --scorer {name}")
+
+
 def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions) -> Inputs:
     """Read and check the rows and the parent policy; nothing is written."""
     parent, state = warehouse.policy(iteration), warehouse.state

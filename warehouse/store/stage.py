@@ -152,7 +152,8 @@ class Stage:
                 accept = f"continue with `--accept-change {name}`, " if name in may_change else ""
                 raise SettingChanged(self.title, name, **values, way_out=f"Run it with the former value, "
                                      f"{accept}or {self.way_to_discard()}.")
-            self._note_change(begun, {"setting": name, **values})
+            if not life.is_complete:
+                self._note_change(begun, {"setting": name, **values})
 
     def _note_change(self, begun: int, change: dict[str, Any]) -> None:
         self.warehouse.append(lambda state: None if change in state.lives[begun].changes
