@@ -18,7 +18,7 @@ class Job:
     """A running command in its own session: Ctrl-C reaches only the loop, which tells the command to stop."""
 
     def __init__(self, words: Sequence[str], folder: Path, place: Mapping[str, str] | None = None) -> None:
-        self.words, self.began = list(words), time.time()
+        self.words = list(words)
         self.output = folder / f"{time.monotonic_ns()}-{words[0]}"
         with self.output.open("wb") as output:
             self.process = spawn([find(words[0]), *words[1:]], stdin=subprocess.DEVNULL, stdout=output,
@@ -32,11 +32,6 @@ class Job:
 
     def said(self) -> str:
         return self.output.read_text(errors="replace")
-
-    def stop(self) -> None:
-        """Tell it to stop; finished work is kept."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.terminate()
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -54,7 +49,7 @@ class Job:
 def stop_all(jobs: Sequence[Job]) -> None:
     """Tell commands to stop, and wait until all have ended; finished work is kept."""
     for job in jobs:
-        job.stop()
+        job.process.terminate()
     for job in jobs:
         job.end()
 

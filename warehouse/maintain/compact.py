@@ -98,7 +98,7 @@ def _plan(parts: list[Path], part_mib: int) -> Merged:
 
 def _merge(new: NewGeneration, plan: Merged) -> None:
     """Write the merged parts of one stage, and its manifest, into a new generation."""
-    warehouse, stage = new.warehouse, new.stage
+    warehouse, stage = new.warehouse, new.warehouse.stage_of(new.life)
     manifest = stage.manifest()
     assert manifest is not None
     listed = {part_number(Path(part["name"])) for part in manifest["parts"]
