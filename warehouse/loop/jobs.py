@@ -33,6 +33,10 @@ class Job:
     def said(self) -> str:
         return self.output.read_text(errors="replace")
 
+    def stop(self) -> None:
+        """Tell it to stop; finished work is kept."""
+        self.process.terminate()
+
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -49,7 +53,7 @@ class Job:
 def stop_all(jobs: Sequence[Job]) -> None:
     """Tell commands to stop, and wait until all have ended; finished work is kept."""
     for job in jobs:
-        job.process.terminate()
+        job.stop()
     for job in jobs:
         job.end()
 

@@ -91,9 +91,7 @@ def _plan(parts: list[Path], part_mib: int) -> Merged:
             size = 0
         groups[-1].append(part_number(part))
         size += num_bytes
-    if len(groups) == len(parts):
-        return {}
-    return dict(enumerate(groups))
+    return {} if len(groups) == len(parts) else dict(enumerate(groups))
 
 
 def _merge(new: NewGeneration, plan: Merged) -> None:
