@@ -90,7 +90,7 @@ def answered(session: Session, name: str, query: Query) -> Response:
     answer = ANSWERS[name](view, ask, query)
     if not isinstance(answer, Page):
         return answer if isinstance(answer, Response) else JSONResponse(answer)
-    here = links.address(name, **query.all())
+    here = links.address(name, **query.values)
     return HTMLResponse(render.html(answer, run=view.name, asked=ask.asked, here=here))
 
 
