@@ -7,7 +7,7 @@ from pathlib import Path
 from reports.build import EVENTS_SQL, FIGURES, draw_figure
 from reports.drawing import WIDTH, Chart
 from reports.figure import Figure
-from reports.page import page_style
+from reports.page import asset
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError
@@ -56,7 +56,7 @@ def standalone(figure: Figure, chart: Chart) -> str:
 
 def palette() -> dict[str, str]:
     """The page's light colours, read from its style sheet."""
-    first = re.findall(r":root[^{]*\{([^{}]*)\}", page_style())[0]
+    first = re.findall(r":root[^{]*\{([^{}]*)\}", asset("page.css"))[0]
     return dict(re.findall(r"--([\w-]+): ([^;]+);", first))
 
 
@@ -64,6 +64,6 @@ def _style(colors: dict[str, str]) -> str:
     """The rules that charts need, with colours put in: viewers of SVG know no variables."""
     kinds = r"grid|tick|small|line|band|dot|ring|level|alarm|cursor|event|fired|back|gap|t\d|heat|h\d"
     marks = rf"^\.(?:{kinds})[^{{]*\{{[^}}]*\}}.*$"
-    wanted = "\n".join(re.findall(marks, page_style(), re.MULTILINE))
+    wanted = "\n".join(re.findall(marks, asset("page.css"), re.MULTILINE))
     rules = re.sub(r"var\(--([\w-]+)\)", lambda name: colors[name[1]], wanted)
     return f"text {{ font-family: Helvetica, Arial, sans-serif }}\n{rules}"

@@ -19,10 +19,9 @@ Link = Callable[[Alarm, str, int], str]
 
 def page(title: str, subtitle: str, body: str, data: dict[str, Any]) -> str:
     """A whole page in one file: external requests are impossible, and only our own script may run."""
-    style = page_style()
-    script = files("reports").joinpath("charts.js").read_text(encoding="utf-8")
+    style, script = asset("page.css"), asset("charts.js")
     island = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")     # safe inside a page
-    template = Template(files("reports").joinpath("page.html").read_text(encoding="utf-8"))
+    template = Template(asset("page.html"))
     return template.substitute(policy=content_policy(style, script), title=escape(title), style=style,
                                subtitle=escape(subtitle), script=script, body=body, data=island)
 
@@ -33,9 +32,9 @@ def content_policy(style: str, script: str) -> str:
             "base-uri 'none'; form-action 'none'")
 
 
-def page_style() -> str:
-    """The style sheet of every page; it also defines the colours of single pictures."""
-    return files("reports").joinpath("page.css").read_text(encoding="utf-8")
+def asset(name: str, package: str = "reports") -> str:
+    """A file of a package: style, script or template; page.css also has the colours of single pictures."""
+    return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def figure_block(figure: Figure, chart: Chart | None) -> str:

@@ -54,10 +54,9 @@ def is_trusted(run: str | Path) -> bool:
     """True if the user named the run's folder or address, or one above it, in ROLLHOUSE_TRUST."""
     folder = Path(run).resolve()
     address = by_address(str(folder))
-    for entry in filter(None, os.environ.get(VARIABLE, "").split(",")):
-        if f"{address}/".startswith(f"{entry.rstrip('/')}/") or folder.is_relative_to(Path(entry).resolve()):
-            return True
-    return False
+    return any(f"{address}/".startswith(f"{entry.rstrip('/')}/")
+               or folder.is_relative_to(Path(entry).resolve())
+               for entry in filter(None, os.environ.get(VARIABLE, "").split(",")))
 
 
 def trust_as(run: str | Path, made_of_it: str | Path) -> None:

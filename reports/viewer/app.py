@@ -1,7 +1,7 @@
 """The site: which address makes which page, access control, and error pages."""
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -90,7 +90,7 @@ def answered(session: Session, name: str, query: Query) -> Response:
     answer = ANSWERS[name](view, ask, query)
     if not isinstance(answer, Page):
         return answer if isinstance(answer, Response) else JSONResponse(answer)
-    here = links.address(name, **query.all())
+    here = links.address(name, **query.values)
     return HTMLResponse(render.html(answer, run=view.name, asked=ask.asked, here=here))
 
 
@@ -108,8 +108,8 @@ def whole_text(_view: View, ask: Asking, query: Query) -> Response:
 
 def search(view: View, ask: Asking, query: Query) -> Response:
     """Completions that contain a text, a line of JSON each, as found; ends when the client disconnects."""
-    lines: Iterator[str] = find.search_lines(view, ask, query.text("text"), query.text("where", ""))
-    return StreamingResponse(lines, media_type="application/x-ndjson")
+    return StreamingResponse(find.search_lines(view, ask, query.text("text"), query.text("where", "")),
+                             media_type="application/x-ndjson")
 
 
 # What each address of a run answers with: a page, a response, or data for a script.

@@ -12,7 +12,7 @@ from reports.viewer import links
 from reports.viewer.links import Query
 from reports.viewer.render import MOST_SHOWN, Page
 from reports.viewer.session import Asking, View
-from reports.viewer.tokens import WINDOW, Key, farthest, stretch_of
+from reports.viewer.tokens import FARTHEST_SQL, WINDOW, Key, stretch_of
 from warehouse.inspect.show import find_completion, grid_pairs, parse_name
 from warehouse.store.errors import StageError, printable
 from warehouse.store.names import completion_name
@@ -21,10 +21,9 @@ MOST_TURNS = 20
 MOST_LINES = 600        # of a compared program
 RUN = ("grid", "function", "stdio")     # kinds whose answers are programs
 MEMBERS_SQL = """\
-SELECT task_id, sample_index, num_tokens, ended, drawn_by, completion, reward, correct, test_correct_grids,
-       error_class, error_name, error_message, outputs, code, fingerprint, advantage, drop_reason
-FROM (SELECT task_id, sample_index, completion, num_completion_tokens AS num_tokens, finish_reason AS ended,
-             policy_version AS drawn_by
+SELECT task_id, sample_index, num_tokens, ended, completion, reward, correct, test_correct_grids,
+       error_class, error_name, error_message, outputs, code, advantage, drop_reason
+FROM (SELECT task_id, sample_index, completion, num_completion_tokens AS num_tokens, finish_reason AS ended
       FROM completions WHERE iteration = $1 AND purpose = $2 AND group_id = $3) AS sampled
 LEFT JOIN (FROM samples WHERE iteration = $1 AND purpose = $2 AND group_id = $3) AS judged
     USING (task_id, sample_index)
@@ -40,7 +39,7 @@ SELECT trained_iteration, staleness, optimizer_step, scorer, reward, advantage, 
 FROM train_samples WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4
 ORDER BY trained_iteration"""
 MADE_BY_SQL = """\
-SELECT stage, iteration, purpose, scorer, settings, host, finished_at, rollhouse_version, git_revision
+SELECT stage, iteration, purpose, scorer, settings, host, finished_at, rollhouse_version
 FROM stages WHERE (stage = 'rollout' AND iteration = $1 AND purpose = $2)
       OR (stage = 'score' AND iteration = $1 AND purpose = $2 AND scorer = $3)
       OR (stage = 'train' AND iteration IN (SELECT unnest($4::INTEGER[])))
@@ -110,7 +109,7 @@ def completion_page(view: View, ask: Asking, query: Query) -> Page:
     return Page("completion.html", f"Completion {query.text('name')}", {
         "row": row, "name": query.text("name"), "prompt": prompt, "trainings": trainings, "trained": trained,
         "stretch": stretch, "colour": colour, "at": at, "window": WINDOW,
-        "far": farthest(ask, key, trained) if stretch and trained is not None else [],
+        "far": ask.rows(FARTHEST_SQL, [*key, trained]) if stretch and trained is not None else [],
         "pairs": drawn(sheet, payload, outputs, longest=112), "units": units(kind, payload, outputs),
         "ran": kind in RUN,
         "parts": parsed(row["reward_parts"]), "extra": parsed(row["extra"]),

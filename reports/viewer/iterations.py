@@ -81,7 +81,7 @@ def iteration_page(view: View, ask: Asking, query: Query) -> Page:
     ask.hold_chosen(CHOSEN_SQL.format(chosen=chosen, number=number, purpose=quoted(purpose)))
     purposes = ask.rows("SELECT purpose FROM iteration_stats WHERE iteration = $1 ORDER BY 1", [number])
     return Page("iteration.html", f"Iteration {number}" + ("" if purpose == "train" else f", {purpose}"), {
-        "number": number, "purpose": purpose, "where": where, "order": order, "stats": stats[0],
+        "number": number, "purpose": purpose, "where": where, "stats": stats[0],
         "following": ask.rows(NEXT_SQL, [number, purpose])[0]["iteration"],
         "purposes": [row["purpose"] for row in purposes],
         "measures": [*[(name.format(**stats[0]), stats[0][key], before[key] if before else None)
@@ -115,11 +115,11 @@ def spreads(ask: Asking, number: int, purpose: str, where: str) -> list[dict[str
     return made
 
 
-def tasks_page(_view: View, ask: Asking, query: Query) -> Page:
+def tasks_page(_view: View, ask: Asking, _query: Query) -> Page:
     """Every task: when it was solved, its best rate, and whether it was forgotten."""
     rows = ask.rows(HISTORY_SQL)
     return Page("tasks.html", "Tasks", {"rows": rows, "lost": [row for row in rows if row["forgotten"]],
-                                        "gains": ask.rows(HELDOUT_SQL), "at": query.number("iteration", 0)})
+                                        "gains": ask.rows(HELDOUT_SQL)})
 
 
 def task_page(view: View, ask: Asking, query: Query) -> Page:
@@ -135,9 +135,8 @@ def task_page(view: View, ask: Asking, query: Query) -> Page:
     asked = ask.rows("SELECT prompt, messages FROM prompts WHERE iteration = $1 AND purpose = $2 AND "
                      "group_id = $3", [groups[0][key] for key in ("iteration", "purpose", "group_id")]
                      ) if groups else []
-    visits = ask.rows(VISITS_SQL, [name])
     return Page("task.html", f"Task {name}", {
-        "task": task, "pairs": pairs, "groups": groups, "visits": visits, "curve": curve(visits),
+        "task": task, "pairs": pairs, "groups": groups, "curve": curve(ask.rows(VISITS_SQL, [name])),
         "payload": "" if pairs else json.dumps(payload, indent=1, ensure_ascii=False),
         "prompt": asked[0]["prompt"] if asked else "", "messages": task["messages"],
         "first": ask.rows(FIRST_SQL, [name]), "symbols": Markup(sheet.symbols())})

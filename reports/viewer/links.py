@@ -77,14 +77,11 @@ def behind(figure: str, x: int, row: str = "", series: str = "") -> str:
 
 class Query:
     def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = dict(values)
-
-    def all(self) -> dict[str, str]:
-        return dict(self._values)
+        self.values = dict(values)
 
     def text(self, name: str, default: str | None = None) -> str:
         """A text; StageError if it is missing without a default."""
-        value = self._values.get(name, default)
+        value = self.values.get(name, default)
         if value is None:
             raise StageError(f"The address lacks '{name}'. Go there by a link of another page.")
         if len(value) > LONGEST or "\x00" in value:
@@ -94,7 +91,7 @@ class Query:
 
     def number(self, name: str, default: int | None = None) -> int:
         """A whole number from 0; StageError for anything else."""
-        value = self._values.get(name, "" if default is None else str(default))
+        value = self.values.get(name, "" if default is None else str(default))
         if not (value.isdecimal() and value.isascii() and len(value) < 10):
             raise StageError(f"'{name}' of the address is '{value[:40]}', not a whole number. Correct it.")
         return int(value)

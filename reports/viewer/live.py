@@ -22,14 +22,11 @@ QUIET = 600             # seconds without a write, after which a stage may have 
 def now_answer(view: View, _ask: Asking, _query: Query) -> dict[str, str]:
     """The version of the complete data, and current activity as HTML."""
     disk = shutil.disk_usage(view.warehouse.root)
-    html = render.fragment("now.html", stages=[progress(view.warehouse, stage) for stage in unfinished(view)],
+    unfinished = [stage for stage in view.warehouse.stages() if not stage.is_complete()][-8:]
+    html = render.fragment("now.html", stages=[progress(view.warehouse, stage) for stage in unfinished],
                            due=view.warehouse.state.due().stage,
                            disk=f"{disk.free / 1e9:,.1f} GB free of {disk.total / 1e9:,.1f} GB")
     return {"version": view.version, "html": html}
-
-
-def unfinished(view: View) -> list[Stage]:
-    return [stage for stage in view.warehouse.stages() if not stage.is_complete()][-8:]
 
 
 def progress(warehouse: Warehouse, stage: Stage) -> dict[str, Any]:

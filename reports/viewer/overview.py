@@ -120,7 +120,7 @@ def run_page(view: View, _ask: Asking, _query: Query) -> Page:
     return Page("run.html", view.warehouse.root.name, {
         "subtitle": f"base {view.warehouse.base_name} · run {view.warehouse.run_id[:8]} · "
                     f"{view.warehouse.root}",
-        "sections": sections, "saved": saved, "questions": find.QUESTIONS, "version": view.version})
+        "sections": sections, "saved": saved, "questions": find.QUESTIONS})
 
 
 def story_answer(view: View, _ask: Asking, _query: Query) -> dict[str, str]:

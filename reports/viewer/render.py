@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import jinja2
 
-from reports.page import page_style
+from reports.page import asset
 from reports.scale import NO_VALUE, number
 from reports.viewer import links
 from warehouse.store.errors import printable
@@ -46,17 +45,11 @@ def text_to_show(text: str | None) -> tuple[str, int]:
 
 def style() -> str:
     """The style sheets of reports and of the viewer."""
-    return page_style() + asset("viewer.css")
-
-
-def asset(name: str) -> str:
-    """A file of the viewer, or of reports if it belongs there."""
-    folder = "reports" if name == "charts.js" else "reports.viewer"
-    return files(folder).joinpath(name).read_text(encoding="utf-8")
+    return asset("page.css") + asset("viewer.css", "reports.viewer")
 
 
 def script() -> str:
-    return asset("charts.js") + asset("tokens.js") + asset("viewer.js")
+    return asset("charts.js") + asset("tokens.js", "reports.viewer") + asset("viewer.js", "reports.viewer")
 
 
 def html(page: Page, *, run: str | None = None, asked: Sequence[str] = (), here: str = "") -> str:

@@ -31,6 +31,7 @@ LEFT JOIN (SELECT log_drift AS drift, clipped FROM train_tokens
            WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4
              AND trained_iteration = $5) AS stepped ON true"""
 WORDS_SQL = "SELECT token_id, token FROM vocabulary WHERE token_id IN (SELECT unnest($1::INTEGER[]))"
+# The tokens of a completion on which engine and trainer disagree most.
 FARTHEST_SQL = f"""\
 SELECT position, gap FROM token_gaps($5)
 WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4 AND gap <> 0
@@ -107,11 +108,6 @@ def words_of(ask: Asking, ids: list[int], kept: str = "\n") -> list[str]:
     """The text of each token; control characters, except `kept`, are spelled out."""
     words = {each["token_id"]: each["token"] for each in ask.rows(WORDS_SQL, [ids])}
     return [printable(words.get(token, f"<{token}>"), kept=kept) for token in ids]
-
-
-def farthest(ask: Asking, key: Key, trained: int) -> list[dict[str, Any]]:
-    """The tokens on which engine and trainer disagree most: their positions and gaps."""
-    return ask.rows(FARTHEST_SQL, [*key, trained])
 
 
 def quantities_of(row: dict[str, Any]) -> list[Quantity]:

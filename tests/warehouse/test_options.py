@@ -305,8 +305,8 @@ def test_a_stage_error_exits_with_1_and_a_stop_with_75(tmp_path: Path) -> None:
 def test_texts_are_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("# für alle\n[rollout]\nseed = 3\n", encoding="utf-8")
     said = subprocess.run(
-        [sys.executable, "-c", "import sys; from pathlib import Path; from reports.page import page_style\n"
-         "from warehouse.sql.database import empty_connection; empty_connection(); page_style()\n"
+        [sys.executable, "-c", "import sys; from pathlib import Path; from reports.page import asset\n"
+         "from warehouse.sql.database import empty_connection; empty_connection(); asset('page.css')\n"
          "from warehouse.store.config_file import read_config; print(read_config(Path(sys.argv[1])))",
          str(tmp_path / "config.toml")],
         env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},

@@ -83,7 +83,7 @@ class Arms:
     number of ended arms and the current work; `more` is added to every rollout command.
     """
 
-    def __init__(self, plan: Plan, start: Callable[[list[str]], Job], tell: Callable[[str, str], None],
+    def __init__(self, plan: Plan, start: Callable[[list[str]], Job], tell: Callable[[str], None],
                  show: Callable[[int, str], None], more: Sequence[str] = ()) -> None:
         self.plan, self.start, self.tell, self.show, self.more = plan, start, tell, show, more
         self.failed: dict[str, str] = {}        # last line of the failed command
@@ -117,7 +117,7 @@ class Arms:
         with connect(self.plan.run) as connection:
             for name, why in behind(connection, tasks).items():
                 self.stopped[name] = f"policy {policy}: {why}"
-                self.tell(name, f"{name}: stopped at {self.stopped[name]}")
+                self.tell(f"{name}: stopped at {self.stopped[name]}")
 
     def _run_until(self, upto: int, arms: list[Arm], jobs: int) -> None:
         """Run until policy `upto` of every arm is evaluated, or the arm has failed."""
@@ -149,7 +149,7 @@ class Arms:
         if words is None:
             if upto == self.plan.last or name == PARENT:
                 self.num_complete += 1
-                self.tell(name, f"{name}: complete")
+                self.tell(f"{name}: complete")
             return True
         if words[0] == "rollout" and any(job.words[0] == "rollout" for job in self._running.values()):
             return False                                        # there is one engine
@@ -163,4 +163,4 @@ class Arms:
 
     def _fail(self, name: str, why: str) -> None:
         self.failed[name] = why
-        self.tell(name, f"{name}: {why}")
+        self.tell(f"{name}: {why}")

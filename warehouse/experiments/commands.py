@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -126,15 +127,12 @@ def arms(run: Path, arms_toml: Path, at: int | None, iterations: tuple[int | Non
             started.append(job)
             return job
 
-        def tell(_arm: str, line: str) -> None:
-            bar.write(line, file=sys.stderr)
-
         def show(done: int, doing: str) -> None:
             bar.n = done
             bar.set_postfix_str(doing)
 
         started: list[Job] = []
-        work = Arms(plan, start, tell, show, more)
+        work = Arms(plan, start, partial(bar.write, file=sys.stderr), show, more)
         try:
             work.run(listed, jobs)
         finally:

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 from warehouse.inspect.render import short_number
 from warehouse.sql.database import Connection, rows_of
+from warehouse.sql.script import shipped
 from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.names import completion_name
 from warehouse.store.run_folder import Warehouse
@@ -169,8 +169,7 @@ def _spoils_next(connection: Connection, row: dict[str, Any]) -> bool:
 
 def known_signals() -> list[str]:
     """Names of all signals, causes before consequences."""
-    text = files("warehouse.sql.texts").joinpath("alarms.sql").read_text(encoding="utf-8")
-    return re.findall(r"signal_of\('(\w+)'", text)
+    return re.findall(r"signal_of\('(\w+)'", shipped("alarms.sql"))
 
 
 def check_signals(names: tuple[str, ...]) -> None:

@@ -7,10 +7,10 @@ from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.names import begins_purpose
 from warehouse.store.run_folder import Warehouse
+from warehouse.tasks.payloads import grid_problem
 
 # xterm-256 backgrounds nearest to the usual ARC colours, and a digit if there is no colour.
 BACKGROUNDS = (16, 26, 203, 40, 220, 248, 199, 208, 117, 88)
-MOST_ROWS = 60                   # largest height and width of a shown grid
 
 Key = tuple[int, str, str, int]         # iteration, purpose, task_id, sample_index
 
@@ -93,9 +93,5 @@ def _row(cells: list[int], color: bool) -> str:
 
 
 def is_grid(value: Any) -> TypeGuard[list[list[int]]]:
-    """True for a rectangle of colours 0 to 9 of at most 60 by 60."""
-    if not isinstance(value, list | tuple) or not value or len(value) > MOST_ROWS:
-        return False
-    widths = {len(row) if isinstance(row, list | tuple) else 0 for row in value}
-    return (len(widths) == 1 and 0 < widths.pop() <= MOST_ROWS
-            and all(isinstance(cell, int) and 0 <= cell <= 9 for row in value for cell in row))
+    """True for a valid ARC grid."""
+    return grid_problem(value) is None

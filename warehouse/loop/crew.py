@@ -97,7 +97,7 @@ class Training:
             return self.failed[0][1].poll()
         for job in self.jobs():
             job.kill()
-        self.crew.part()
+        self.crew.together = []         # what follows forms a new group, in new processes
         for worker, job in self.failed:
             self.crew.note_end(worker, "train", well=False)
             self.lost(worker, job, "the training continues from its checkpoint")

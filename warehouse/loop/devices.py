@@ -117,10 +117,6 @@ class Crew:
         for device in worker.devices:
             self.failures[stage, device] = 0 if well else self.failures[stage, device] + 1
 
-    def part(self) -> None:
-        """Make the training processes form a new group, in new processes."""
-        self.together = []
-
     def is_left_out(self, worker: Worker) -> bool:
         return len(self._left(worker.devices)) < len(worker.devices)
 

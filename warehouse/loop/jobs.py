@@ -18,7 +18,7 @@ class Job:
     """A running command in its own session: Ctrl-C reaches only the loop, which tells the command to stop."""
 
     def __init__(self, words: Sequence[str], folder: Path, place: Mapping[str, str] | None = None) -> None:
-        self.words, self.began = list(words), time.time()
+        self.words = list(words)
         self.output = folder / f"{time.monotonic_ns()}-{words[0]}"
         with self.output.open("wb") as output:
             self.process = spawn([find(words[0]), *words[1:]], stdin=subprocess.DEVNULL, stdout=output,
@@ -35,8 +35,7 @@ class Job:
 
     def stop(self) -> None:
         """Tell it to stop; finished work is kept."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.terminate()
+        self.process.terminate()
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):

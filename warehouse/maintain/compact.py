@@ -91,14 +91,12 @@ def _plan(parts: list[Path], part_mib: int) -> Merged:
             size = 0
         groups[-1].append(part_number(part))
         size += num_bytes
-    if len(groups) == len(parts):
-        return {}
-    return dict(enumerate(groups))
+    return {} if len(groups) == len(parts) else dict(enumerate(groups))
 
 
 def _merge(new: NewGeneration, plan: Merged) -> None:
     """Write the merged parts of one stage, and its manifest, into a new generation."""
-    warehouse, stage = new.warehouse, new.stage
+    warehouse, stage = new.warehouse, new.warehouse.stage_of(new.life)
     manifest = stage.manifest()
     assert manifest is not None
     listed = {part_number(Path(part["name"])) for part in manifest["parts"]

@@ -22,7 +22,7 @@ from warehouse.store.stage import TABLES, Stage
 
 @dataclass
 class NewGeneration:
-    """The new folder of a stage; `written` are its new parts, by (table's folder, name)."""
+    """The new folder of a stage, and `facts` that its entry in the log gets."""
 
     warehouse: Warehouse
     life: Life
@@ -33,10 +33,6 @@ class NewGeneration:
     def of(cls, warehouse: Warehouse, stage: Stage, why: str) -> "NewGeneration":
         assert stage.life is not None
         return cls(warehouse, stage.life, f"{why}-{uuid.uuid4().hex[:12]}")
-
-    @property
-    def stage(self) -> Stage:
-        return self.warehouse.stage_of(self.life)
 
     def folders(self) -> list[tuple[Path, Path]]:
         """The old and new folders of the stage's files, including the prompts' of a rollout."""
@@ -64,9 +60,6 @@ class NewGeneration:
                   for key, folder in lists.items() if key in manifest}
         commit_json(self.folders()[0][1] / "manifest.json", {**manifest, **listed, **changes})
 
-    def entry(self) -> dict[str, Any]:
-        return {"former": self.life.folder, "folder": self.name, **self.facts}
-
     def remove(self) -> None:
         """Delete the new folders, which the log does not name."""
         for _, new in self.folders():
@@ -85,9 +78,11 @@ class NewGeneration:
 
 def point_to(warehouse: Warehouse, why: str, generations: Collection[NewGeneration]) -> None:
     """Switch the log to all new folders at once; Refusal, and the folders removed, if a stage changed."""
+    entry = Rewritten(why, {
+        str(each.life.begun): {"former": each.life.folder, "folder": each.name, **each.facts}
+        for each in generations})
     try:
-        warehouse.append(lambda state: Rewritten(why, {str(each.life.begun): each.entry()
-                                                       for each in generations}))
+        warehouse.append(lambda _state: entry)
     except Refusal:
         for each in generations:
             each.remove()

@@ -235,13 +235,8 @@ def normal_address(path: str | Path) -> str:
     return f"{parts[1]}://{parts[2]}{re.sub('/+', '/', parts[3])}"
 
 
-def mark_of(e_tag: str | None) -> int:
-    """The mark of an object with this e-tag."""
-    return zlib.crc32((e_tag or "").strip('"').encode()) % 1_000_000
-
-
 def _state(size: int, e_tag: str | None) -> ObjectState:
-    return ObjectState(size, mark_of(e_tag))
+    return ObjectState(size, zlib.crc32((e_tag or "").strip('"').encode()) % 1_000_000)
 
 
 def _length(content: Path | bytes) -> int:

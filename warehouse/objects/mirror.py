@@ -4,14 +4,13 @@ Files of a run never change, and the log says which count. So the target's log h
 source's; missing files are copied first, the entries of the log last.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from warehouse.ledger.log import FOLDER
-from warehouse.objects.bucket import ObjectState, is_address, mark_of
+from warehouse.objects.bucket import ObjectState, is_address
 from warehouse.objects.fetch import bar, fits, in_parallel
 from warehouse.objects.keys import TABLES, TOP_FILES
 from warehouse.objects.working_copy import WorkingCopy
@@ -172,12 +171,7 @@ def _check_follows(there: list[str], here: list[str], read_there: Callable[[str]
 
 def _same(copy: WorkingCopy, key: str, path: Path, state: ObjectState) -> bool:
     """Whether the object has the content of the file."""
-    if state.size != path.stat().st_size:
-        return False
-    content = path.read_bytes()
-    if state.mark == mark_of(hashlib.md5(content, usedforsecurity=False).hexdigest()):  # the e-tag, on S3
-        return True
-    return _object(copy, key) == content
+    return state.size == path.stat().st_size and _object(copy, key) == path.read_bytes()
 
 
 def _raise(error: OSError) -> None:

@@ -100,7 +100,7 @@ class WorkingCopy:
             fetch(self.bucket, {"config.toml": path})
 
     def listing(self) -> dict[str, ObjectState]:
-        """Every object of the run by its key, except those in `discarded/` and `broken/`."""
+        """Every object of the run by its key."""
         tables = in_parallel(lambda table: dict(self.bucket.list(table)), TABLES)
         listed = {key: state for key, state in self.bucket.list_top().items() if key in TOP_FILES}
         for table in tables:
@@ -190,7 +190,9 @@ class WorkingCopy:
                 listed = [key for key, _ in self.bucket.list(place)]
                 wanted |= {key: path / key.removeprefix(place) for key in listed}
                 if not listed and not self.bucket.head(self.key_of(document)):
-                    self._drop(document)
+                    document.unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):      # it is not empty
+                        os.removedirs(document.parent)
             elif self.holds(path):
                 wanted[self.key_of(path)] = path
         fetch(self.bucket, {key: path for key, path in wanted.items() if not path.exists()})
@@ -229,14 +231,6 @@ class WorkingCopy:
             raise StageError(f"{self.address} no longer holds the run that {self.root} is a copy "
                              "of. Check which store that is (AWS_ENDPOINT_URL). If the run is gone, remove "
                              f"{self.root / COPY_MARKER}: the copy is then a local run, as downloaded.")
-
-    def _drop(self, path: Path) -> None:
-        """Remove a file that differs from the store."""
-        path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # the first folder that is not empty
-            for folder in path.parents:
-                if folder != self.root:
-                    folder.rmdir()
 
     def _check_puts(self) -> None:
         """Once per working copy, test that the store refuses a second object of one name."""

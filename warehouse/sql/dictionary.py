@@ -14,7 +14,7 @@ from warehouse.store.schema import TABLES
 Described = tuple[str, str, str]        # a column: name, type, meaning
 
 # Macros that make views of any table of rows.
-OF_TABLES = ("groups_of", "task_results_of", "mismatch_of", "stats_of", "differing_settings")
+OF_TABLES = ("groups_of", "task_results_of", "mismatch_of", "stats_of", "differing_settings", "gains_over")
 
 
 def dictionary_lines(name: str | None = None) -> list[str]:

@@ -14,7 +14,7 @@ from warehouse.store.run_folder import Warehouse, open_warehouse
 
 VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+)", re.MULTILINE)
 MACRO = re.compile(r"^CREATE OR REPLACE MACRO (\w+)\(([^)]*)\) AS( TABLE)?\b.*?;$", re.MULTILINE | re.DOTALL)
-OF_ALL = ("differing_settings", "settings_diff")    # defined over all runs, not in each
+OF_ALL = ("differing_settings", "settings_diff", "gains_over")  # defined over all runs, not in each
 RUN_COLUMNS = {"run": "VARCHAR", "folder": "VARCHAR", "run_id": "VARCHAR", "base": "VARCHAR",
                "tokenizer_sha256": "VARCHAR", "tasks_sha256": "VARCHAR", "schema_version": "INTEGER"}
 

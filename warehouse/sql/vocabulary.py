@@ -1,10 +1,11 @@
 """The text of every token of the base model, as a small file of the run that SQL joins to token ids."""
 
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from warehouse.store.commit import replace_bytes
+from warehouse.store.commit import replace_file
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -22,7 +23,7 @@ def vocabulary_file(warehouse: Warehouse) -> Path | None:
     if not tokenizer.exists():
         return None
     with suppress(OSError, StageError):     # an archive may be read-only
-        replace_bytes(path, _parquet_bytes(tokenizer))
+        replace_file(path, partial(_write, tokenizer))
     return path if path.exists() else None
 
 
@@ -35,13 +36,12 @@ def load_tokenizer(path: Path) -> Any:
         raise StageError(f"{path} is not a tokenizer ({error}). Restore it.") from error
 
 
-def _parquet_bytes(path: Path) -> bytes:
+def _write(tokenizer_file: Path, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
-    tokenizer = load_tokenizer(path)
+    tokenizer = load_tokenizer(tokenizer_file)
     ids = sorted(tokenizer.get_vocab(with_added_tokens=True).values())
     texts = [tokenizer.decode([number], skip_special_tokens=False) or tokenizer.id_to_token(number)
              for number in ids]
-    sink, table = pa.BufferOutputStream(), pa.table({"token_id": pa.array(ids, pa.int32()), "token": texts})
-    pq.write_table(table, sink, compression="zstd")
-    return sink.getvalue().to_pybytes()
+    table = pa.table({"token_id": pa.array(ids, pa.int32()), "token": texts})
+    pq.write_table(table, path, compression="zstd")

@@ -20,8 +20,7 @@ def child(command: Sequence[str], variables: Mapping[str, str]) -> Iterator[subp
     try:
         yield process
     finally:
-        if process.poll() is None:
-            process.terminate()
+        process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(SECONDS_TO_END)
         process.kill()

@@ -11,7 +11,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from warehouse.stages import warm
 from warehouse.stages.children import end_with_parent, name_process
@@ -45,7 +45,8 @@ def fork(work: Callable[[], int]) -> int:
         except BaseException:
             traceback.print_exc()
         finally:
-            leave(code)
+            clean_up()
+            os._exit(code)
     return process
 
 
@@ -129,8 +130,3 @@ def end_with_client(line: socket.socket, finished: threading.Event) -> None:
         line.recv(1)
     if not finished.is_set():
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def leave(code: int) -> NoReturn:
-    clean_up()
-    os._exit(code)

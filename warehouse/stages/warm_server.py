@@ -29,7 +29,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from tqdm import tqdm
@@ -182,7 +181,8 @@ def start(job: Job, rooms: dict[str, Any], residents: Residents, forks: set[int]
     Processes that train together form a group once; for a group on another port, the old ones end.
     """
     command = rooms[job.name]
-    if not getattr(room_of(command), "STAYS", False):
+    room = sys.modules[command.callback.__module__ if command.callback else __name__]
+    if not getattr(room, "STAYS", False):
         forks.add(fork(lambda: run_job(job, command)))
         return
     key = job.name, tuple(sorted(item for item in job.place.items() if item[0] not in warm.NO_PLACE))
@@ -203,10 +203,6 @@ def start(job: Job, rooms: dict[str, Any], residents: Residents, forks: set[int]
     request = json.dumps([job.words, job.folder, job.spent, job.place]).encode()
     socket.send_fds(resident.line, [warm.number(len(request))], [job.line.fileno(), *job.streams])
     resident.line.sendall(request)
-
-
-def room_of(command: Any) -> ModuleType:
-    return sys.modules[command.callback.__module__ if command.callback else __name__]
 
 
 def has_ended(resident: Resident) -> bool:

@@ -84,7 +84,7 @@ class World:
         return Command(words, 0)
 
     def run(self, plan: Plan, arms: list[Arm], jobs: int = 1) -> dict[str, str]:
-        work = Arms(plan, self.start, lambda _name, _line: None, lambda _done, _doing: None)
+        work = Arms(plan, self.start, lambda _line: None, lambda _done, _doing: None)
         with without_waiting():
             work.run(arms, jobs)
         self.stopped = work.stopped
@@ -254,7 +254,7 @@ def test_programs_of_an_arm_run_while_the_next_one_is_trained(run: Warehouse) ->
                 command.code = 0
 
     with without_waiting():
-        Arms(plan_of(run), start, lambda _name, _line: None, show).run(arms_of(run, FILE), 1)
+        Arms(plan_of(run), start, lambda _line: None, show).run(arms_of(run, FILE), 1)
     assert "train" in beside
 
 
@@ -271,7 +271,7 @@ def test_one_rollout_at_a_time_and_all_end_with_the_command(run: Warehouse) -> N
     def show(_done: int, _doing: str) -> None:
         raise KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt):
-        Arms(plan_of(run), start, lambda _name, _line: None, show).run(arms, 3)
+        Arms(plan_of(run), start, lambda _line: None, show).run(arms, 3)
     ran = [f"{Path(each.words[1]).name} {each.words[0]}" for each in started]
     assert ran == ["parent rollout", "as-it-was train", "high train"]       # low waits for the engine
     assert all(each.stopped for each in started)

@@ -4,31 +4,28 @@
 
 -- One row per group of the scored rows of a table.
 CREATE OR REPLACE MACRO groups_of(rows) AS TABLE
-SELECT iteration, purpose, group_id, task_id, split, policy_version, n, c, num_missing,
-       reward_mean, reward_std, reward_max,
-       reward_max = reward_min AS zero_variance, CASE WHEN n > 0 THEN c = n END AS all_correct,
+SELECT iteration, purpose, group_id, task_id,
+       any_value(split) AS split,
+       max(policy_version) AS policy_version,  -- for carried-over groups, the last one
+       count(reward)::INTEGER AS n,
+       (count(*) FILTER (correct AND reward IS NOT NULL))::INTEGER AS c,
+       (count(*) - count(reward))::INTEGER AS num_missing,
+       avg(reward) AS reward_mean,
+       CASE n WHEN 1 THEN 0 ELSE stddev_samp(reward) END AS reward_std,
+       max(reward) AS reward_max,
+       reward_max = min(reward) AS zero_variance,
+       CASE WHEN n > 0 THEN c = n END AS all_correct,
        CASE WHEN n > 0 THEN c = 0 END AS none_correct,
-       truncated_share, tokens_mean, distinct_outputs, distinct_wrong_outputs, num_wrong_outputs
-FROM (SELECT iteration, purpose, group_id, task_id,
-             any_value(split) AS split,
-             max(policy_version) AS policy_version,  -- for carried-over groups, the last one
-             count(reward)::INTEGER AS n,
-             (count(*) FILTER (correct AND reward IS NOT NULL))::INTEGER AS c,
-             (count(*) - count(reward))::INTEGER AS num_missing,
-             avg(reward) AS reward_mean,
-             CASE count(reward) WHEN 1 THEN 0 ELSE stddev_samp(reward) END AS reward_std,
-             max(reward) AS reward_max,
-             min(reward) AS reward_min,
-             avg(truncated::INTEGER) AS truncated_share,
-             avg(num_completion_tokens) AS tokens_mean,
-             -- Marked when scored, because count(DISTINCT fingerprint) would take longer than all the rest.
-             -- Tests give outputs that cannot be compared: valid, and without a fingerprint.
-             CASE WHEN count(*) FILTER (valid_outputs AND first_output IS NULL) = 0
-                  THEN (count(*) FILTER (first_output))::INTEGER END AS distinct_outputs,
-             (count(*) FILTER (first_output AND NOT correct))::INTEGER AS distinct_wrong_outputs,
-             (count(first_output) FILTER (NOT correct))::INTEGER AS num_wrong_outputs
-      FROM query_table(rows)
-      GROUP BY iteration, purpose, group_id, task_id);
+       avg(truncated::INTEGER) AS truncated_share,
+       avg(num_completion_tokens) AS tokens_mean,
+       -- Marked when scored, because count(DISTINCT fingerprint) would take longer than all the rest.
+       -- Tests give outputs that cannot be compared: valid, and without a fingerprint.
+       CASE WHEN count(*) FILTER (valid_outputs AND first_output IS NULL) = 0
+            THEN (count(*) FILTER (first_output))::INTEGER END AS distinct_outputs,
+       (count(*) FILTER (first_output AND NOT correct))::INTEGER AS distinct_wrong_outputs,
+       (count(first_output) FILTER (NOT correct))::INTEGER AS num_wrong_outputs
+FROM query_table(rows)
+GROUP BY iteration, purpose, group_id, task_id;
 
 -- One row per task, iteration and purpose of the scored rows of a table.
 CREATE OR REPLACE MACRO task_results_of(rows) AS TABLE

@@ -25,16 +25,21 @@ CASE WHEN len(gains) > 1 THEN
 CREATE OR REPLACE MACRO beyond_chance(bounds, num_tasks) AS
 CASE WHEN num_tasks >= 6 AND bounds[1] < bounds[2] THEN bounds[1] > 0 OR bounds[2] < 0 END;
 
--- Mean gain in pass@k over the tasks of compare, per purpose, its 95% interval, and whether it is beyond_chance.
-CREATE OR REPLACE MACRO gains(policy_a, policy_b, purposes := '%', k := 1) AS TABLE
-SELECT purpose, num_tasks, mean_a AS rate_a, mean_b AS rate_b, list_avg(all_gains) AS gain, bounds[1] AS low,
-       bounds[2] AS high, better, worse, beyond_chance(bounds, num_tasks) AS beyond_chance
+-- Rows like those of compare, with an iteration, as one row per iteration and purpose.
+CREATE OR REPLACE MACRO gains_over(rows, k) AS TABLE
+SELECT iteration, purpose, num_tasks, mean_a AS rate_a, mean_b AS rate_b, list_avg(all_gains) AS gain,
+       bounds[1] AS low, bounds[2] AS high, better, worse, beyond_chance(bounds, num_tasks) AS beyond_chance
 FROM (SELECT *, paired_interval(all_gains, noise) AS bounds
-      FROM (SELECT purpose, count(*)::INTEGER AS num_tasks, avg(at_a) AS mean_a, avg(at_b) AS mean_b,
+      FROM (SELECT iteration, purpose, count(*)::INTEGER AS num_tasks, avg(at_a) AS mean_a, avg(at_b) AS mean_b,
                    list(at_b - at_a ORDER BY task_id) AS all_gains, list(noise ORDER BY task_id) AS noise,
                    (count(*) FILTER (at_b > at_a))::INTEGER AS better, (count(*) FILTER (at_b < at_a))::INTEGER AS worse
-            FROM (SELECT purpose, task_id, pass_at_k(n_a, c_a, k) AS at_a, pass_at_k(n_b, c_b, k) AS at_b,
+            FROM (SELECT iteration, purpose, task_id, pass_at_k(n_a, c_a, k) AS at_a, pass_at_k(n_b, c_b, k) AS at_b,
                          CASE WHEN k = 1 THEN share_noise(n_a, c_a) + share_noise(n_b, c_b) END AS noise
-                  FROM compare(policy_a, policy_b, purposes))
-            WHERE at_a + at_b IS NOT NULL GROUP BY purpose))
-ORDER BY purpose;
+                  FROM query_table(rows))
+            WHERE at_a + at_b IS NOT NULL GROUP BY iteration, purpose))
+ORDER BY iteration, purpose;
+
+-- Mean gain in pass@k over the tasks of compare, per purpose, its 95% interval, and whether it is beyond_chance.
+CREATE OR REPLACE MACRO gains(policy_a, policy_b, purposes := '%', k := 1) AS TABLE
+WITH pairs AS (SELECT NULL::INTEGER AS iteration, * FROM compare(policy_a, policy_b, purposes))
+SELECT * EXCLUDE (iteration) FROM gains_over('pairs', k);

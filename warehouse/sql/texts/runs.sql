@@ -21,14 +21,5 @@ ORDER BY iteration, purpose, gain DESC, task_id;
 -- Mean gain in pass@k of run_b over run_a at each common iteration and purpose, its 95% interval over tasks, and whether
 -- it is beyond_chance.
 CREATE OR REPLACE MACRO gains_of_runs(run_a, run_b, k := 1) AS TABLE
-SELECT iteration, purpose, num_tasks, mean_a AS rate_a, mean_b AS rate_b, list_avg(all_gains) AS gain,
-       bounds[1] AS low, bounds[2] AS high, better, worse, beyond_chance(bounds, num_tasks) AS beyond_chance
-FROM (SELECT *, paired_interval(all_gains, noise) AS bounds
-      FROM (SELECT iteration, purpose, count(*)::INTEGER AS num_tasks, avg(at_a) AS mean_a, avg(at_b) AS mean_b,
-                   list(at_b - at_a ORDER BY task_id) AS all_gains, list(noise ORDER BY task_id) AS noise,
-                   (count(*) FILTER (at_b > at_a))::INTEGER AS better, (count(*) FILTER (at_b < at_a))::INTEGER AS worse
-            FROM (SELECT iteration, purpose, task_id, pass_at_k(n_a, c_a, k) AS at_a, pass_at_k(n_b, c_b, k) AS at_b,
-                         CASE WHEN k = 1 THEN share_noise(n_a, c_a) + share_noise(n_b, c_b) END AS noise
-                  FROM compare_runs(run_a, run_b))
-            WHERE at_a + at_b IS NOT NULL GROUP BY iteration, purpose))
-ORDER BY iteration, purpose;
+WITH pairs AS (FROM compare_runs(run_a, run_b))
+FROM gains_over('pairs', k);

@@ -111,13 +111,9 @@ FROM (SELECT *, regexp_matches(completion, '{END}') AS found,
       FROM completions);
 
 CREATE OR REPLACE VIEW reward_parts AS
-WITH parts AS (
-    SELECT iteration, purpose, task_id, sample_index, scorer, reward,
-           unnest(map_entries(reward_parts::JSON::MAP(VARCHAR, DOUBLE))) AS entry
-    FROM all_samples
-    WHERE reward_parts IS NOT NULL)
 SELECT iteration, purpose, task_id, sample_index, scorer, entry.key AS part, entry.value AS value, reward
-FROM parts;
+FROM (SELECT *, unnest(map_entries(reward_parts::JSON::MAP(VARCHAR, DOUBLE))) AS entry FROM all_samples
+      WHERE reward_parts IS NOT NULL);
 
 CREATE OR REPLACE VIEW part_means AS
 -- Many completions have equal documents, and reading JSON is slow.
@@ -142,7 +138,6 @@ SELECT iteration, purpose, error_class, error_name, num::INTEGER AS num,
        num / sum(num) OVER (PARTITION BY iteration, purpose) AS share,
        tokens_mean, example
 FROM kinds
-WHERE true
 QUALIFY error_class IS NOT NULL;
 
 -- Tokens that an iteration carried over were sampled by it, not by the one that continues them. A rollout's rates, like
