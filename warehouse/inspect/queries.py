@@ -2,13 +2,12 @@
 
 import re
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from warehouse.inspect.render import WRITERS
-from warehouse.sql.catalog import quoted, quoted_name
-from warehouse.sql.database import Connection, changes, explain_errors, split_statements
+from warehouse.sql.catalog import quoted_name
+from warehouse.sql.database import Connection, changes, explain_errors, interruptible, split_statements
 from warehouse.store.commit import replace_bytes, replace_file
 from warehouse.store.errors import StageError, UnusableFile, counted, printable
 
@@ -59,12 +58,13 @@ def write_answer(connection: Connection, statement: str, *, style: str | None = 
         if style == "parquet":
             assert output is not None
             wanted = relation if not limit else relation.limit(limit)
-            replace_file(output, partial(_copy, connection, wanted))
+            replace_file(output, lambda file: interruptible(
+                connection, lambda: wanted.to_parquet(str(file), compression="zstd")))
             return ""
         names = relation.columns
         shortened = style in ("table", "markdown") and output is None
         most = limit if limit is not None else SHOWN_ROWS if shortened else 0
-        rows = (relation.limit(most + 1) if most else relation).fetchall()
+        rows = interruptible(connection, (relation.limit(most + 1) if most else relation).fetchall)
     shown = rows[:most] if most else rows
     text = WRITERS[style](names, shown, full=full, width=width)
     if output:
@@ -77,11 +77,6 @@ def write_answer(connection: Connection, statement: str, *, style: str | None = 
         text += "\n" if style == "table" else "\n\n"
         text += f"(first {counted(len(shown), 'row')}; --limit 0 shows all)"
     return text
-
-
-def _copy(connection: Connection, rows_to_write: Any, file: Path) -> None:
-    """Write Parquet. DuckDB finds the variable `rows_to_write`; unlike `to_parquet`, Ctrl-C ends a COPY."""
-    connection.execute(f"COPY (FROM rows_to_write) TO {quoted(file)} (FORMAT parquet, COMPRESSION zstd)")
 
 
 def _without_time_zones(relation: Any) -> Any:

@@ -6,15 +6,17 @@ import errno
 import hashlib
 import os
 import re
+import signal
 import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from warehouse.sql.catalog import quoted, stored_rows
 from warehouse.sql.inventory import Inventory, take_inventory
@@ -33,6 +35,7 @@ READ_OFTEN = ("task_results", "iteration_stats", "adjusted", "signals")     # vi
 # DuckDB's errors if a file is too large, the disk full or read-only, or the quota used up.
 REFUSED = re.compile(r'(?s)file \\*"(?P<path>.+?)\\*": (?P<why>{})'.format("|".join(
     os.strerror(number) for number in (errno.EFBIG, errno.ENOSPC, errno.EROFS, errno.EDQUOT))))
+Answer = TypeVar("Answer")
 
 
 def refresh_sql(warehouse: Warehouse) -> Path:
@@ -220,6 +223,32 @@ def _defined() -> Path:
                 connection.execute(text)
             Path(scratch, "defined").replace(path)
     return path
+
+
+def interruptible(connection: Connection, work: Callable[[], Answer]) -> Answer:
+    """Do `work`, which queries `connection`; Ctrl-C ends the query and raises KeyboardInterrupt.
+
+    Python handles signals only in its main thread, so the query runs in another one. The signal is recorded
+    instead of raised: an exception while a thread starts would leave it running unnoticed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    stopped, before = threading.Event(), signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:            # not if Ctrl-C is ignored or has another handler
+        signal.signal(signal.SIGINT, lambda *_: stopped.set())
+    try:
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            future = pool.submit(work)
+            while not future.done():
+                if stopped.is_set():
+                    connection.interrupt()              # repeatedly: a query that has not begun ignores it
+                wait([future], timeout=0.05)
+    finally:
+        if before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, before)
+    if stopped.is_set():
+        raise KeyboardInterrupt
+    return future.result()
 
 
 def rows_of(connection: Connection, query: str,

@@ -1,7 +1,6 @@
 """`warehouse sql`, `summary` and `schema` as a person at a terminal meets them."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,9 +14,9 @@ from click.testing import CliRunner, Result
 
 from tests.building.weather import build_run, empty_run
 from warehouse.cli import cli
-from warehouse.inspect.queries import write_answer
 from warehouse.inspect.render import as_table
 from warehouse.inspect.summary import sparkline
+from warehouse.sql.database import interruptible
 from warehouse.store.errors import printable
 from warehouse.store.run_folder import Warehouse
 
@@ -168,13 +167,21 @@ def test_the_schema_explains_tables_views_and_macros() -> None:
     assert unknown.exit_code == 1 and "There is no table, view, macro or column 'polices'" in unknown.stderr
 
 
-def test_ctrl_c_ends_the_query_of_a_parquet_file(tmp_path: Path) -> None:
+def test_ctrl_c_while_its_thread_starts_leaves_no_query_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def start_and_interrupt(thread: threading.Thread) -> None:
+        start(thread)
+        signal.raise_signal(signal.SIGINT)
+
+    connection, handler = duckdb.connect(), signal.signal(signal.SIGINT, signal.default_int_handler)
     endless = "SELECT sum(a.range * b.range % 7) FROM range(100000) a, range(100000) b, range(100000) c"
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(threading.Thread, "start", start_and_interrupt)
     try:
-        threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
         with pytest.raises(KeyboardInterrupt):
-            write_answer(duckdb.connect(), endless, output=tmp_path / "rows.parquet")
+            interruptible(connection, lambda: connection.execute(endless).fetchall())
+        monkeypatch.undo()
+        assert connection.execute("SELECT 42").fetchall() == [(42,)]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, handler)
-    assert not [*tmp_path.iterdir()]
