@@ -9,7 +9,7 @@ import polars as pl
 from warehouse.inspect.render import as_table
 from warehouse.ledger.state import is_named
 from warehouse.store.errors import StageError, counted, shell_quote, shorten
-from warehouse.store.names import completion_name
+from warehouse.store.names import completion_name, is_of
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.stage import Stage
 
@@ -52,7 +52,7 @@ def scored_by(warehouse: Warehouse, name: str, wanted: str | None = None) -> tup
     tables, scorers, named = [], set(), set()
     for iteration in warehouse.state.iterations("score"):
         for purpose in warehouse.state.purposes(iteration):
-            if wanted not in (None, purpose):
+            if not is_of(purpose, wanted):
                 continue
             complete = warehouse.state.scorers(iteration, purpose)
             scorers |= set(complete)

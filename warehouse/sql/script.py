@@ -19,7 +19,7 @@ SQL_FILES = MEASURE_FILES + VIEW_FILES
 RUNS_FILE = "runs.sql"      # in addition, if several runs are queried together
 HIDDEN = ("stage_manifests", "policy_documents", "fresh_samples", "fresh_train_samples", "rolled_mismatch",
           "judged_signals", "share_noise", "gain_error", "bootstrapped", "k_of", "variance_of", "chance",
-          "chance_of_few", "luck", "signal_of", "is_cut_short")
+          "chance_of_few", "luck", "signal_of", "is_cut_short", "is_asked")
 GUARD_HERE = "-- (the log is asked here)\n"
 GUARD = "SELECT error({words}) FROM glob({entry});\n"
 SETTINGS = """\

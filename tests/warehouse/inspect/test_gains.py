@@ -186,3 +186,12 @@ def test_an_evaluation_of_a_policy_that_a_rollback_left_is_no_result(tmp_path: P
     assert any(line.startswith("On 'eval', policy 0 to 2:") for line in story_lines(connect(run), []))
     roll_back(run, 1)
     assert any(line.startswith("On 'eval', policy 0 to 1:") for line in story_lines(connect(run), []))
+
+
+def test_eval_asks_for_every_evaluation_also_named_ones(tmp_path: Path) -> None:
+    visits = ({f"t{n}": (4, 1) for n in range(8)}, {f"t{n}": (4, 3) for n in range(8)})
+    connection = connect(evaluated(tmp_path, *visits, purpose="eval-mbpp"))
+    for asked in ("eval", "eval-mbpp", "%mbpp"):
+        [row] = rows_of(connection, f"FROM gains(0, 1, '{asked}')")
+        assert (row["purpose"], row["num_tasks"], row["gain"]) == ("eval-mbpp", 8, 0.5)
+    assert not rows_of(connection, "FROM gains(0, 1, 'eval-other')")

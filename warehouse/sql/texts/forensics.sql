@@ -55,7 +55,7 @@ tasks_of AS (SELECT task_id, avg(coalesce(correct, false)::INTEGER) AS p, count(
              FROM whole LEFT JOIN winners USING (task_id, block) GROUP BY task_id)
 SELECT avg(p) AS maj_at_k, count(*)::INTEGER AS num_tasks, min(blocks)::INTEGER AS num_blocks FROM tasks_of;
 
--- Two policies on common tasks, paired per task; purposes is a LIKE pattern. First turns unless it names turns. No
+-- Two policies on common tasks, paired per task; purposes is a LIKE pattern, eval all evaluations. First turns unless it names turns. No
 -- reward gain between different scorers. Carried completions count for the last policy that sampled the task in that
 -- iteration.
 CREATE OR REPLACE MACRO compare(policy_a, policy_b, purposes := '%') AS TABLE
@@ -63,7 +63,7 @@ WITH results AS (SELECT policy_version, purpose, task_id, sum(n) AS n, sum(c) AS
                         sum(reward_mean * n) / sum(n) AS reward,
                         CASE WHEN min(scorer) = max(scorer) THEN min(scorer) END AS scorer
                  FROM task_results
-                 WHERE purpose LIKE purposes AND (turn_of(purpose) = 1 OR purposes LIKE '%turn%')
+                 WHERE is_asked(purpose, purposes) AND (turn_of(purpose) = 1 OR purposes LIKE '%turn%')
                  GROUP BY policy_version, purpose, task_id HAVING sum(n) > 0)
 SELECT purpose, task_id, a.n::INTEGER AS n_a, a.c::INTEGER AS c_a, b.n::INTEGER AS n_b, b.c::INTEGER AS c_b,
        a.c / a.n AS rate_a, b.c / b.n AS rate_b, b.c / b.n - a.c / a.n AS gain,

@@ -45,7 +45,7 @@ ORDER BY policy_version, abs(log_ratio) DESC, task_id, sample_index, position;
 CREATE OR REPLACE MACRO estimated_pass(of_model, purposes := '%', since := 0, until := 2147483647) AS TABLE
 WITH weighed AS (
     SELECT purpose, task_id, correct::INTEGER AS hit, exp(clamped(list_sum(log_ratios))) AS w
-    FROM (FROM log_ratios WHERE model = of_model AND purpose LIKE purposes AND iteration BETWEEN since AND until)
+    FROM (FROM log_ratios WHERE model = of_model AND is_asked(purpose, purposes) AND iteration BETWEEN since AND until)
     JOIN (FROM samples WHERE reward IS NOT NULL) USING (iteration, purpose, task_id, sample_index)),
 others AS (
     SELECT *, coalesce((sum(hit) OVER task - hit) / nullif(count(*) OVER task - 1, 0),

@@ -26,6 +26,10 @@ CREATE OR REPLACE MACRO ess(w) AS pow(sum(w), 2) / nullif(count(w) * sum(w * w),
 CREATE OR REPLACE MACRO turn_of(of_purpose) AS
 coalesce(nullif(regexp_extract(of_purpose, '.-turn([2-9]|[1-9]\d+)$', 1), '')::INTEGER, 1);
 
+-- Whether a purpose is among those asked for: a LIKE pattern, or 'eval' for every evaluation.
+CREATE OR REPLACE MACRO is_asked(of_purpose, asked) AS
+of_purpose LIKE asked OR (asked = 'eval' AND of_purpose LIKE 'eval-%');
+
 -- Purpose of its first turns: 'eval' for 'eval-turn2'.
 CREATE OR REPLACE MACRO base_purpose(of_purpose) AS
 regexp_replace(of_purpose, '(.)-turn([2-9]|[1-9]\d+)$', '\1');
