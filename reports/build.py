@@ -27,6 +27,7 @@ SECTIONS: tuple[tuple[str, tuple[Figure, ...]], ...] = (
     ("What it learns", LEARNING), ("How it writes", HEALTH), ("How it trains", TRAINING))
 FIGURES = {figure.name: figure for _, group in SECTIONS for figure in group}
 MOST_NUMBERS = 300
+LEFT = "SELECT rolled_back_to, policy_version FROM policies WHERE rolled_back_to IS NOT NULL"
 STATS_SQL = """\
 SELECT iteration, purpose, policy_version, num_tasks, num_completions, pass_at_1, max_k, pass_at_max_k,
        reward_mean, truncated_share, tokens_mean, zero_variance_share, mismatch_kl
@@ -112,8 +113,11 @@ def headline(connection: Connection, stats: list[dict[str, Any]]) -> list[tuple[
     facts = [("iterations", str(len(train))),
              ("completions", number(completions or 0)),
              ("tokens sampled", number(tokens or 0)), ("in all stages", duration(seconds or 0))]
-    for purpose in sorted({row["purpose"] for row in stats} - {"train"}):
-        held = [row for row in stats if row["purpose"] == purpose]
+    left = {number for back, version in connection.execute(LEFT).fetchall()
+            for number in range(back + 1, version)}
+    evaluations = [row for row in stats if row["purpose"] != "train" and row["iteration"] not in left]
+    for purpose in sorted({row["purpose"] for row in evaluations}):
+        held = [row for row in evaluations if row["purpose"] == purpose]
         facts.append((f"pass@1, {purpose}, {_policies(held)}", change(held, "pass_at_1")))
     if train:
         facts.append(("training pass@1", change(train, "pass_at_1")))

@@ -20,7 +20,7 @@ from warehouse.options import (
 )
 from warehouse.stages import warm
 from warehouse.store.commit import by_address
-from warehouse.store.errors import StageError, shell_quote
+from warehouse.store.errors import SettingChanged, StageError, shell_quote
 
 # Modules that `warehouse warm` imports in advance; its training processes keep the policy loaded.
 LOADS, STAYS = ("train.run",), True
@@ -137,14 +137,7 @@ def train(run: Path, **values: Any) -> None:
     # Packs differ in length, which would fragment GPU memory in fixed segments.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     from train.inputs.asked import model_of_folder
-    from train.inputs.inputs import (
-        check_scorer,
-        due_iteration,
-        finish_committed,
-        nothing_due,
-        read_inputs,
-        scorer_to_train,
-    )
+    from train.inputs.inputs import due_iteration, finish_committed, nothing_due, read_inputs, scorer_to_train
     from train.inputs.settings import check_settings, fill_in
     from train.inputs.signal import check_signal
     from warehouse.maintain.prune import prune_policies
@@ -164,8 +157,10 @@ def train(run: Path, **values: Any) -> None:
         say(f"iteration {iteration} is due")
     stage = warehouse.stage("train", iteration=iteration)
     if warehouse.state.is_trained(iteration) and not settings.dry_run:
-        if settings.scorer and stage.life:
-            check_scorer(warehouse, stage.life, settings.scorer)
+        trained = str(stage.life.facts.get("scorer", "")) if stage.life else ""
+        if settings.scorer and trained and settings.scorer not in (trained, trained.rpartition("-")[0]):
+            raise SettingChanged(stage.title, "scorer", trained, settings.scorer,
+                                 f"To use that, {stage.way_to_discard()}.")
         if before := stage.settings():      # refuse other options
             limit = settings.max_completion_length or before.get("max_completion_length")
             stage.settle(before | settings.replace(max_completion_length=limit).results())

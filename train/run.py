@@ -79,7 +79,7 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
             say("dry run: nothing was written")
             processes.close()
             return
-        steps = take_steps(learner, stop=stop, log=lambda step: log(
+        steps = take_steps(learner, stop=stop, say=say, log=lambda step: log(
             {f"train/{name}": value for name, value in step.items()}, step["global_step"]),
                            before_update=lambda: check_and_begin(warehouse, inputs, learner, say))
         for line in mismatch_table(learner.batch, settings)[:1]:

@@ -128,8 +128,15 @@ def test_evaluations_are_told_with_their_policies(page: str, tmp_path: Path) -> 
         "SELECT purpose, pass_at_1 FROM iteration_stats WHERE purpose <> 'train'").fetchall())
     assert tile_of(text, "pass@1, eval, policy 1") == f"{shares['eval']:.2f}"
     assert tile_of(text, "pass@1, eval-wide, policy 2") == f"{shares['eval-wide']:.2f}"
-    answers = {"purpose": "distil", "policy_version": None, "num_completions": 8, "pass_at_1": 0.5}
+    answers = {"iteration": 0, "purpose": "distil", "policy_version": None, "num_completions": 8,
+               "pass_at_1": 0.5}
     assert build.headline(connect(run), [answers])[-1] == ("pass@1, distil, another model", "0.50")
+
+
+def test_evaluations_of_policies_that_a_rollback_left_are_not_at_the_top(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=4, evals=(0, 2, 3), num_tasks=4, group_size=8)
+    roll_back(run, 2, "for the test")
+    assert tile_of(build_report(run.root).read_text(), "pass@1, eval, policy 0 to policy 2")
 
 
 def test_completions_and_tokens_at_the_top_are_of_the_same_rollouts(tmp_path: Path) -> None:

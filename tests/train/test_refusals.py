@@ -240,6 +240,16 @@ def test_a_complete_training_that_is_asked_with_other_options_names_the_branch(t
     assert f"train the same rows again on a branch: {branch}" in result.stderr
 
 
+def test_a_complete_training_that_is_asked_with_another_scorer_names_the_branch(trained):
+    scorer = trained.state.life("train", iteration=0).facts["scorer"]
+    same = "--iteration", "0", "--learning-rate", "1e-6", "--updates-per-batch", "1"
+    for name in scorer, scorer.rpartition("-")[0]:
+        assert run_train(trained, *same, "--scorer", name).exit_code == 0
+    result = run_train(trained, "--iteration", "0", "--scorer", "short")
+    assert result.exit_code == 1 and f'started with scorer = "{scorer}", now it is "short"' in result.stderr
+    assert f"`warehouse branch {trained.root} {trained.root}-at-0 --at 0 --with-rows`" in result.stderr
+
+
 def test_dr_grpo_divides_by_the_limit_of_the_rows(run, tmp_path):
     given = copy_run(run, tmp_path / "given")
     assert run_train(run, "--loss", "dr_grpo").exit_code == 0

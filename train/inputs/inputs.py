@@ -10,7 +10,7 @@ from train.inputs.options import TrainOptions
 from train.inputs.own_advantages import OPTION
 from train.inputs.settings import needs_groups
 from train.objective.loss_table import find_loss
-from warehouse.ledger.state import LATEST, Life
+from warehouse.ledger.state import LATEST
 from warehouse.stages.base_model import check_base
 from warehouse.stages.user_code import UserFunction, load_function
 from warehouse.store.commit import ensure_local, file_names, remove_folder
@@ -66,15 +66,6 @@ def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None, purp
                          "on, as --scorer NAME, or for a loop as `scorer = \"NAME\"` below [train] of "
                          f"{warehouse.root / 'config.toml'}.")
     return scorer
-
-
-def check_scorer(warehouse: Warehouse, trained: Life, name: str) -> None:
-    """StageError if an iteration was trained on another scorer's rewards."""
-    before, root = str(trained.facts.get("scorer", "")), shell_quote(warehouse.root)
-    if name != before and not before.startswith(f"{name}-"):
-        raise StageError(f"Iteration {trained.iteration} was trained on the rewards of {before}. To train its "
-                         f"rows on those of {name}: `warehouse branch {root} NEW --at {trained.iteration} "
-                         f"--with-rows`, then `train NEW --scorer {name}`")
 
 
 def read_inputs(warehouse: Warehouse, iteration: int, scorer: str, settings: TrainOptions) -> Inputs:

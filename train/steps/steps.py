@@ -45,11 +45,13 @@ class Learner:
 
 
 def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[], None],
-               log: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
+               log: Callable[[dict[str, Any]], None], say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Metrics of every step from the latest checkpoint on; StageStopped on a request to stop, all saved."""
     steps, tokens = learner.checkpoints.restore(learner.policy, learner.optimizer)
     hand_out(forwardable(learner.batch), tokens)
     saved, saved_at, first = len(steps), time.monotonic(), learner.processes.first
+    if saved:
+        say(f"continues after step {saved} of {len(learner.plan)}")
     for step, groups in enumerate(learner.plan[:saved]):
         plan_step(learner.batch, groups, step, learner.settings)
         log(steps[step])        # what a tracker got after the checkpoint is overwritten

@@ -46,8 +46,8 @@ def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm
                 also = f" (also {', '.join(names[1:])})" if names[1:] else ""
                 lines.append(f"    score explain {shell_quote(warehouse.root)} {shell_quote(names[0])}{also}")
     advice = advise(warehouse, connection, alarms).lines
-    if any(alarm.fired for alarm in alarms):
-        return [*advice, "", *lines]
+    if fired := [f"{one.signal} since iteration {one.first_iteration}" for one in alarms if one.fired]:
+        return [f"Alarm: {', '.join(fired)}.", *advice, "", *lines]
     return ["No alarm.", *advice, *lines, *judged_lines(connection, since)]
 
 

@@ -13,8 +13,8 @@ SENTENCES = {
                    "the run's log). Nothing was committed. Run the same command again.",
     "complete": "{title} was completed by another command meanwhile. There is nothing left to do.",
     "weights_gone": "Policy {to} has no weights any more. Restore it from a copy, or name another policy.",
-    "pruned_rows": "The tokens of iteration {iteration} were pruned; it cannot be trained on again. Leave "
-                   "--with-rows out, or name a later policy with --at.",
+    "pruned_rows": "The tokens of iteration {iteration} were pruned; it cannot be trained on again. Name "
+                   "later ones, or in `warehouse branch` leave --with-rows out.",
     "to_finish": "{title} is to be made again after a repair, and policy {policy} stands on it. Run it "
                  "first, then branch.",
     "no_policy": "There is no policy {to}; there are {first} to {newest}. Name one of those with "

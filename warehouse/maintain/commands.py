@@ -108,31 +108,43 @@ def rollback(run: Path, to: int, why: str) -> None:
 @click.option("--before", type=click.IntRange(min=1), default=None, help="Iterations before this one.")
 @click.option("--ended", is_flag=True,
               help="Remove files of stages discarded, rolled back or rewritten, once an hour old.")
+@click.option("--keep-policies", type=click.IntRange(min=1), default=None, metavar="N",
+              help="Remove the weights of all policies but the last N and the base.")
 @click.option("--yes", is_flag=True, help="Remove; otherwise only print what would be removed.")
 @shows_errors
-def prune(run: Path, before: int | None, ended: bool, yes: bool) -> None:
-    """Remove tokens of old iterations, or files that no longer count.
+def prune(run: Path, before: int | None, ended: bool, keep_policies: int | None, yes: bool) -> None:
+    """Remove tokens of old iterations, weights of old policies, or files that no longer count.
 
     Scalars, texts and scores of old iterations stay.
     """
-    from warehouse.maintain.prune import prune_ended, prune_run
+    from warehouse.maintain.prune import policy_bytes, prune_ended, prune_policies, prune_run, unkept
     from warehouse.store.errors import StageError
-    if (before is None) != ended:
-        raise StageError("Say what to prune: --before ITERATION, or --ended.")
-    if before is None:
-        click.echo(prune_ended(open_run(run), dry_run=not yes))
-        return
-    done = prune_run(open_run(run), before, dry_run=not yes)
-    if not done.num_parts:
+    if (before is not None) + ended + (keep_policies is not None) != 1:
+        raise StageError("Say what to prune: --before ITERATION, --keep-policies N, or --ended.")
+    warehouse = open_run(run)
+
+    def stays(shared: int) -> str:
+        return f"; {shared / 1e6:.1f} MB stay, because branches or arms share them" if shared else ""
+    if ended:
+        click.echo(prune_ended(warehouse, dry_run=not yes))
+    elif keep_policies is not None:
+        gone = unkept(warehouse.state, keep_policies)
+        size, shared = policy_bytes(warehouse, gone)
+        if yes:
+            prune_policies(warehouse, keep_policies)
+        names = ", ".join(map(str, gone)) or "none"
+        click.echo(f"weights of policies {names}, {size / 1e6:.1f} MB: " + (
+            "removed" if yes else "would be removed; they could not sample again. Run it with --yes to do it")
+            + stays(shared))
+    elif not (done := prune_run(warehouse, before or 0, dry_run=not yes)).num_parts:
         click.echo(f"There is nothing to prune before iteration {before}.")
-        return
-    size = f"{done.bytes_before / 1e6:.1f} MB"
-    if yes:
-        click.echo(f"{counted(done.num_parts, 'part')} pruned, {size} to {done.bytes_after / 1e6:.1f} MB")
+    elif yes:
+        click.echo(f"{counted(done.num_parts, 'part')} pruned, {done.bytes_before / 1e6:.1f} MB to "
+                   f"{done.bytes_after / 1e6:.1f} MB" + stays(done.bytes_shared))
     else:
         click.echo(f"{counted(done.num_parts, 'part')} of {counted(len(done.iterations), 'iteration')}, "
-                   f"{size}, would lose their tokens and could not be trained on again. Run it with --yes "
-                   "to do it.")
+                   f"{done.bytes_before / 1e6:.1f} MB, would lose their tokens and could not be trained on "
+                   f"again. Run it with --yes to do it{stays(done.bytes_shared)}.")
 
 
 @click.group()

@@ -23,12 +23,16 @@ DROPPED = {"completions": ("completion_ids", "behaviour_logprobs", "support_ids"
 
 
 class Pruned(NamedTuple):
-    """What was or would be pruned: iterations, parts, and their bytes before and after."""
+    """What was or would be pruned: iterations, parts, their bytes before and after, and those that stay.
+
+    Bytes stay where branches or arms share the files.
+    """
 
     iterations: list[int]
     num_parts: int
     bytes_before: int
     bytes_after: int
+    bytes_shared: int
 
 
 def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> Pruned:
@@ -40,16 +44,17 @@ def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> Pruned:
     from tqdm import tqdm
     warehouse.state.check_prune(before)
     iterations = [number for number in warehouse.state.iterations("rollout") if number < before]
-    num_parts = size = after = 0
+    num_parts = size = after = shared = 0
     for number in tqdm(iterations, desc="prune", unit="iteration", leave=False, disable=None):
         work = [(stage, parts) for stage in warehouse.stages(number)
                 if stage.life and stage.life.is_complete and not stage.life.pruned
                 and (parts := [*_parts(warehouse, stage)])]
         num_parts += sum(len(parts) for _, parts in work)
         size += stored_bytes(part for _, parts in work for _, part in parts)
+        shared += stored_bytes(part for _, parts in work for _, part in parts if part.stat().st_nlink > 1)
         if work and not dry_run:
             after += _prune(warehouse, work)
-    return Pruned(iterations, num_parts, size, after)
+    return Pruned(iterations, num_parts, size, after, shared)
 
 
 def _parts(warehouse: Warehouse, stage: Stage) -> Iterator[tuple[str, Path]]:
@@ -110,6 +115,22 @@ def prune_ended(warehouse: Warehouse, *, dry_run: bool) -> str:
         f"{what}, would be removed{stay}. Run it with --yes to do it.")
 
 
+def unkept(state: RunState, keep: int) -> list[int]:
+    """Policies with weights of their own that are neither the base nor what one of the last `keep` has."""
+    kept = {policy.folder for version, policy in state.policies.items()
+            if not version or version > state.newest - keep}
+    return [version for version, policy in state.policies.items()
+            if policy.folder not in kept and not policy.dropped]
+
+
+def policy_bytes(warehouse: Warehouse, versions: list[int]) -> tuple[int, int]:
+    """The bytes of policies' files, and those of them that branches or arms share."""
+    folders = [warehouse.policy_dir(version) for version in versions]
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    shared = [path for path in files if path.stat().st_nlink > 1]
+    return stored_bytes(files), stored_bytes(shared)
+
+
 def prune_policies(warehouse: Warehouse, keep: int | None,
                    say: Callable[[str], None] = lambda _line: None) -> None:
     """Remove weights and optimizer of all policies but the last `keep` and the base; policy.json stays.
@@ -120,10 +141,7 @@ def prune_policies(warehouse: Warehouse, keep: int | None,
     gone: list[int] = []
 
     def drop(state: RunState) -> WeightsDropped | None:
-        kept = {policy.folder for version, policy in state.policies.items()
-                if not version or version > state.newest - (keep or 0)}
-        gone[:] = [version for version, policy in state.policies.items()
-                   if keep and policy.folder not in kept and not policy.dropped]
+        gone[:] = unkept(state, keep) if keep else []
         return WeightsDropped([*gone]) if gone else None
 
     warehouse.append(drop)

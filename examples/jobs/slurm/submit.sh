@@ -2,9 +2,9 @@
 # Submit what is not trained of ITERATIONS iterations to SLURM: for each an array of ROLLOUTS tasks, one of SCORES tasks,
 # then a job that samples and scores what they left and trains. The last line cancels what was queued.
 # In the environment, the same each time that a run is submitted: what each needs, ROLLOUT_NEEDS="--gres=gpu:1
-# --partition=spot" SCORE_NEEDS=.. LEARN_NEEDS=..; EVAL_EVERY, WATCH and TRAIN as work.sh has them. With EVAL_EVERY a last
+# --partition=spot" SCORE_NEEDS=.. LEARN_NEEDS=.., by default a GPU, 8 cores, a GPU; EVAL_EVERY, WATCH and TRAIN as work.sh has them. With EVAL_EVERY a last
 # job evaluates the last policy.
-set -euo pipefail
+set -eEuo pipefail
 usage="usage: examples/jobs/slurm/submit.sh RUN ITERATIONS ROLLOUTS [SCORES]"
 if (($# < 3)); then echo "$usage" >&2; exit 2; fi
 [[ -f examples/jobs/work.sh ]] || { echo "run this in the checkout of Rollhouse" >&2; exit 2; }
@@ -30,6 +30,8 @@ tell() {   # also if sbatch refuses one of them
   fi
 }
 trap tell EXIT
+refused() { echo "sbatch refused it; it was asked for: ROLLOUT_NEEDS=\"${rollout_needs[*]}\" SCORE_NEEDS=\"${score_needs[*]}\" LEARN_NEEDS=\"${learn_needs[*]}\"" >&2; }
+trap refused ERR
 
 for ((i = first; i < iterations; i++)); do
   submit rollout "" "${rollout_needs[@]}" --array="0-$((rollouts - 1))" "$stage" rollout "$run" "$i" "$rollouts"

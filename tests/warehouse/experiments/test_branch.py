@@ -101,7 +101,7 @@ def test_pruned_rows_are_not_trained_again(run: Warehouse, tmp_path: Path,
     assert command("prune", run.root, "--before", 1, "--yes").exit_code == 0
     said = "The tokens of iteration 0 were pruned; it cannot be trained on again. "
     refused = command("branch", run.root, tmp_path / "new", "--at", 0, "--with-rows")
-    assert refused.exit_code == 1 and said + "Leave --with-rows out" in refused.output
+    assert refused.exit_code == 1 and said + "Name later ones" in refused.output
     monkeypatch.setattr(RunState, "is_pruned", lambda _state, _iteration: False)   # as an older version
     make_branch(run, tmp_path / "new", 0, rows=True)
     refused = run_train(open_warehouse(tmp_path / "new"), "--iteration", "0")

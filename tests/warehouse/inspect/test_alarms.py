@@ -309,7 +309,8 @@ def test_since_leaves_out_a_dip_that_is_over(tmp_path: Path) -> None:
 def test_a_mismatch_is_the_fault_of_the_engine_not_of_the_policy(runs: dict[str, Warehouse],
                                                                  shape: str) -> None:
     run = runs[shape]
-    lines = watch(run).stdout.splitlines()
+    headline, *lines = watch(run).stdout.splitlines()
+    assert headline.startswith("Alarm: ") and "wrong_weights since iteration " in headline
     assert lines[0].startswith("Fix the engine first") and "Policy 5 is sound; policy 6" in lines[0]
     assert lines[1] == f"Stop here, or go back: warehouse rollback {run.root} --to {ONSET}"
     assert lines[4] == (f'    warehouse sql {run.root} "FROM token_gaps({ONSET}) '
@@ -391,7 +392,7 @@ def test_a_dead_iteration_fires_at_once(tmp_path: Path) -> None:
     assert advice(dead.stdout).endswith(f"warehouse rollback {run.root} --to 3")
     story, *said = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()[1:]
     assert story.startswith("Collapsed at iteration 4: pass@1 .") and ".00 at iteration 4" in story
-    assert "\n".join(said).startswith(advice(dead.stdout))
+    assert "\n".join(said).startswith(advice(dead.stdout).partition("\n")[2])
 
 
 @pytest.mark.parametrize("carries", [False, True])
@@ -718,7 +719,9 @@ def test_bad_steps_spoil_the_policy_that_they_made(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", iterations=4, evals=())
     go_on(run, 4, Weather(ratio_max=2472.0, policy_kl=8.7, grad_norm=16.9))
     assert fired(run) == {"step_ratio": 4, "step_kl": 4, "grad_norm": 4}
-    lines = watch(run).stdout.splitlines()
+    headline, *lines = watch(run).stdout.splitlines()
+    assert headline == ("Alarm: step_ratio since iteration 4, step_kl since iteration 4, "
+                        "grad_norm since iteration 4.")
     assert lines[0].startswith("Smaller steps first") and "policy 4 is sound; policy 5 was made" in lines[0]
     [[steps, size]] = connect(run).execute("SELECT count(*), avg(num_completions) FROM train_steps "
                                            "WHERE iteration = 4").fetchall()
@@ -731,7 +734,7 @@ def test_a_policy_that_samples_worse_is_not_sound_though_it_was_stepped_from_too
     run = build_run(tmp_path / "run", iterations=4, evals=())
     go_on(run, 4, Weather(invalid=0.6, ratio_max=2472.0, policy_kl=8.7))
     assert fired(run).items() >= {"errors": 4, "step_kl": 4}.items()
-    lines = watch(run).stdout.splitlines()
+    lines = watch(run).stdout.splitlines()[1:]
     assert lines[0].startswith("Smaller steps first") and "happens again: policy 5 was made by" in lines[0]
     assert lines[1].endswith(f"warehouse rollback {run.root} --to 3")
 

@@ -348,7 +348,26 @@ def test_pruning_drops_tokens_and_keeps_everything_else(run: Warehouse) -> None:
     assert run.state.entries[run.state.head].what.why == "pruned"
     assert warehouse("prune", run.root, "--before", 1, "--yes").stdout == (
         "There is nothing to prune before iteration 1.\n")
-    assert prune_run(run, 1, dry_run=False) == ([0], 0, 0, 0)
+    assert prune_run(run, 1, dry_run=False) == ([0], 0, 0, 0, 0)
+
+
+def test_weights_of_old_policies_are_pruned_but_what_a_branch_shares_stays(run: Warehouse,
+                                                                           tmp_path: Path) -> None:
+    for asked in ("prune", run.root), ("prune", run.root, "--ended", "--keep-policies", 1):
+        assert "Say what to prune" in warehouse(*asked).stderr
+    newest = run.state.newest
+    assert newest > 1
+    weights = run.policy_dir(1) / "adapter_model.safetensors"
+    weights.write_bytes(bytes(200_000))
+    said = warehouse("prune", run.root, "--keep-policies", 1).stdout
+    assert said.startswith("weights of policies 1, 0.2 MB: would be removed") and "stay" not in said
+    assert weights.exists()
+    assert warehouse("branch", run.root, tmp_path / "branch", "--at", newest).exit_code == 0
+    said = warehouse("prune", run.root, "--keep-policies", 1, "--yes").stdout
+    assert "removed; " in said and "MB stay, because branches or arms share them" in said
+    assert not weights.exists() and run.policy_dir(newest).exists()
+    again = warehouse("prune", run.root, "--keep-policies", 1).stdout
+    assert again.startswith("weights of policies none, 0.0 MB")
 
 
 def test_a_damaged_part_of_a_pruned_iteration_is_lost_alone(run: Warehouse) -> None:
