@@ -31,10 +31,10 @@ class Example(str):
 def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType], theirs: list[str], here: bool) -> None:
     """Run text that the tests do not write out in the program's process, where a program may have made it.
 
-    `theirs` is text that is the tests', too, and data is read where it is: its value is the same anywhere.
-    It reads of the tests what the program gave, and names that they write in a literal and have told the
-    program, as others may hold what is expected; it sets none that they have. The tests may have made such
-    text, too: in a run of its own it stays `here`, where no program can answer in its place.
+    Such text reads of the tests what the program gave, and names that they write in a literal and have told
+    the program, as others may hold what is expected; it sets none that they have. The tests may have made
+    such text, too: in a run of its own it stays `here`, where no program can answer in its place. Data is read
+    where it is, as its value is the same anywhere; `theirs` is further text that is not the program's.
     """
     given: dict[str, Any] = {}               # what such text set
     literals = literals_of(tests)

@@ -647,7 +647,8 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
     try:
         lacks = [*order["lacks"], *(f"a patch of {each}" for each in order["patches"]
                                     if each.rpartition(".")[0] not in PATCHED and each not in PATCHED_PARTS),
-                 *(each for each in order["imports"] if each.partition(".")[0] not in sys.modules)]
+                 *(each for each in order["imports"] if each.partition(".")[0] not in (
+                     *sys.modules, *sys.builtin_module_names))]
         if lacks:
             raise Untestable(f"{lacks[0]} is not here")
         code, *units = [compile(source, name, "exec", dont_inherit=True)

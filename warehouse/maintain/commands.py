@@ -113,7 +113,7 @@ def rollback(run: Path, to: int, why: str) -> None:
 @click.option("--yes", is_flag=True, help="Remove; otherwise only print what would be removed.")
 @shows_errors
 def prune(run: Path, before: int | None, ended: bool, keep_policies: int | None, yes: bool) -> None:
-    """Remove tokens of old iterations, weights of old policies, or files that no longer count.
+    """Remove old tokens, old weights, or files that no longer count.
 
     Scalars, texts and scores of old iterations stay.
     """

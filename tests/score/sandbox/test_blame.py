@@ -70,7 +70,7 @@ def test_what_a_program_brings_about_is_wrong_and_not_unknown(executor, tests, c
 
 
 @pytest.mark.parametrize(("test", "is_unknown"), [
-    ("import sqlite3\nassert f(1) == 1", True), ("assert f(1) == 1\nimport sqlite3", False),
+    ("import sqlite3\nassert f(1) == 1", True), ("assert f(1) == 1\nimport sqlite3", True),
     ("try:\n    f(1)\nexcept ValueError:\n    import sqlite3", False)])
 def test_tests_that_import_what_is_not_there_cannot_be_run_unless_the_program_led_them_to_it(
         executor, test, is_unknown):
