@@ -33,8 +33,8 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType], theirs: list
 
     Such text reads of the tests what the program gave, and names that they write in a literal and have told
     the program, as others may hold what is expected; it sets none that they have. The tests may have made
-    such text, too: in a run of its own it stays `here`, where no program can answer in its place. Data is read
-    where it is, as its value is the same anywhere; `theirs` is further text that is not the program's.
+    such text, too: in a run of its own it stays `here`, where no program can answer in its place. Data is
+    read where it is, as its value is the same anywhere; `theirs` is further text that is no program's.
     """
     given: dict[str, Any] = {}               # what such text set
     literals = literals_of(tests)

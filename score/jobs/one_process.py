@@ -10,12 +10,21 @@ import functools
 import json
 import sys
 import warnings
+from collections.abc import Callable
 from types import CodeType, ModuleType
 from typing import Any
 
 from score.jobs import stand_ins
 from score.jobs.modules import failed_at, function_of, message_of, run_module
-from score.jobs.test_runner import failures, is_skip, patch_unittest, run_test, skips
+from score.jobs.test_runner import (
+    Surroundings,
+    failures,
+    is_skip,
+    patch_unittest,
+    run_test,
+    skips,
+    warn_as_usual,
+)
 from score.jobs.tests_end import Names, encode_units
 from score.protocol.frames import SKIPPED
 
@@ -27,7 +36,7 @@ AROUND = ("setUpModule", "tearDownModule", "setup_module", "teardown_module", "s
 class Together:
     """The program in the process of its tests, asked as one in another process is."""
 
-    has_asked = has_answered = False
+    has_asked = has_answered = is_of_checker = False
     num_answers = in_parts = 0
 
     def __init__(self, namespace: dict[str, Any], entry_point: str) -> None:
@@ -63,27 +72,33 @@ def run_plainly(code: CodeType, payload: bytes, room: int) -> bytes:
     for module in order["program"]:
         sys.modules.setdefault(module, sys.modules["program"])
     patch_unittest(bool(order["run"]))
+    warn_as_usual()
     if order["evaluates"]:                # such text asks for no names that are missing
         names.fetch([name for name, value in namespace.items() if callable(value) and name not in AROUND])
     names.fetch(order["in_classes"])
     setup, *units = [compile(source, f"test {place}" if place else "setup", "exec", dont_inherit=True)
                      for place, source in enumerate(order["sources"])]
     exec(setup, names)
-    names["__run__"] = functools.partial(run_test, names)
+    around = Surroundings(names)
+    names["__run__"] = functools.partial(run_test, around, False)
     shadow = dict.get(names, names.entry_point)
     if not order["program"] and getattr(shadow, "__module__", None) not in ("tests", "program"):
         names.pop(names.entry_point, None)
     alone = warnings.catch_warnings if order["run"] else contextlib.nullcontext        # as pytest runs each
-    return encode_units([run_unit(unit, names, alone()) for unit in units], room)
+    verdicts = [run_unit(functools.partial(exec, unit, names), alone()) for unit in units]
+    ended = run_unit(around.end, alone())
+    if isinstance(verdicts[-1], int) and not isinstance(ended, int):
+        verdicts[-1] = ended
+    return encode_units(verdicts, room)
 
 
-def run_unit(unit: CodeType, names: Names, alone: contextlib.AbstractContextManager[Any]) -> Any:
+def run_unit(unit: Callable[[], Any], alone: contextlib.AbstractContextManager[Any]) -> Any:
     """Run one test: 1 if it passed, SKIPPED, or [error name, message, at fault]."""
     failures.clear()
     skips.clear()
     try:
         with alone:
-            exec(unit, names)
+            unit()
     except BaseException as error:
         (skips if is_skip(error) else failures).append(error)
     if not failures:

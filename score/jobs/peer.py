@@ -73,6 +73,11 @@ class Peer:
         stand_ins.peer = self
 
     @property
+    def is_of_checker(self) -> bool:
+        """Whether the tests are a checker, which the output of a program leads."""
+        return self.tests is not None and self.tests.is_checker
+
+    @property
     def has_answered(self) -> bool:
         """Whether the program may have led the test to where it is."""
         return self.num_answers > 0

@@ -138,19 +138,20 @@ class Fixture(NamedTuple):
     make: Callable[..., Any]
     is_automatic: bool
     params: list[Any] | None
+    scope: str
 
 
 fixtures: dict[str, Fixture] = {}
 
 
 def fixture(function: Any = None, name: str | None = None, autouse: bool = False, params: Any = ...,
-            **_options: Any) -> Any:
+            scope: str = "function", **_options: Any) -> Any:
     """Register a fixture."""
     if function is None:
-        return functools.partial(fixture, name=name, autouse=autouse, params=params)
+        return functools.partial(fixture, name=name, autouse=autouse, params=params, scope=scope)
     owner, own = function.__qualname__.rpartition(".")[0], function.__name__
     rows = None if params is ... else list(params)
-    fixtures[function.__qualname__] = Fixture(name or own, owner, function, autouse, rows)
+    fixtures[function.__qualname__] = Fixture(name or own, owner, function, autouse, rows, scope)
     return function
 
 
@@ -261,7 +262,7 @@ class Mark:
         return lambda test: test
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("xfail", "usefixtures"):
+        if name in ("xfail", "usefixtures", "filterwarnings"):
             raise Untestable(f"pytest.mark.{name} is not here")
 
         def marked(*given: Any, **_options: Any) -> Any:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import sys
+import warnings
 from collections.abc import Iterator
 from itertools import product
 from types import CoroutineType, FunctionType, MethodType
@@ -16,39 +17,72 @@ from score.jobs.stand_ins import Given, Untestable, is_stand_in
 CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR = 0x20, 0x80, 0x200
 UNENDED = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 TESTS = (FunctionType, MethodType, functools.partial)        # what pytest would call
+SCOPES = ("module", "class", "function")        # of fixtures: those of all come first
 failures: list[BaseException] = []          # of parts of the present test
 skips: list[BaseException] = []             # of it, or of parts of it
 
 
-def run_test(names: dict[str, Any], path: str) -> None:
-    """Run `test` or `Class.test` of the tests' globals; its errors are raised.
+class Surroundings:
+    """What is around the tests of a module and a class: from before the first of them to after the last."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.names, self.kind, self.has_begun = names, None, False
+        self.of_module, self.of_class = contextlib.ExitStack(), contextlib.ExitStack()
+        self.made: dict[str, dict[Any, Any]] = {"module": {}, "class": {}}         # fixtures, by their scope
+
+    def begin(self, kind: Any) -> None:
+        """Set up what is not yet; leave the class of the test before if this one is of another."""
+        names = self.names
+        if not self.has_begun:
+            surround(self.of_module, names, "setUpModule", "tearDownModule")
+            surround(self.of_module, names, "setup_module", "teardown_module", sys.modules["tests"])
+            names.update(pair for pair in vars(sys.modules["tests"]).items() if not pair[0].startswith("__"))
+            self.has_begun = True
+        if kind is not self.kind:
+            self.leave_class()
+            if is_test_case(kind):
+                self.of_class.callback(clean_up, kind)
+                surround(self.of_class, kind, "setUpClass", "tearDownClass")
+            else:
+                surround(self.of_class, kind, "setup_class", "teardown_class", kind)
+            self.kind = kind
+
+    def leave_class(self) -> None:
+        self.kind = None
+        self.made["class"].clear()
+        self.of_class.close()
+
+    def end(self) -> None:
+        """Tear down all."""
+        self.leave_class()
+        self.of_module.close()
+
+
+def run_test(around: Surroundings, ends: bool, path: str) -> None:
+    """Run `test` or `Class.test` of the tests' globals; its errors are raised. It may end what is around it.
 
     A test that the program decorated is the program's: what it says of itself makes it not untestable.
     """
     owner, _, method = path.partition(".")
-    kind: Any = names[owner] if method else None
-    test = getattr(kind, method) if kind else names[owner]
+    kind: Any = around.names[owner] if method else None
+    test = getattr(kind, method) if kind else around.names[owner]
     used = [test, *(each.make for each in fixtures_here())]
     try:
-        run_all(names, path, kind, test)
+        with contextlib.ExitStack() as stack:
+            stack.callback(around.end if ends else int)
+            run_all(around, path, kind, test)
     except Untestable as error:
         raise AssertionError(str(error)) if any(map(is_programs, used)) else error from None
 
 
-def run_all(names: dict[str, Any], path: str, kind: Any, test: Any) -> None:
+def run_all(around: Surroundings, path: str, kind: Any, test: Any) -> None:
     """Run a test once per row of arguments, with what belongs to its module and its class."""
-    with contextlib.ExitStack() as stack:
-        surround(stack, names, "setUpModule", "tearDownModule")
-        surround(stack, names, "setup_module", "teardown_module", sys.modules["tests"])
-        names.update(pair for pair in vars(sys.modules["tests"]).items() if not pair[0].startswith("__"))
-        if is_test_case(kind):
-            stack.callback(clean_up, kind)
-            surround(stack, kind, "setUpClass", "tearDownClass")
-            if code_of(test).co_flags & UNENDED and not hasattr(kind, "asyncSetUp"):
-                raise Untestable(f"{path} is never awaited: IsolatedAsyncioTestCase would do it")
-            kind(path.partition(".")[2]).debug()
-            return
-        surround(stack, kind, "setup_class", "teardown_class", kind)
+    around.begin(kind)
+    if is_test_case(kind):
+        if code_of(test).co_flags & UNENDED and not hasattr(kind, "asyncSetUp"):
+            raise Untestable(f"{path} is never awaited: IsolatedAsyncioTestCase would do it")
+        kind(path.partition(".")[2]).debug()
+    else:
         owners = [*(base.__name__ for base in getattr(kind, "__mro__", ())), ""][::-1]
         fixtures = {each.name: each for owner in owners for each in fixtures_here() if each.owner == owner}
         wanted = [name for name, each in fixtures.items() if each.is_automatic]
@@ -63,27 +97,30 @@ def run_all(names: dict[str, Any], path: str, kind: Any, test: Any) -> None:
             raise AssertionError(f"{path} has no rows of arguments")
         for parts in product(*rows):
             with skippable():
-                run_row(names, kind, test, fixtures, dict(pair for part in parts for pair in part.items()))
+                run_row(around, kind, test, fixtures, dict(pair for part in parts for pair in part.items()))
 
 
-def run_row(names: dict[str, Any], kind: Any, test: Any, fixtures: dict[str, Any],
+def run_row(around: Surroundings, kind: Any, test: Any, fixtures: dict[str, Any],
             row: dict[str, Any]) -> None:
     """Run a test with these arguments and its fixtures."""
-    made: dict[str, Any] = {}
+    given = tuple((name, id(value)) for name, value in row.items() if name.endswith("="))
     with contextlib.ExitStack() as stack:
+        places: dict[str, tuple[Any, dict[Any, Any]]] = {
+            "function": (stack, {}), "module": (around.of_module, around.made["module"])}
+        places["class"] = (around.of_class, around.made["class"]) if kind else places["function"]
         it = kind() if kind else None
         if kind:
             surround(stack, it, "setup_method", "teardown_method", test)
         else:
-            surround(stack, names, "setup_function", "teardown_function", test)
+            surround(stack, around.names, "setup_function", "teardown_function", test)
 
-        def call(function: Any, name: str = "") -> Any:
+        def call(function: Any, name: str = "", upon: contextlib.ExitStack = stack) -> Any:
             if name in parameters_of(function):
                 raise Untestable(f"the fixture {name} that another has in its place is not here")
             missing = {*parameters_of(function)} - {"self", "request"} - fixtures.keys() - row.keys()
             if missing and not hasattr(function, "__wrapped__"):          # a patch has arguments of its own
                 raise Untestable(f"no fixture {', '.join(sorted(missing))} is here")
-            request = Given(param=row.get(f"{name}="), addfinalizer=stack.callback, getfixturevalue=make)
+            request = Given(param=row.get(f"{name}="), addfinalizer=upon.callback, getfixturevalue=make)
             known = {each: request if each == "request" else make(each) for each in parameters_of(function)
                      if each in fixtures or each in row or each == "request"}
             takes_it = kind and code_of(function).co_varnames[:1] == ("self",)
@@ -94,18 +131,27 @@ def run_row(names: dict[str, Any], kind: Any, test: Any, fixtures: dict[str, Any
                 return row[name]
             if name not in fixtures:
                 raise Untestable(f"no fixture {name} is here")
-            if name not in made:
-                value, flags = call(fixtures[name].make, name), flags_of(fixtures[name].make)
+            upon, made = places[scope_of(fixtures[name])]
+            key = name, fixtures[name].owner, given
+            if key not in made:
+                value, flags = call(fixtures[name].make, name, upon), flags_of(fixtures[name].make)
                 if flags & CO_GENERATOR:
-                    stack.callback(next, value, None)
+                    upon.callback(next, value, None)
                     value = next(value)
-                made[name] = finished(value, flags) if flags & UNENDED > CO_GENERATOR else value
-            return made[name]
+                made[key] = finished(value, flags) if flags & UNENDED > CO_GENERATOR else value
+            return made[key]
 
-        for name, each in fixtures.items():
-            if each.is_automatic:
-                make(name)
+        first = [name for name, each in fixtures.items() if each.is_automatic]
+        first += [name for name in parameters_of(test) if name in fixtures]
+        for name in sorted(first, key=lambda name: SCOPES.index(scope_of(fixtures[name]))):
+            make(name)
         finished(call(test), code_of(test).co_flags)
+
+
+def warn_as_usual() -> None:
+    """Have tests get each warning once, as Python does; nothing is printed."""
+    warnings.resetwarnings()
+    vars(warnings)["_showwarnmsg_impl"] = lambda _message: None
 
 
 def patch_unittest(runs: bool) -> None:
@@ -126,7 +172,8 @@ def says_skip(error: BaseException) -> bool:
 
 def is_skip(error: BaseException) -> bool:
     """True for a skip whatever the program does."""
-    return says_skip(error) and not stand_ins.peer.has_answered
+    peer = stand_ins.peer
+    return says_skip(error) and not (peer.has_answered or peer.is_of_checker)
 
 
 @contextlib.contextmanager
@@ -186,6 +233,11 @@ def surround(stack: contextlib.ExitStack, owner: Any, before: str, after: str, *
         function = owner.get(name) if isinstance(owner, dict) else getattr(owner, name, None)
         if function is not None:
             use(function, *given[:code_of(function).co_argcount - isinstance(function, MethodType)])
+
+
+def scope_of(fixture: Any) -> str:
+    """The scope of a fixture: that of a package or session is the module."""
+    return fixture.scope if fixture.scope in ("function", "class") else "module"
 
 
 def fixtures_here() -> list[Any]:

@@ -36,6 +36,7 @@ from score.jobs.stand_ins import (
     slot,
 )
 from score.jobs.test_runner import (
+    Surroundings,
     failures,
     is_collected,
     is_skip,
@@ -44,6 +45,7 @@ from score.jobs.test_runner import (
     says_skip,
     skips,
     tests_in,
+    warn_as_usual,
 )
 from score.protocol.crossing import CONTAINERS, VIEWS, BadMessage, Crossing, TooLarge, items_of
 from score.protocol.frames import SKIPPED
@@ -644,6 +646,7 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         return encode_units([["", "the program did not start", "lost"]] * num_units, room)
     mirror(peer)
     refuse_empty_arrays()
+    warn_as_usual()
     try:
         lacks = [*order["lacks"], *(f"a patch of {each}" for each in order["patches"]
                                     if each.rpartition(".")[0] not in PATCHED and each not in PATCHED_PARTS),
@@ -672,7 +675,7 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         if not (order["program"] or is_stand_in(shadow) or getattr(shadow, "__module__", None) == "tests"):
             names.pop(names.entry_point, None)
         if order["run"]:
-            names["__run__"] = functools.partial(run_test, names)
+            names["__run__"] = functools.partial(run_test, Surroundings(names), True)
             check_all_run(names, order["run"], peer.numbers)
     except BaseException as error:
         is_theirs = not (peer.has_asked or is_given)
@@ -737,7 +740,7 @@ def whose_fault(error: BaseException, peer: Peer) -> str:
         return "assertion" if peer.has_answered else "tests"
     if hasattr(error, "raised_by_program"):
         return "program"
-    may_be_led = peer.has_answered or peer.tests.is_checker
+    may_be_led = peer.has_answered or peer.is_of_checker
     is_missing = isinstance(error, ImportError) and not may_be_led
     is_refused = isinstance(error, Untestable) or (
         isinstance(error, PermissionError) and error.errno == 1 and error.filename is not None)

@@ -37,13 +37,25 @@ def calls_of_tests(source: str) -> list[str]:
     def is_run(node: ast.ClassDef) -> bool:
         is_mixin = node.name in bases and not node.bases and not node.name.startswith("Test")
         return not (is_skipped(node) or is_abstract(node) or is_mixin)
-    paths = [*dict.fromkeys(node.name for node in functions if is_test(node)),
-             *(f"{name}.{test}" for name, node in classes.items() if is_run(node)
-               for test in tests_of(node, classes))]
+    paths = list[str]()                # in pytest's order
+    for node in tree.body:
+        if isinstance(node, FUNCTIONS) and is_test(node):
+            paths.append(node.name)
+        elif isinstance(node, ast.ClassDef) and classes[node.name] is node and is_run(node):
+            tests = tests_of(node, classes)
+            paths += [f"{node.name}.{test}" for test in (sorted(tests) if is_case(node, classes) else tests)]
+    paths = [*dict.fromkeys(paths)]
     is_asked = any([each.arg for each in node.args.args][:1] == ["candidate"] for node in checks)
     if checks and (not paths or (is_asked and "check" not in names_in(tree, ast.Load))):
         return []
     return [f"__run__({path!r})" for path in paths] or ["raise ImportError('all tests are skipped')"]
+
+
+def is_case(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
+    """True for a class of unittest, whose tests run in the order of their names."""
+    names = [ast.unparse(base) for base in node.bases]
+    return any(name.endswith("TestCase") or (name in classes and name != node.name and is_case(
+        classes[name], classes)) for name in names)
 
 
 def tests_of(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> dict[str, ast.AST]:
@@ -62,9 +74,9 @@ def is_test(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def is_skipped(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
-    """True for `@unittest.skip('reason')` and the like, and for what is expected to fail."""
+    """True for `@unittest.skip('reason')` and the like."""
     return any(ast.unparse(each).partition("(")[0].removeprefix("unittest.").removeprefix("pytest.mark.")
-               in ("skip", "mark.skip", "expectedFailure") for each in node.decorator_list)
+               in ("skip", "mark.skip") for each in node.decorator_list)
 
 
 def is_abstract(node: ast.ClassDef) -> bool:
@@ -116,6 +128,7 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
     lacks = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)
              and isinstance(node.value, ast.Name) and (
                  node.attr not in PYTEST if node.value.id in pytest else node.attr == "getsource")}
+    lacks |= {"expectedFailure"} & {getattr(node, "attr", getattr(node, "name", "")) for node in nodes}
     lacks |= programs if len(programs) > 1 else set()         # one of them is a reference
     return {"catches": catches, "in_classes": sorted(read_in_classes(whole) - BUILTINS - own),
             "called": sorted(called), "lacks": sorted(lacks), "patches": sorted(patches_in(nodes)),

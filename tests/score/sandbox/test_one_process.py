@@ -112,7 +112,23 @@ KEEPING = [
     ("def test_a():\n    s = f()\n    s.add(1)\n    assert s.items == [1]\n"
      "def test_b(): assert f().items == []\n",
      "class f:\n    items = []\n    def add(self, x): self.items.append(x)\n",
-     "class f:\n    def __init__(self): self.items = []\n    def add(self, x): self.items.append(x)\n")]
+     "class f:\n    def __init__(self): self.items = []\n    def add(self, x): self.items.append(x)\n"),
+    ("import unittest\nclass T(unittest.TestCase):\n    @classmethod\n    def setUpClass(cls): cls.p = f()\n"
+     "    def test_a(self): self.assertEqual(self.p.parse('1 2'), [1, 2])\n"
+     "    def test_b(self): self.assertEqual(self.p.parse('3'), [3])\n",
+     "class f:\n    def __init__(self): self.out = []\n    def parse(self, s):\n"
+     "        self.out += map(int, s.split())\n        return list(self.out)\n",
+     "class f:\n    def parse(self, s): return [int(x) for x in s.split()]\n"),
+    ("import pytest\n@pytest.fixture(scope='module')\ndef data(): return [3, 1, 2]\n"
+     "def test_a(data): assert f(data) == 1\ndef test_b(data): assert data == [3, 1, 2]\n",
+     "def f(x):\n    x.sort()\n    return x[0]\n", "def f(x): return min(x)\n"),
+    ("class TestEmpty:\n    def test_e(self): assert f([]) == 0\ndef test_v(): assert f([1, 2]) == 3\n",
+     "alive = [True]\ndef f(x):\n    alive[0] &= bool(x)\n    return sum(x) if alive[0] else 0\n",
+     "def f(x): return sum(x)\n"),
+    ("import unittest\nclass T(unittest.TestCase):\n    def test_values(self): self.assertEqual(f([1]), 1)\n"
+     "    def test_empty(self): self.assertEqual(f([]), 0)\n",
+     "alive = [True]\ndef f(x):\n    alive[0] &= bool(x)\n    return sum(x) if alive[0] else 0\n",
+     "def f(x): return sum(x)\n")]
 
 
 @pytest.mark.parametrize(("tests", "wrong", "right"), KEEPING)
@@ -121,6 +137,35 @@ def test_what_a_program_keeps_from_one_test_to_the_next_counts(executor, tests, 
     assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
     units = rows["wrong"].outcome.error_class is None and rows["wrong"].measures.test.correct_grids
     assert units == 0.5                  # the first of them passes
+
+
+@pytest.mark.parametrize(("tests", "code"), [
+    ("import unittest\nclass T(unittest.TestCase):\n"
+     "    @classmethod\n    def setUpClass(cls): register('a')\n"
+     "    def test_a(self): assert known() == ['a']\n    def test_b(self): assert known() == ['a']\n"
+     "    @classmethod\n    def tearDownClass(cls): assert len(known()) == 1\n",
+     "names = []\ndef known(): return names\ndef register(name):\n"
+     "    if name in names: raise KeyError(name)\n    names.append(name)\nf = register\n"),
+    ("import pytest\nmade = []\n"
+     "@pytest.fixture(scope='module')\ndef m():\n    made.append('m')\n    return f(1)\n"
+     "@pytest.fixture\ndef a():\n    made.append('a')\n    return f(2)\n"
+     "def test_a(a, m): assert (a, m) == (2, 1) and made == ['m', 'a']\n", "def f(x): return x\n"),
+    ("import warnings\ndef test_a():\n    with warnings.catch_warnings(record=True) as w:\n        f(1)\n"
+     "    assert len(w) == 1\n", "import warnings\ndef f(x): warnings.warn('old')\n")])
+def test_what_surrounds_tests_is_set_up_once_and_as_in_pytest(executor, tests, code):     # noqa: F811
+    assert judged(executor, tests, {"it": code})["it"].measures.correct
+
+
+@pytest.mark.parametrize("tests", [
+    ["import warnings\nwith warnings.catch_warnings(record=True) as w:\n    f(1)\nassert not w"],
+    "import warnings\ndef test_f():\n"
+    "    with warnings.catch_warnings(record=True) as w: f(1)\n    assert not w\n",
+    "import unittest\nclass T(unittest.TestCase):\n    def test_f(self): f(1)\n    @classmethod\n"
+    "    def tearDownClass(cls): assert not f.seen\n"])
+def test_a_warning_and_what_is_left_at_the_end_count(executor, tests):     # noqa: F811
+    code = "import warnings\nclass f:\n    seen = []\n    def __init__(self, x):\n" \
+           "        self.seen.append(x)\n        warnings.warn('x')\n"
+    assert not judged(executor, tests, {"it": code})["it"].measures.correct
 
 
 def test_tests_that_failed_or_never_end_do_not_run_with_the_others(executor):     # noqa: F811

@@ -1090,8 +1090,6 @@ AWAITED = "    async def test_f(self{}):\n        assert f(1, 2) == 3\n"
     "import abc\nclass TestAll(abc.ABC):\n    @abc.abstractmethod\n    def made(self): ...\n"
     "    def test_f(self):\n        assert self.made()(1, 2) == 3\n"
     "class TestF(TestAll):\n    def made(self): return f\n",
-    CLASS + "    want = 3\n    @unittest.expectedFailure\n    def test_g(self): self.fail()\n"
-    "    def test_f(self): " + SUM,
     "class TestF:\n    @classmethod\n    def test_f(cls):\n        assert f(1, 2) == 3\n",
     CLASS + "    want = 3\n    def test_f(self): " + SUM + "unittest.main()\n",
     "import pytest\ndef test_f():\n    assert 'x' != pytest.approx(3) == f(1, 2)\n",

@@ -93,6 +93,22 @@ def test_no_output_makes_a_checker_untestable(executor, read):
     assert not row.measures.correct and not row.outcome.infrastructure
 
 
+@pytest.mark.parametrize("skip", ["raise unittest.SkipTest('x')", "unittest.TestCase().skipTest('x')",
+                                  "import pytest\n    pytest.skip('x')"])
+def test_a_checker_that_skips_finds_nothing_right(executor, skip):
+    check = f"import unittest\ndef check(given, output, expected):\n    {skip}\n"
+    row = judged(executor, "stdio", {"cases": [{"input": "", "output": "3"}], "checker": check}, "print(4)")
+    assert not row.measures.correct and not row.outcome.infrastructure
+
+
+@pytest.mark.parametrize("mark", ["unittest.expectedFailure", "pytest.mark.filterwarnings('error')"])
+def test_marks_that_change_what_passes_are_untestable(executor, mark):
+    tests = f"import pytest, unittest\nclass T(unittest.TestCase):\n    @{mark}\n" \
+            "    def test_a(self): assert f(1) == 1\n"
+    row = judged(executor, "function", {"entry_point": "f", "tests": tests}, "def f(x): return x\n")
+    assert row.outcome.error_class == ErrorClass.UNTESTABLE
+
+
 @pytest.mark.parametrize("tests", [
     ["r = f(1)", "assert eval(r) == 3"], ["r = f(1)", "if r:\n    import sympy", "assert r == 3"]])
 def test_no_answer_makes_its_tests_untestable(executor, tests):
