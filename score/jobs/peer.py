@@ -6,6 +6,7 @@ Who waits for an answer answers questions meanwhile, so functions may be passed 
 
 import builtins
 import contextlib
+import errno
 import operator
 import re
 import sys
@@ -129,6 +130,8 @@ class Peer:
             heard(message[3])
         if is_error:
             self.is_unpassed |= message_of(value).startswith(UNPASSED)
+            if isinstance(value, PermissionError) and value.args[:1] == (errno.EPERM,):
+                self.is_unpassed, self.refusal = True, f"the sandbox refused it: {message_of(value)}"
             name = operands[0] if operands else None
             raise self.tests.as_expected(value, operation, name) if self.tests else value
         self.last = (value,) if is_read else ()

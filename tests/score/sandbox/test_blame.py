@@ -78,6 +78,16 @@ def test_tests_that_import_what_is_not_there_cannot_be_run_unless_the_program_le
     assert outcome.infrastructure == is_unknown and not measures.correct
 
 
+@pytest.mark.parametrize("call", ["open('log', 'a')", "os.listdir('.')", "os.mkdir('x')"])
+def test_no_test_may_expect_what_the_sandbox_refuses(executor, call):
+    tests = ["import pytest\nwith pytest.raises(OSError): f(1)", "assert f(2) == 2"]
+    code = f"import os\ndef f(x):\n    if x == 1: {call}\n    return x\n"
+    outcome, measures = judged(executor, {"tests": tests}, code)
+    assert not measures.correct and not outcome.infrastructure and "the sandbox refused it" in str(outcome)
+    raises = "def f(x):\n    if x == 1: raise PermissionError('not you')\n    return x\n"
+    assert judged(executor, {"tests": tests}, raises)[1].correct
+
+
 def test_tests_that_ended_before_a_program_was_ready_are_no_error_of_it(monkeypatch):
     ours, theirs = socket.socketpair()
     theirs.close()
