@@ -42,15 +42,15 @@ def function(entry_point: str, body: str) -> str:
 
 
 def paid_cheats(executor: Executor, tasks: Sequence[Task],
-                finished: Callable[[Outcome], None]) -> tuple[dict[str, str], str]:
-    """Per task, the cheats that pass all its tests, and the first test; and which gets most of another."""
+                finished: Callable[[Outcome], None]) -> tuple[dict[str, str], dict[str, tuple[float, str]]]:
+    """Per task, the cheats that pass all its tests, and the first test; or the best share of one of them."""
     items, names = [], []
     for task in tasks:
         for name, code in cheats_for(task.kind_name, task.payload.get("entry_point", "")).items():
             items.append(Item(task, Answer("", code)))
             names.append(name)
     paid: dict[str, list[str]] = {}
-    most, says = 0.0, ""
+    parts: dict[str, tuple[float, str]] = {}
     tests: dict[str, str] = {}
     rows = measure(items, run_programs(executor, items, finished))
     for item, name, row in zip(items, names, rows, strict=True):
@@ -58,8 +58,7 @@ def paid_cheats(executor: Executor, tasks: Sequence[Task],
             task, outputs = item.task, json.loads(row.measures.outputs or "{}").get("test")
             paid.setdefault(task.task_id, []).append(name)
             tests[task.task_id] = next(iter(unit_lines(task.kind_name, task.payload, outputs)))
-        elif row.measures.correct_share > most:
-            most = row.measures.correct_share
-            says = f"{most:.2f} of {item.task.task_id}: {name}"
+        elif row.measures.correct_share > parts.get(item.task.task_id, (0.0,))[0]:
+            parts[item.task.task_id] = row.measures.correct_share, name
     return {name: f"{', '.join(paid[name])}; {' '.join(test.split())}".replace(": right ", " passes: ", 1)
-            for name, test in tests.items()}, says
+            for name, test in tests.items()}, {name: parts[name] for name in parts.keys() - tests.keys()}

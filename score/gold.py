@@ -40,7 +40,8 @@ class GoldVerdict:
 
     `limited` is true where it ran into a limit; `needs` are the options of `score` without which it does, or
     what the payload lacks for it to be right.
-    `pays` says which programs that solve nothing pass all tests of the task, and the first of these tests.
+    `pays` says which programs that solve nothing pass all tests of the task, and the first of these tests;
+    `pays_share` is the largest share of the tests that one of them passes.
     """
 
     task_id: str
@@ -49,6 +50,7 @@ class GoldVerdict:
     limited: bool
     needs: str = ""
     pays: str = ""
+    pays_share: float = 0.0
 
 
 def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limits, lanes: LaneOptions,
@@ -67,7 +69,7 @@ def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limit
                                               f"of its tasks, or a file of them: score gold {where} FILE.")
     graders = graders_of(((task.kind_name, task.payload) for task in solved), lanes.import_path)
     verdicts: dict[str, GoldVerdict] = {}
-    paid, part = dict[str, str](), ""
+    paid, parts = dict[str, str](), dict[str, tuple[float, str]]()
     asked = solved
     for step in STEPS:
         cpu, wall = limits.cpu_seconds * step, limits.wall_seconds * step
@@ -82,18 +84,22 @@ def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limit
             executor = Executor(pool, isolated=best.isolated)
             judged = judge_gold(executor, asked, answers, progress.note_outcome)
             if step == 1:
-                paid, part = paid_cheats(executor, solved, progress.note_outcome)
+                paid, parts = paid_cheats(executor, solved, progress.note_outcome)
                 judged = [*judged, *judge_in_place(executor, asked, answers, judged, progress.note_outcome)]
-        verdicts |= {verdict.task_id: replace(verdict, needs=verdict.needs or needs,
-                                              pays=paid.get(verdict.task_id, "")) for verdict in judged}
+        verdicts |= {verdict.task_id: replace(
+            verdict, needs=verdict.needs or needs, pays=paid.get(verdict.task_id, ""),
+            pays_share=1.0 if verdict.task_id in paid else parts.get(verdict.task_id, (0.0, ""))[0])
+            for verdict in judged}
         asked = [task for task in asked if verdicts[task.task_id].limited]
         if not asked:
             break
     if output:
         output.write_text("".join(json.dumps(asdict(verdict)) + "\n" for verdict in verdicts.values()))
     lines = lines_of(list(verdicts.values()), len(tasks) - len(solved))
-    if part:
-        lines.append(f"`--reward tests-share` would pay a program that solves nothing {part}")
+    if parts:
+        most = sorted(parts.items(), key=lambda item: (-item[1][0], item[0]))
+        lines += [f"`--reward tests-share` would pay such programs a part of {counted(len(parts), 'task')}:"]
+        lines += first_of(f"  {share:.2f} of {task}: {name}" for task, (share, name) in most)
     return lines, all(verdict.right for verdict in verdicts.values())
 
 

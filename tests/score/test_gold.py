@@ -94,7 +94,7 @@ def test_what_programs_that_solve_nothing_get_by_share_is_named(files):
     found = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl")])
     assert found.exit_code == 0 and found.output.splitlines()[1:] == [
         "no task pays programs that solve nothing",
-        "`--reward tests-share` would pay a program that solves nothing 0.67 of even: returns True"]
+        "`--reward tests-share` would pay such programs a part of 1 task:", "  0.67 of even: returns True"]
 
 
 def test_a_grader_that_pays_for_silence_is_named(files):
