@@ -72,7 +72,8 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     if hidden:
         notes = [*notes, f"{counted(hidden, 'task')} without solutions: programs are run and outputs stored, "
                 "without a verdict or a reward"]
-    notes = [*notes, *filter(None, [untrusted(warehouse.root)])]
+    if said := untrusted(warehouse.root):
+        notes = [*notes, f"note, before the next command: {said}"]
     listing = ", ".join(f"{count} {split}" for split, count in counts.items())
     kinds = ", ".join(sorted(set(table["kind"].to_pylist())))
     return [*notes, f"{run}: {counted(num_tasks, 'task')} ({listing}) of kind {kinds}, "

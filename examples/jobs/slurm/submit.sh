@@ -45,5 +45,5 @@ fi
 if ((first < iterations)); then
   echo "policy $first is the newest: submitted iterations $first to $((iterations - 1))"
 else
-  echo "policy $first is the newest: $iterations iterations are over; to train one more, name $((first + 1))"
+  echo "policy $first is the newest: $iterations iterations are over; to train one more, name $((first + 1))${id:+; the evaluation of policy $iterations is submitted}"
 fi
