@@ -8,6 +8,7 @@ import builtins
 import contextlib
 import errno
 import operator
+import os
 import re
 import sys
 import time
@@ -27,6 +28,7 @@ LONGEST_CAUSE = 3            # causes that cross with an error
 LONG_WAIT = 0.01            # seconds
 NAMING = ("name", "entry")
 UNPASSED = "what cannot be passed on"
+REFUSED = (errno.EPERM, os.strerror(errno.EPERM))          # arguments of an error of the filter
 WORD = re.compile(r"[^\W\d]\w*")
 INTERNAL = (types.FrameType, types.CodeType, types.TracebackType)
 MARK, MARKS = ("dataclasses", "_FIELD_BASE"), ("_FIELD", "_FIELD_CLASSVAR", "_FIELD_INITVAR")
@@ -130,7 +132,7 @@ class Peer:
             heard(message[3])
         if is_error:
             self.is_unpassed |= message_of(value).startswith(UNPASSED)
-            if isinstance(value, PermissionError) and value.args[:1] == (errno.EPERM,):
+            if isinstance(value, PermissionError) and value.args == REFUSED:
                 self.is_unpassed, self.refusal = True, f"the sandbox refused it: {message_of(value)}"
             name = operands[0] if operands else None
             raise self.tests.as_expected(value, operation, name) if self.tests else value
