@@ -64,6 +64,7 @@ def run_plainly(code: CodeType, payload: bytes, room: int) -> bytes:
     order = json.loads(payload)
     fixtures = getattr(sys.modules.get("pytest"), "fixtures", {})
     own = dict(fixtures)
+    warn_as_usual()                       # before the program, whose filters stay
     namespace = run_module(code, "program", {}, order["setup"])
     fixtures.clear()
     fixtures.update(own)                  # the program's are none of the tests'
@@ -72,7 +73,6 @@ def run_plainly(code: CodeType, payload: bytes, room: int) -> bytes:
     for module in order["program"]:
         sys.modules.setdefault(module, sys.modules["program"])
     patch_unittest(bool(order["run"]))
-    warn_as_usual()
     if order["evaluates"]:                # such text asks for no names that are missing
         names.fetch([name for name, value in namespace.items() if callable(value) and name not in AROUND])
     names.fetch(order["in_classes"])

@@ -5,7 +5,7 @@ import json
 import math
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from score.protocol.frames import JobKind
@@ -33,6 +33,12 @@ class ScriptTask:
         return [given.encode() for given, _expected in self.cases]
 
 
+@cache
+def imports_of_checker(source: str) -> list[str]:
+    """The modules that a checker imports in any case."""
+    return sorted(imported([ast.parse(source)]))
+
+
 @dataclass(frozen=True)
 class Checker:
     """A function `check(input, output, expected)` of the task, for a case that has several right outputs.
@@ -57,7 +63,7 @@ class Checker:
         order = {"entry_point": "nothing", "catches": False, "called": [], "meant": [[]] * 2,
                  "claims": [[[], []]] * 2, "drops": [{}] * 2, "program": [], "in_place": True,
                  "copies": False, "here": False, "run": None, "lacks": [], "patches": [], "names": names,
-                 "imports": sorted(imported([ast.parse(self.source)])),
+                 "imports": imports_of_checker(self.source),
                  "sources": [self.source, f"assert check({', '.join(CHECKED)}) == True"]}
         return Program(JobKind.SERVE, "def nothing(): pass", json.dumps({"entry_point": "nothing"}).encode(),
                        tests=tests_program(order))

@@ -125,7 +125,7 @@ def unkept(state: RunState, keep: int) -> list[int]:
 
 def policy_bytes(warehouse: Warehouse, versions: list[int]) -> tuple[int, int]:
     """The bytes of policies' files, and those of them that branches or arms share."""
-    folders = [warehouse.policy_dir(version) for version in versions]
+    folders = {warehouse.policy_dir(version) for version in versions}      # a rollback shares one
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     shared = [path for path in files if path.stat().st_nlink > 1]
     return stored_bytes(files), stored_bytes(shared)

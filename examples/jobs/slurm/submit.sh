@@ -2,9 +2,9 @@
 # Submit what is not trained of ITERATIONS iterations to SLURM: for each an array of ROLLOUTS tasks, one of SCORES tasks,
 # then a job that samples and scores what they left and trains. The last line cancels what was queued.
 # In the environment, the same each time that a run is submitted: what each needs, ROLLOUT_NEEDS="--gres=gpu:1
-# --partition=spot" SCORE_NEEDS=.. LEARN_NEEDS=.., by default a GPU, 8 cores, a GPU; EVAL_EVERY, WATCH and TRAIN as work.sh has them. With EVAL_EVERY a last
-# job evaluates the last policy.
-set -eEuo pipefail
+# --partition=spot" SCORE_NEEDS=.. LEARN_NEEDS=.., by default a GPU, 8 cores, a GPU; EVAL_EVERY, WATCH and TRAIN as
+# work.sh has them. With EVAL_EVERY a last job evaluates the last policy.
+set -euo pipefail
 usage="usage: examples/jobs/slurm/submit.sh RUN ITERATIONS ROLLOUTS [SCORES]"
 if (($# < 3)); then echo "$usage" >&2; exit 2; fi
 [[ -f examples/jobs/work.sh ]] || { echo "run this in the checkout of Rollhouse" >&2; exit 2; }
@@ -20,7 +20,7 @@ queued=() learned=
 submit() {   # STAGE JOB OPTION..: after the iteration before, and after JOB however it ended; its job id is in `id`
   local dependency=${learned:+afterok:$learned}${learned:+${2:+,}}${2:+afterany:$2}
   id=$(sbatch --parsable --job-name="$name-$1" ${dependency:+--dependency="$dependency" --kill-on-invalid-dep=yes} \
-    "${@:3}")
+    "${@:3}") || { echo "sbatch refused a $1 job: what it needs is in ROLLOUT_NEEDS, SCORE_NEEDS and LEARN_NEEDS" >&2; exit 1; }
   queued+=("$id")
 }
 stage=examples/jobs/slurm/stage.sbatch
@@ -30,8 +30,6 @@ tell() {   # also if sbatch refuses one of them
   fi
 }
 trap tell EXIT
-refused() { echo "sbatch refused it; it was asked for: ROLLOUT_NEEDS=\"${rollout_needs[*]}\" SCORE_NEEDS=\"${score_needs[*]}\" LEARN_NEEDS=\"${learn_needs[*]}\"" >&2; }
-trap refused ERR
 
 for ((i = first; i < iterations; i++)); do
   submit rollout "" "${rollout_needs[@]}" --array="0-$((rollouts - 1))" "$stage" rollout "$run" "$i" "$rollouts"

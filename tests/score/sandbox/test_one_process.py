@@ -168,6 +168,13 @@ def test_a_warning_and_what_is_left_at_the_end_count(executor, tests):     # noq
     assert not judged(executor, tests, {"it": code})["it"].measures.correct
 
 
+def test_a_warning_that_the_program_turns_off_does_not_count(executor):     # noqa: F811
+    tests = "import warnings\ndef test_f():\n" \
+            "    with warnings.catch_warnings(record=True) as w: f(1)\n    assert not w\n"
+    code = "import warnings\nwarnings.simplefilter('ignore')\ndef f(x): warnings.warn('x')\n"
+    assert judged(executor, tests, {"it": code})["it"].measures.correct
+
+
 def test_tests_that_failed_or_never_end_do_not_run_with_the_others(executor):     # noqa: F811
     tests = "".join(f"def test_{n}(): assert f({n}) == {n}\n" for n in range(4))
     code = "def f(n):\n    while n == 2: pass\n    return n if n != 1 else 7\n"
