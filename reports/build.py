@@ -27,16 +27,17 @@ SECTIONS: tuple[tuple[str, tuple[Figure, ...]], ...] = (
     ("What it learns", LEARNING), ("How it writes", HEALTH), ("How it trains", TRAINING))
 FIGURES = {figure.name: figure for _, group in SECTIONS for figure in group}
 MOST_NUMBERS = 300
-LEFT = "SELECT rolled_back_to, policy_version FROM policies WHERE rolled_back_to IS NOT NULL"
 STATS_SQL = """\
 SELECT iteration, purpose, policy_version, num_tasks, num_completions, pass_at_1, max_k, pass_at_max_k,
-       reward_mean, truncated_share, tokens_mean, zero_variance_share, mismatch_kl
+       reward_mean, truncated_share, tokens_mean, zero_variance_share, mismatch_kl, iteration IN (FROM given_up) AS given_up
 FROM iteration_stats ORDER BY purpose <> 'train', iteration, purpose"""
 HELDOUT_SQL = """\
 SELECT task_id, purpose, arg_min(c / n, iteration) AS first_rate, arg_max(c / n, iteration) AS last_rate,
        last_rate - first_rate AS gain
-FROM task_results WHERE purpose <> 'train' AND turn_of(purpose) = 1 AND n > 0 GROUP BY task_id, purpose
-HAVING count(*) > 1 ORDER BY gain DESC, task_id, purpose LIMIT 20"""
+FROM task_results WHERE purpose <> 'train' AND turn_of(purpose) = 1 AND n > 0 AND iteration NOT IN (FROM given_up)
+GROUP BY task_id, purpose HAVING count(*) > 1
+QUALIFY row_number() OVER (ORDER BY gain DESC, task_id) <= 10 OR row_number() OVER (ORDER BY gain, task_id) <= 10
+ORDER BY gain DESC, task_id, purpose"""
 # Where signals fired for the first time (again after a rollback), one event per iteration, where the run went
 # back, and where another scorer gave the rewards.
 EVENTS_SQL = """\
@@ -89,7 +90,7 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     if gains := rows_of(connection, HELDOUT_SQL):
         cells = [[row["task_id"], row["purpose"], f"{row['first_rate']:.2f}", f"{row['last_rate']:.2f}",
                   f"{row['gain']:+.2f}"] for row in gains]
-        body.append("<h2>Held-out tasks with the largest gain</h2>"
+        body.append("<h2>Held-out tasks with the largest gains and losses</h2>"
                     + table(["task", "evaluation", "first", "last", "gain"], cells))
     body.append(f'<h2 id="numbers">Numbers</h2>{stats_table(stats)}')
     data = {"figures": {name: chart.hover for name, chart in charts.items() if chart}}
@@ -113,9 +114,7 @@ def headline(connection: Connection, stats: list[dict[str, Any]]) -> list[tuple[
     facts = [("iterations", str(len(train))),
              ("completions", number(completions or 0)),
              ("tokens sampled", number(tokens or 0)), ("in all stages", duration(seconds or 0))]
-    left = {number for back, version in connection.execute(LEFT).fetchall()
-            for number in range(back + 1, version)}
-    evaluations = [row for row in stats if row["purpose"] != "train" and row["iteration"] not in left]
+    evaluations = [row for row in stats if row["purpose"] != "train" and not row.get("given_up")]
     for purpose in sorted({row["purpose"] for row in evaluations}):
         held = [row for row in evaluations if row["purpose"] == purpose]
         facts.append((f"pass@1, {purpose}, {_policies(held)}", change(held, "pass_at_1")))
@@ -148,6 +147,7 @@ def stats_table(stats: Sequence[dict[str, Any]]) -> str:
     digits = {"pass_at_1": 3, "pass_at_max_k": 3, "reward_mean": 3, "truncated_share": 3, "tokens_mean": 1,
               "zero_variance_share": 3}
     rows = [[f"{row[key]:.{digits[key]}f}" if key in digits and row[key] is not None else
+             f"{row[key]}, given up" if key == "policy_version" and row.get("given_up") else
              str(row[key]) if isinstance(row[key], int | str) else number(row[key]) for key in names]
             for row in stats]
     shown = table(list(names.values()), rows[-MOST_NUMBERS:])

@@ -50,7 +50,7 @@ SELECT iteration, purpose, policy_version, n, c, reward_mean, tokens_mean, trunc
 FROM task_results WHERE task_id = $1 ORDER BY iteration DESC, purpose"""
 GROUPS_SQL = """\
 SELECT iteration, purpose, group_id, policy_version, n, c, reward_mean, reward_std, tokens_mean,
-       distinct_outputs
+       distinct_outputs, iteration IN (FROM given_up) AS given_up
 FROM groups WHERE task_id = $1 ORDER BY iteration DESC, purpose, group_id LIMIT 400"""
 CHOSEN_SQL = """\
 SELECT reward, num_completion_tokens, correct, error_class, error_name, error_message, advantage

@@ -136,7 +136,9 @@ def test_evaluations_are_told_with_their_policies(page: str, tmp_path: Path) -> 
 def test_evaluations_of_policies_that_a_rollback_left_are_not_at_the_top(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", iterations=4, evals=(0, 2, 3), num_tasks=4, group_size=8)
     roll_back(run, 2, "for the test")
-    assert tile_of(build_report(run.root).read_text(), "pass@1, eval, policy 0 to policy 2")
+    text = build_report(run.root).read_text()
+    assert tile_of(text, "pass@1, eval, policy 0 to policy 2")
+    assert text.count(", given up") == 2 == text.count("<td>3, given up</td>")     # training and evaluation
 
 
 def test_completions_and_tokens_at_the_top_are_of_the_same_rollouts(tmp_path: Path) -> None:

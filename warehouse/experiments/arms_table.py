@@ -4,6 +4,8 @@ multiple comparisons.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from math import sqrt
+from statistics import fmean, variance
 from typing import Any
 
 from warehouse.experiments.arms_file import PARENT, Arm
@@ -19,6 +21,7 @@ from warehouse.store.run_folder import Warehouse, open_warehouse
 
 Cell = Callable[[Mapping[str, Any]], str]
 WIDEST = 120
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)     # 97.5%, 1 to 10 degrees
 SAME = 1e-6                 # a reward that is pass@1 has no column of its own
 STEPS_SQL = """
 SELECT count(*)::INTEGER AS steps, last(extra ORDER BY global_step) AS extra,
@@ -130,15 +133,33 @@ def _text(columns: Mapping[str, Cell], rows: Sequence[Mapping[str, Any]]) -> str
 
 
 def _over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each set of arms that differ in their seed alone."""
-    alike: dict[str, dict[str, float]] = {}
+    """A table of the settings that several arms have, which differ in their seed alone.
+
+    Intervals are Student's over seeds, for these held-out tasks; of a difference Welch's, with the fewer
+    degrees of freedom of the two, which is conservative.
+    """
+    alike: dict[str, list[float]] = {}
     for row in rows[1:]:
         if row.get("gain") is not None:
-            settings = {**row["settings"], "seed": None}
-            alike.setdefault(json.dumps(settings, sort_keys=True), {})[row["arm"]] = row["gain"]
-    return [f"{', '.join(gains)} differ in the seed alone: gain {sum(gains.values()) / len(gains):+.3f} on "
-            f"average, lowest {min(gains.values()):+.3f}, highest {max(gains.values()):+.3f}"
-            for gains in alike.values() if len(gains) > 1]
+            settings = {key: value for key, value in row["settings"].items() if key != "seed"}
+            alike.setdefault(Arm("", settings).title, []).append(row["gain"])
+    several = {title: gains for title, gains in alike.items() if len(gains) > 1}
+    first = next(iter(several.values()), [])
+    lines = [[title, str(len(gains)), f"{fmean(gains):+.3f}", _student(fmean(gains), gains),
+              *([f"{fmean(gains) - fmean(first):+.3f}", _student(fmean(gains) - fmean(first), gains, first)]
+                if gains is not first else ["", ""])] for title, gains in several.items()]
+    heads = ["settings", "seeds", "gain", "95% over seeds", "difference", "95% over seeds"]
+    num_shown = len(heads) if len(lines) > 1 else 4
+    table = as_table(heads[:num_shown], [line[:num_shown] for line in lines], full=True).splitlines()
+    said = ["Difference: of the gain to the first of these settings."] if len(lines) > 1 else []
+    return ["", *table, *said, ""] if lines else []
+
+
+def _student(middle: float, *samples: Sequence[float]) -> str:
+    """The 95% interval around the mean of a sample, or around the difference of the means of two."""
+    quantile = STUDENT[min(len(STUDENT), *(len(sample) - 1 for sample in samples)) - 1]
+    margin = quantile * sqrt(sum(variance(sample) / len(sample) for sample in samples))
+    return f"{middle - margin:+.3f} .. {middle + margin:+.3f}"
 
 
 def _row(plan: Plan, arm: Arm) -> dict[str, Any]:

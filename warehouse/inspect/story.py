@@ -18,8 +18,7 @@ SELECT adjusted.*, policy_version, reward_plain
 FROM adjusted
 JOIN (SELECT iteration, purpose, policy_version, reward_mean AS reward_plain FROM iteration_stats)
      USING (iteration, purpose)
-WHERE purpose = 'train' OR NOT EXISTS (         -- evaluations of policies that a rollback left
-    FROM policies WHERE rolled_back_to < adjusted.iteration AND adjusted.iteration < policies.policy_version)
+WHERE purpose = 'train' OR iteration NOT IN (FROM given_up)
 QUALIFY NOT (is_cut_short(iteration, purpose) OR is_cut_short(iteration - 1, purpose))
         OR iteration = max(iteration) OVER (PARTITION BY purpose)
 ORDER BY purpose = 'train', purpose, iteration"""

@@ -26,7 +26,8 @@ NOT_TOLD = re.compile("sha256|version|scorer|lr_after_rollback")    # a rollback
 QUERY = """
 SELECT iteration, purpose, pass_at_1, max_k, pass_at_max_k, reward_mean, truncated_share, tokens_mean,
        mismatch_kl_fresh, CASE WHEN mismatch_kl_fresh IS NULL THEN mismatch_kl END AS off_policy_kl,
-       zero_variance_share, num_completions, num_tasks, num_missing, scorer, own_reward, rollout, score, train
+       zero_variance_share, num_completions, num_tasks, num_missing, scorer, own_reward, rollout, score, train,
+       iteration IN (FROM given_up) AS given_up
 FROM iteration_stats
 LEFT JOIN (SELECT iteration, coalesce(purpose, 'train') AS purpose,
                   coalesce(bool_or(settings ->> '$.user_code' IS NOT NULL) FILTER (stage = 'score'), false)
@@ -204,8 +205,9 @@ def _table(rows: list[dict[str, Any]], kind: str) -> list[str]:
 
     return [line("iteration", "purpose", heads.values()),
             *(line(row["iteration"], row["purpose"], (
-                f"{_short(key, row[key], digits=1 if key == 'tokens_mean' else 2):>{len(head)}}"
-                for key, head in heads.items())) for row in rows)]
+                *(f"{_short(key, row[key], digits=1 if key == 'tokens_mean' else 2):>{len(head)}}"
+                  for key, head in heads.items()), *([" given up"] if row["given_up"] else [])))
+              for row in rows)]
 
 
 def _remarks(rows: list[dict[str, Any]], inventory: Inventory) -> list[str]:

@@ -306,7 +306,7 @@ def test_a_collapse_comes_first_and_held_out_tasks_are_listed(client: TestClient
     line = line_of(session.view())
     assert line.story.startswith("Collapsed at iteration 5") and "On 'eval'" in line.story
     assert re.fullmatch(r"[.\d]+ → [.\d]+ eval, [.\d]+ → [.\d]+ training", line.passes)
-    assert "Held-out tasks with the largest gain" in client.get("/blow-up/tasks").text
+    assert "Held-out tasks with the largest gains and losses" in client.get("/blow-up/tasks").text
 
 
 def test_a_missing_value_is_a_dash_and_a_float_has_three_digits() -> None:

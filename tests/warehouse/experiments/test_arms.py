@@ -213,13 +213,17 @@ def test_killed_anywhere_it_goes_on_and_what_is_finished_is_read(run: Warehouse,
     assert last.run(plan, more) == {} and {line.split(":")[0] for line in last.ran} == {"later"}
 
 
-def test_arms_that_differ_in_their_seed_alone_have_a_mean(run: Warehouse) -> None:
-    row = {"run": "", "title": "", "pass_1": 0.5}
-    rows = [row | {"arm": name, "gain": gain, "settings": {"loss": loss} | ({"seed": seed} if seed else {})}
-            for name, loss, seed, gain in (("parent", "grpo", 0, None), ("a", "grpo", 0, 0.01),
-                                           ("b", "cispo", 1, 0.05), ("c", "grpo", 1, 0.03))]
-    assert [line for line in arms_text(rows, plan_of(run)).splitlines() if "alone" in line] == [
-        "a, c differ in the seed alone: gain +0.020 on average, lowest +0.010, highest +0.030"]
+def test_settings_with_several_seeds_are_compared_over_them(run: Warehouse) -> None:
+    """Margins by hand: 12.706 * .01, 4.303 * .01 / sqrt(3) and 12.706 * sqrt(.0001 + .0001 / 3)."""
+    gains = {"grpo": [0.01, 0.03], "gspo": [0.2], "cispo": [0.04, 0.05, 0.06]}
+    rows = [{"run": "", "title": "", "pass_1": 0.5, "arm": f"{loss}-{seed}", "gain": gain,
+             "settings": {"loss": loss} | ({"seed": seed} if seed else {})}
+            for loss, each in gains.items() for seed, gain in enumerate(each)]
+    text = arms_text([{"arm": "parent", "title": "", "settings": {}}, *rows], plan_of(run))
+    assert [line.split() for line in text.splitlines() if line.startswith("loss")] == [
+        ["loss", '"grpo"', "2", "+0.020", "-0.107", "..", "+0.147"],
+        ["loss", '"cispo"', "3", "+0.050", "+0.025", "..", "+0.075", "+0.030", "-0.117", "..", "+0.177"]]
+    assert "over seeds" not in arms_text(rows[:2], plan_of(run))       # the first is the parent
 
 
 def test_what_fails_is_said_and_the_others_go_on(run: Warehouse) -> None:

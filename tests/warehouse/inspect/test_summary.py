@@ -69,6 +69,13 @@ def test_the_first_line_names_the_policies_that_a_rollback_made(run: Warehouse) 
     assert first().endswith("policies 0..2 (2 is 1 again)")
 
 
+def test_iterations_that_a_rollback_gave_up_are_marked(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=4, evals=(0, 3), num_tasks=4, group_size=8)
+    roll_back(run, 2)
+    lines = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()
+    assert [line.split()[0] for line in lines if line.endswith(" given up")] == ["3", "3"]
+
+
 def test_a_rollback_is_told_with_the_settings_that_followed(run: Warehouse) -> None:
     roll_back(run, 1)
     assert went_back(open_warehouse(run.root).state) == ["Went back to policy 1"]

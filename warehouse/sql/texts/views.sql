@@ -79,7 +79,12 @@ lives AS (
                                                AND later.policy_version <= lives.rolled_back_to))
 SELECT epoch, begun, ended FROM lives;
 
--- Rows of a policy that a rollback gave up do not concern the one that continues.
+-- Iterations and evaluations of policies that a rollback gave up: they do not concern the one that continues.
+CREATE OR REPLACE VIEW given_up AS
+SELECT policy_version AS iteration FROM policies
+WHERE NOT EXISTS (FROM ancestry() WHERE policy_version BETWEEN begun AND ended
+                                        AND epoch = (SELECT max(epoch) FROM ancestry()));
+
 CREATE OR REPLACE VIEW task_history AS
 SELECT task_id,
        any_value(split) AS split,
@@ -93,9 +98,7 @@ SELECT task_id,
        max(c / n) AS best_rate,
        max(c) > 0 AND arg_max(c, iteration) = 0 AS forgotten
 FROM task_results
-WHERE purpose = 'train' AND n > 0
-      AND EXISTS (FROM ancestry() WHERE iteration BETWEEN begun AND ended
-                                        AND epoch = (SELECT max(epoch) FROM ancestry()))
+WHERE purpose = 'train' AND n > 0 AND iteration NOT IN (FROM given_up)
 GROUP BY task_id;
 
 CREATE OR REPLACE VIEW answers AS
