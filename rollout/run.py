@@ -82,6 +82,7 @@ def run_rollout(options: RolloutOptions, sampler: Sampler | None = None,
         for job, plan in plans:
             yield from sample_and_finish(job, plan, engine, clock, stop)
             clock = Clock()
+        del engine          # vLLM closes here, and swallows the KeyboardInterrupt of a signal later on
 
 
 def check_prompts(job: Job) -> None:

@@ -1,5 +1,6 @@
 """What `warehouse loop` runs, and in which order: after an alarm, ahead, with evaluations, told to stop."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -343,6 +344,17 @@ def test_what_cannot_be_evaluated_is_one_sentence(tmp_path: Path) -> None:
     warehouse = World(tmp_path, heldout=False).warehouse
     with pytest.raises(StageError, match="has no held-out tasks"):
         check_options(warehouse, LoopOptions(1, eval_every=1))
+
+
+def test_a_schedule_that_has_ended_is_refused_before_anything_is_sampled(world: World) -> None:
+    assert world.loop(2) == 0
+    root, taken = world.warehouse.root, world.warehouse.policy(2)["global_step"]
+    for total in (taken, taken + 1):
+        (root / "config.toml").write_text(f'[train]\nschedule = "linear"\ntotal-steps = {total}\n')
+        check_options(open_warehouse(root), LoopOptions(2))
+        with pytest.raises(StageError, match=f"ends at step {taken}, and {taken} are taken") if total == taken \
+                else contextlib.nullcontext():
+            check_options(open_warehouse(root), LoopOptions(3))
 
 
 # Several devices ------------------------------------------------------------------------------------------

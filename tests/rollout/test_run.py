@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -29,6 +30,7 @@ from tests.building.scripted import ScriptedEngine, scripted_sampler
 from warehouse.init import init_run
 from warehouse.maintain.discard import discard
 from warehouse.maintain.tasks import add_tasks
+from warehouse.stages import stop
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StageStopped
 from warehouse.store.errors import SettingChanged, StageError, UnusableFile
@@ -289,6 +291,21 @@ def test_bad_input_is_one_sentence_and_writes_nothing(tmp_path: Path) -> None:
         with pytest.raises(StageError, match=sentence):
             sample(warehouse, **values)
     assert sorted(path for path in warehouse.root.rglob("*")) == before
+
+
+def test_a_signal_while_the_engine_closes_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM closes when nothing holds it, in a finalizer, where an exception goes nowhere."""
+    monkeypatch.setattr(stop, "interrupted", False)
+    small_run(tmp_path)
+
+    def started(_settings) -> ScriptedEngine:
+        engine = ScriptedEngine()
+        weakref.finalize(engine, os.kill, os.getpid(), signal.SIGINT)
+        return engine
+    options = default_options(tmp_path / "run").replace(group_size=4, prompt_format="compact",
+                                                        sampling=Sampling(max_tokens=20))
+    list(run_rollout(options, scripted_sampler(ScriptedEngine())._replace(start=started)))
+    assert stop.interrupted
 
 
 @pytest.mark.parametrize("values", [{"prompt_format": "nowhere.py:f"},

@@ -6,6 +6,7 @@
 # work.sh has them. With EVAL_EVERY a last job evaluates the last policy.
 set -euo pipefail
 usage="usage: examples/jobs/slurm/submit.sh RUN ITERATIONS ROLLOUTS [SCORES]"
+if [[ ${1-} == --help ]]; then echo "$usage"; sed -n '2,/^set/s/^# //p' "$0"; exit; fi
 if (($# < 3)); then echo "$usage" >&2; exit 2; fi
 [[ -f examples/jobs/work.sh ]] || { echo "run this in the checkout of Rollhouse" >&2; exit 2; }
 run=$1 name=$(basename "$1") iterations=$2 rollouts=$3 scores=${4:-$3}
