@@ -258,7 +258,7 @@ def schema_page() -> str:
     for number, view in enumerate(shown):
         rows, known = columns[view], dict[str, str]()
         for other in shown[:number]:            # one that this view has all columns of
-            if len(columns[other]) > len(known) and set(columns[other]) <= set(rows):
+            if len(columns[other]) > max(1, len(known)) and set(columns[other]) <= set(rows):
                 known = {row[0]: other for row in columns[other]}
         whole = set(known.values())
         known |= {row[0]: described[row] for row in rows if row in described and row[0] not in known}

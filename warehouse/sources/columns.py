@@ -8,6 +8,7 @@ hub. A column inside another is `outer.inner`. What may be named:
                   check(candidate) or test functions; with entry_point, setup
     payload       any kind: an object or its JSON
     id            ids of the tasks, made of the file's name and the row's number when left out
+    solution      right answers, for `score gold`
     columns       a,b,c: more columns, fields of the payload that reward functions get by name
     kind, match, label, tolerance       not columns but values: kind=math, match=numeric
 """

@@ -72,8 +72,8 @@ FROM (FROM results WHERE policy_version = policy_a) AS a
 JOIN (FROM results WHERE policy_version = policy_b) AS b USING (purpose, task_id)
 ORDER BY purpose, gain DESC, task_id;
 
--- Every token that an iteration's training read. gap is log rho, rho = pi_old / mu; ratio is pi / pi_old at the step
--- that used the completion; clipped: that step dropped the token.
+-- Every token that an iteration's training read; none after `prune`. gap is log rho, rho = pi_old / mu; ratio is
+-- pi / pi_old at the step that used the completion; clipped: that step dropped the token.
 CREATE OR REPLACE MACRO token_gaps(at_iteration) AS TABLE
 SELECT tokens.* EXCLUDE (log_drift, token_id), token_id, vocabulary.token, exp(gap) AS rho, exp(log_drift) AS ratio
 FROM (
