@@ -37,7 +37,6 @@ class Together:
     """The program in the process of its tests, asked as one in another process is."""
 
     has_asked = has_answered = is_of_checker = False
-    num_answers = in_parts = 0
 
     def __init__(self, namespace: dict[str, Any], entry_point: str) -> None:
         self.namespace, self.entry_point = namespace, entry_point

@@ -68,8 +68,7 @@ class Peer:
         self.may_be_made: Any = None             # an object that the program has not returned before
         self.failure: BaseException | None = None            # a failed assertion of the tests, in a callback
         self.has_asked = self.is_lost = self.is_unpassed = False
-        self.num_answers = 0                     # by which the program may have led the test
-        self.in_parts = 0                        # those of parts of it that are over
+        self.has_answered = False                # and may have led the test to where it is
         self.refusal = ""                        # why a test cannot pass any more
         self.gave_back: list[Any] = []           # objects of this process in the last answer
         self.is_unread = False                   # whether this answer is dropped
@@ -79,11 +78,6 @@ class Peer:
     def is_of_checker(self) -> bool:
         """Whether the tests are a checker, which the output of a program leads."""
         return self.tests is not None and self.tests.is_checker
-
-    @property
-    def has_answered(self) -> bool:
-        """Whether the program may have led the test to where it is."""
-        return self.num_answers > 0
 
     def ask(self, operation: str, /, *operands: Any, **keywords: Any) -> Any:
         """Ask the other process; return its answer, or raise its error."""
@@ -127,7 +121,7 @@ class Peer:
             if self.failure is not None:         # whatever else was raised
                 raise self.failure
         is_function = operation in NAMING and stand_ins.is_stand_in(value) and callable(value)
-        self.num_answers += is_error or not is_function
+        self.has_answered |= is_error or not is_function
         if self.tests:
             heard(message[3])
         if is_error:
@@ -208,7 +202,7 @@ class Peer:
             keywords = dict(keywords)
         except (ValueError, TypeError, IndexError):
             raise BadMessage("no question") from None
-        self.num_answers += self.depth > 0               # what a callback meets may be the program's choice
+        self.has_answered |= self.depth > 0              # what a callback meets may be the program's choice
         if self.tests:
             heard(events)
         self.depth += 1

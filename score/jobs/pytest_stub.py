@@ -93,6 +93,8 @@ class approx:
                 return False
             items = list(value)              # `__len__` may lie
             return len(value) == len(items) == len(expected) and all(map(self.is_near, items, expected))
+        if isinstance(value, np.ndarray) and value.shape:
+            return value.size > 0 and all(self.is_near(each, expected) for each in value.flat)
         if is_stand_in(value) and not isinstance(value, (int, float, complex)):
             return False
         if isinstance(expected, bool):
@@ -111,13 +113,16 @@ class approx:
             return False
 
 
-def parametrize(argnames: Any, argvalues: Any, indirect: Any = (), **_options: Any) -> Callable[[Any], Any]:
+def parametrize(argnames: Any, argvalues: Any, indirect: Any = (), **options: Any) -> Callable[[Any], Any]:
     """Have a test, or those of a class, run once with each row of arguments; `name=` are for a fixture."""
+    if "scope" in options:
+        raise Untestable("rows that several tests share are not here")
     is_text = isinstance(argnames, str)
     words = [word.strip() for word in argnames.split(",") if word.strip()] if is_text else list(argnames)
     is_single = is_text and len(words) == 1
     words = [f"{word}=" if indirect is True or (indirect and word in indirect) else word for word in words]
-    rows = [dict(zip(words, [row] if is_single else row, strict=True)) for row in argvalues]
+    rows = [dict(zip(words, [row] if is_single else row, strict=True))
+            for row in argvalues if row is not SkipTest]
 
     def decorate(test: Any) -> Any:
         test.__rows__ = [*getattr(test, "__rows__", ()), rows]       # which no program can set
@@ -125,8 +130,11 @@ def parametrize(argnames: Any, argvalues: Any, indirect: Any = (), **_options: A
     return decorate
 
 
-def param(*values: Any, **_options: Any) -> Any:
-    """A row of arguments."""
+def param(*values: Any, marks: Any = (), **_options: Any) -> Any:
+    """A row of arguments; SkipTest of one to skip."""
+    of_row = marks if isinstance(marks, (tuple, list)) else [marks]
+    if any(getattr(each, "skips", False) for each in of_row):
+        return SkipTest
     return values if len(values) > 1 else values[0]
 
 
@@ -205,9 +213,10 @@ class Patches:
             self.stack.callback(target.__setitem__, key, target[key])
             del target[key]
 
-    def setenv(self, name: str, value: Any) -> None:
-        """Set a variable of the environment."""
-        self.setitem(os.environ, name, str(value))
+    def setenv(self, name: str, value: Any, prepend: str | None = None) -> None:
+        """Set a variable of the environment, maybe to this before what it is."""
+        before = [os.environ[name]] if prepend and name in os.environ else []
+        self.setitem(os.environ, name, (prepend or "").join([str(value), *before]))
 
     def delenv(self, name: str, raising: bool = True) -> None:
         """Delete a variable of the environment."""
@@ -217,9 +226,10 @@ class Patches:
 @fixture
 def capsys() -> Iterator[Any]:
     """What the program and the test print."""
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _stream in "oe")
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         def readouterr() -> Captured:
-            said = Captured(out.getvalue(), err.getvalue())
+            said = Captured(*(stream.buffer.getvalue().decode() for stream in (out, err)))  # type: ignore[attr-defined]
             for stream in (out, err):
                 stream.seek(0)
                 stream.truncate()
@@ -271,6 +281,7 @@ class Mark:
             if name == "skip":
                 given[0].__unittest_skip__ = True
             return given[0]
+        marked.skips = name == "skip"  # type: ignore[attr-defined]
         return marked
 
 

@@ -78,37 +78,34 @@ def run_test(around: Surroundings, ends: bool, path: str) -> None:
 def run_all(around: Surroundings, path: str, kind: Any, test: Any) -> None:
     """Run a test once per row of arguments, with what belongs to its module and its class."""
     around.begin(kind)
-    if is_test_case(kind):
-        if code_of(test).co_flags & UNENDED and not hasattr(kind, "asyncSetUp"):
-            raise Untestable(f"{path} is never awaited: IsolatedAsyncioTestCase would do it")
-        kind(path.partition(".")[2]).debug()
-    else:
-        owners = [*(base.__name__ for base in getattr(kind, "__mro__", ())), ""][::-1]
-        fixtures = {each.name: each for owner in owners for each in fixtures_here() if each.owner == owner}
-        wanted = [name for name, each in fixtures.items() if each.is_automatic]
-        wanted += parameters_of(test)
-        for name in wanted:                    # those that they want, too
-            wanted += [each for each in parameters_of(fixtures[name].make) if each not in wanted
-                       ] if name in fixtures else []
-        rows = [*getattr(test, "__rows__", ()), *getattr(kind, "__rows__", ())]
-        rows += [[{f"{name}=": each} for each in fixtures[name].params]
-                 for name in dict.fromkeys(wanted) if name in fixtures and fixtures[name].params is not None]
-        if not all(rows):
-            raise AssertionError(f"{path} has no rows of arguments")
-        for parts in product(*rows):
-            with skippable():
-                run_row(around, kind, test, fixtures, dict(pair for part in parts for pair in part.items()))
+    is_case = is_test_case(kind)
+    if is_case and code_of(test).co_flags & UNENDED and not hasattr(kind, "asyncSetUp"):
+        raise Untestable(f"{path} is never awaited: IsolatedAsyncioTestCase would do it")
+    owners = [*(base.__name__ for base in getattr(kind, "__mro__", ())), ""][::-1]
+    fixtures = {each.name: each for owner in owners for each in fixtures_here() if each.owner == owner}
+    wanted = [name for name, each in fixtures.items() if each.is_automatic]
+    wanted += parameters_of(test)
+    for name in wanted:                    # those that they want, too
+        wanted += [each for each in parameters_of(fixtures[name].make) if each not in wanted
+                   ] if name in fixtures else []
+    rows = [] if is_case else [*getattr(test, "__rows__", ()), *getattr(kind, "__rows__", ())]
+    rows += [[{f"{name}=": each} for each in fixtures[name].params]
+             for name in dict.fromkeys(wanted) if name in fixtures and fixtures[name].params is not None]
+    if not all(rows):
+        raise AssertionError(f"{path} has no rows of arguments")
+    for parts in product(*rows):
+        with skippable():
+            it = kind(path.partition(".")[2]) if is_case else kind() if kind else None
+            run_row(around, it, test, fixtures, dict(pair for part in parts for pair in part.items()))
 
 
-def run_row(around: Surroundings, kind: Any, test: Any, fixtures: dict[str, Any],
-            row: dict[str, Any]) -> None:
-    """Run a test with these arguments and its fixtures."""
-    given = tuple((name, id(value)) for name, value in row.items() if name.endswith("="))
+def run_row(around: Surroundings, it: Any, test: Any, fixtures: dict[str, Any], row: dict[str, Any]) -> None:
+    """Run a test, maybe of an instance, with these arguments and its fixtures."""
+    kind = None if it is None else type(it)
     with contextlib.ExitStack() as stack:
         places: dict[str, tuple[Any, dict[Any, Any]]] = {
             "function": (stack, {}), "module": (around.of_module, around.made["module"])}
         places["class"] = (around.of_class, around.made["class"]) if kind else places["function"]
-        it = kind() if kind else None
         if kind:
             surround(stack, it, "setup_method", "teardown_method", test)
         else:
@@ -117,6 +114,11 @@ def run_row(around: Surroundings, kind: Any, test: Any, fixtures: dict[str, Any]
         def call(function: Any, name: str = "", upon: contextlib.ExitStack = stack) -> Any:
             if name in parameters_of(function):
                 raise Untestable(f"the fixture {name} that another has in its place is not here")
+            width = SCOPES.index(scope_of(fixtures[name]) if name else "function")
+            if (name and width < SCOPES.index("function") and f"{name}=" in row) or any(
+                    SCOPES.index(scope_of(fixtures[each])) > width
+                    for each in parameters_of(function) if each in fixtures and each not in row):
+                raise Untestable(f"the fixture {name} of several tests has parameters or wants one of a test")
             missing = {*parameters_of(function)} - {"self", "request"} - fixtures.keys() - row.keys()
             if missing and not hasattr(function, "__wrapped__"):          # a patch has arguments of its own
                 raise Untestable(f"no fixture {', '.join(sorted(missing))} is here")
@@ -132,7 +134,7 @@ def run_row(around: Surroundings, kind: Any, test: Any, fixtures: dict[str, Any]
             if name not in fixtures:
                 raise Untestable(f"no fixture {name} is here")
             upon, made = places[scope_of(fixtures[name])]
-            key = name, fixtures[name].owner, given
+            key = name, fixtures[name].owner
             if key not in made:
                 value, flags = call(fixtures[name].make, name, upon), flags_of(fixtures[name].make)
                 if flags & CO_GENERATOR:
@@ -145,7 +147,7 @@ def run_row(around: Surroundings, kind: Any, test: Any, fixtures: dict[str, Any]
         first += [name for name in parameters_of(test) if name in fixtures]
         for name in sorted(first, key=lambda name: SCOPES.index(scope_of(fixtures[name]))):
             make(name)
-        finished(call(test), code_of(test).co_flags)
+        finished(it.debug() if is_test_case(kind) else call(test), code_of(test).co_flags)
 
 
 def warn_as_usual() -> None:
@@ -178,20 +180,13 @@ def is_skip(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def skippable() -> Iterator[None]:
-    """A part of a test, which may be skipped unless the program answered in it or outside of parts."""
-    peer = stand_ins.peer
-    others, peer.in_parts = peer.in_parts, 0
-    peer.num_answers -= others
-    before = peer.num_answers
+    """A part of a test, which may be skipped unless the program has answered before."""
     try:
         yield
     except BaseException as error:
         if not is_skip(error):
             raise
         skips.append(error)
-    finally:
-        peer.in_parts = others + peer.num_answers - before
-        peer.num_answers += others
 
 
 @contextlib.contextmanager
@@ -304,6 +299,6 @@ def is_left_out(test: Any) -> bool:
 
 def is_collected(name: str, found: Any) -> bool:
     """True of a class in which unittest or pytest would look for tests."""
-    return is_test_case(found) or (
-        name.startswith("Test") and isinstance(found, type) and not is_stand_in(found)
-        and not getattr(found, "__abstractmethods__", ()))
+    return isinstance(found, type) and not is_stand_in(found) and getattr(found, "__test__", True) and (
+        is_test_case(found) or (name.startswith("Test") and not getattr(found, "__abstractmethods__", ())
+                                and getattr(found, "__init__", ...) is object.__init__))

@@ -96,13 +96,11 @@ class Names(dict[str, Any]):
             value._rh_trusted = bool(CLASS.fullmatch(called)) and value._rh_trusted is not False
         return value
 
-    def fetch(self, names: list[str]) -> bool:
-        """Set names that would be asked for too late; True if the program was asked for one."""
+    def fetch(self, names: list[str]) -> None:
+        """Set names that would be asked for too late."""
         for name in names:
             with contextlib.suppress(Exception):
                 self[name] = self[name]
-        has_asked, self.peer.has_asked = self.peer.has_asked, False
-        return has_asked
 
 
 class ProgramModule(types.ModuleType):
@@ -636,9 +634,10 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
     """Run tests against the program behind the link; the report has `room` bytes."""
     order = json.loads(payload)
     end = TestsEnd(order)
-    peer, names, num_units, is_given = end.peer, end.names, len(order["sources"]) - 1, False
+    peer, names, num_units, has_spoken = end.peer, end.names, len(order["sources"]) - 1, False
     try:
         while (message := peer.link.receive())[:1] == ["?"]:        # the program reads stdin at its top level
+            has_spoken = True
             peer.answer(message)
         if message != ["ready"]:
             raise LinkLost("no program")
@@ -666,7 +665,7 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
             "monkeypatch" in each for each in order["sources"])
         end.parts = parts_of_modules() if may_patch else None
         sys.modules["tests"] = types.ModuleType("tests")
-        is_given = names.fetch(order.get("in_classes", ()))
+        names.fetch(order.get("in_classes", ()))
         patch_unittest(bool(order["run"]))
         if mocks := sys.modules.get("unittest.mock"):
             watch_patches(mocks)
@@ -678,7 +677,8 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
             names["__run__"] = functools.partial(run_test, Surroundings(names), True)
             check_all_run(names, order["run"], peer.numbers)
     except BaseException as error:
-        is_theirs = not (peer.has_asked or is_given)
+        may_have_filled = has_spoken and isinstance(error, MemoryError)
+        is_theirs = not (peer.has_asked or may_have_filled)
         whose = "lost" if peer.is_lost else "tests" if is_theirs else whose_fault(error, peer)
         failed = [type(error).__name__, message_of(error), whose]
         return encode_units([failed] * num_units, room)
@@ -736,16 +736,12 @@ def account_of(error: BaseException, peer: Peer) -> str:
 
 def whose_fault(error: BaseException, peer: Peer) -> str:
     """Whose fault an error is: `program` (it raised it), `assertion`, or `tests` (they cannot run)."""
-    if isinstance(error, TooLarge):
-        return "assertion" if peer.has_answered else "tests"
     if hasattr(error, "raised_by_program"):
         return "program"
-    may_be_led = peer.has_answered or peer.is_of_checker
-    is_missing = isinstance(error, ImportError) and not may_be_led
-    is_refused = isinstance(error, Untestable) or (
+    is_theirs = isinstance(error, (ImportError, TooLarge, Untestable)) or (
         isinstance(error, PermissionError) and error.errno == 1 and error.filename is not None)
-    # After an answer it may be the program that led the test there.
-    return "tests" if is_missing or (is_refused and not peer.has_answered) else "assertion"
+    # After an answer, or in a checker, it may be the program that led the test there.
+    return "tests" if is_theirs and not (peer.has_answered or peer.is_of_checker) else "assertion"
 
 
 def encode_units(units: list[Any], room: int) -> bytes:

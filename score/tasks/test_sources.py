@@ -32,11 +32,12 @@ def calls_of_tests(source: str) -> list[str]:
     functions = [node for node in tree.body if isinstance(node, FUNCTIONS)]
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     checks = [node for node in functions if node.name == "check"]
-    bases = {base.id for node in classes.values() for base in node.bases if isinstance(base, ast.Name)}
 
     def is_run(node: ast.ClassDef) -> bool:
-        is_mixin = node.name in bases and not node.bases and not node.name.startswith("Test")
-        return not (is_skipped(node) or is_abstract(node) or is_mixin)
+        is_derived = any(getattr(base, "id", "") not in classes for base in node.bases)     # of TestCase
+        is_plain = not (is_case(node, classes) or is_derived)
+        is_helper = is_plain and (not node.name.startswith("Test") or "__init__" in names_set(node))
+        return not (is_skipped(node) or is_abstract(node) or is_helper or is_switched_off(node, classes))
     paths = list[str]()                # in pytest's order
     for node in tree.body:
         if isinstance(node, FUNCTIONS) and is_test(node):
@@ -77,6 +78,16 @@ def is_skipped(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> b
     """True for `@unittest.skip('reason')` and the like."""
     return any(ast.unparse(each).partition("(")[0].removeprefix("unittest.").removeprefix("pytest.mark.")
                in ("skip", "mark.skip") for each in node.decorator_list)
+
+
+def is_switched_off(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
+    """True where `__test__` of a class, or of its first base that sets it, is False."""
+    for each in node.body:
+        match each:
+            case ast.Assign([ast.Name("__test__")], ast.Constant(value)):
+                return not value
+    return any(is_switched_off(classes[base.id], classes) for base in node.bases[:1]
+               if isinstance(base, ast.Name) and base.id in classes and base.id != node.name)
 
 
 def is_abstract(node: ast.ClassDef) -> bool:
