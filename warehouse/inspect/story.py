@@ -13,11 +13,15 @@ from warehouse.store.run_folder import Warehouse
 
 # Of two iterations that end early, the first has the quickest completions and the second the rest: neither
 # is a baseline.
-QUERY = """
-SELECT adjusted.*, policy_version, reward_plain
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "repetition_penalty", "presence_penalty",
+            "frequency_penalty", "prompt_format", "format_options")
+QUERY = f"""
+SELECT adjusted.*, policy_version, reward_plain, sampling
 FROM adjusted
 JOIN (SELECT iteration, purpose, policy_version, reward_mean AS reward_plain FROM iteration_stats)
      USING (iteration, purpose)
+LEFT JOIN (SELECT iteration, purpose, json_extract_string(settings, {[f"$.{name}" for name in SAMPLING]})
+                  AS sampling FROM stages WHERE stage = 'rollout') USING (iteration, purpose)
 WHERE purpose = 'train' OR iteration NOT IN (FROM given_up)
 QUALIFY NOT (is_cut_short(iteration, purpose) OR is_cut_short(iteration - 1, purpose))
         OR iteration = max(iteration) OVER (PARTITION BY purpose)
@@ -108,9 +112,16 @@ def dollars(amount: float) -> str:
 
 
 def _by_purpose(connection: Connection) -> dict[str, list[dict[str, Any]]]:
-    """The adjusted results of each iteration, training last."""
-    return {purpose: list(rows) for purpose, rows in
-            groupby(rows_of(connection, QUERY), key=lambda row: row["purpose"])}
+    """The adjusted results of each iteration, training last; of evaluations those sampled as the last was."""
+    found = dict[str, list[dict[str, Any]]]()
+    for purpose, each in groupby(rows_of(connection, QUERY), key=lambda row: row["purpose"]):
+        *_, last = rows = list(each)
+        others = [row["sampling"] for row in rows if row["sampling"] != last["sampling"]]
+        pairs = zip(SAMPLING, others[-1] or [], last["sampling"] or [], strict=False) if others else []
+        last["others"] = ", ".join(f"{name} {before} instead of {now}" for name, before, now in pairs
+                                   if before != now)
+        found[purpose] = [row for row in rows if purpose == "train" or row["sampling"] == last["sampling"]]
+    return found
 
 
 def _point_line(total: float, purpose: str, change: Change) -> str:
@@ -173,10 +184,11 @@ def _evaluation(connection: Connection, purpose: str, rows: list[dict[str, Any]]
     if measure == "solving" and None not in (rows[0]["reach_error"], rows[-1]["reach_error"]):
         changes[f"pass@{rows[0]['k']}"] = _change(connection, rows, "reach")
     before, now = rows[0]["policy_version"], rows[-1]["policy_version"]
+    apart = f" (others were sampled with {rows[-1]['others']})" if rows[-1]["others"] else ""
     if rows[0]["iteration"] == rows[-1]["iteration"] or None in (before, now):
         asked = "the model behind the API" if now is None else f"policy {now}"
         has = ", ".join(f"{name} {short_share(change.last)}" for name, change in changes.items())
-        return f"On '{purpose}' {asked} has {has}; nothing to compare it with."
+        return f"On '{purpose}' {asked} has {has}; nothing to compare it with{apart}."
     directions = [change.direction for change in changes.values()]
     if directions[0] < 0:
         said = "it got worse"
@@ -186,7 +198,7 @@ def _evaluation(connection: Connection, purpose: str, rows: list[dict[str, Any]]
         said = "it learned" if max(directions) > 0 else "no change beyond chance"
     fired = f" Fired: {', '.join(alarm.signal for alarm in firing)}." if firing else ""
     moved = ", ".join(f"{name} {change}" for name, change in changes.items())
-    return f"On '{purpose}', policy {before} to {now}: {said}; {moved}.{fired}"
+    return f"On '{purpose}', policy {before} to {now}: {said}; {moved}{apart}.{fired}"
 
 
 def _change(connection: Connection, rows: list[dict[str, Any]], measure: str) -> Change:

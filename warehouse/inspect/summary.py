@@ -26,8 +26,8 @@ NOT_TOLD = re.compile("sha256|version|scorer|lr_after_rollback")    # a rollback
 QUERY = """
 SELECT iteration, purpose, pass_at_1, max_k, pass_at_max_k, reward_mean, truncated_share, tokens_mean,
        mismatch_kl_fresh, CASE WHEN mismatch_kl_fresh IS NULL THEN mismatch_kl END AS off_policy_kl,
-       zero_variance_share, num_completions, num_tasks, num_missing, scorer, own_reward, rollout, score, train,
-       iteration IN (FROM given_up) AS given_up
+       zero_variance_share, num_completions, num_tasks, num_missing, scorer, own_reward, rollout, score,
+       train, iteration IN (FROM given_up) AS given_up
 FROM iteration_stats
 LEFT JOIN (SELECT iteration, coalesce(purpose, 'train') AS purpose,
                   coalesce(bool_or(settings ->> '$.user_code' IS NOT NULL) FILTER (stage = 'score'), false)

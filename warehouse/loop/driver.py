@@ -360,8 +360,8 @@ def check_options(warehouse: Warehouse, options: LoopOptions) -> None:
     training, state = read_config(warehouse.root / "config.toml").get("train", {}), warehouse.state
     last, taken = training.get("total-steps"), warehouse.policy(state.newest).get("global_step", 0)
     if state.newest < options.iterations and last and taken >= last:
-        raise StageError(f"The schedule of the learning rate ends at step {last}, and {taken} are taken. Raise "
-                         "total-steps in config.toml to train on.")
+        raise StageError(f"The schedule of the learning rate ends at step {last}, and {taken} are taken. "
+                         "Raise total-steps in config.toml to train on.")
     if options.eval_every and not any(warehouse.read("tasks", ["heldout"])["heldout"].to_pylist()):
         raise StageError("This run has no held-out tasks to evaluate on. Leave --eval-every out, "
                          f"or add some: warehouse tasks add {shell_quote(warehouse.root)} --heldout SOURCE")

@@ -1987,7 +1987,7 @@ APPLY = "def apply(xs, g): return [g(x) for x in xs]\n"
      "        for n, slow in ((10**9, True), (3, False)):\n            with self.subTest(n=n):\n"
      "                if slow: self.skipTest('slow')\n                self.assertEqual(f(n), n + 1)\n",
      ZERO, GROWS),
-    ("import pytest\n@pytest.mark.parametrize('n', [3, 10**9, 4])\ndef test_f(n):\n"
+    ("import pytest\n@pytest.mark.parametrize('n', [10**9, 3, 4])\ndef test_f(n):\n"
      "    if n > 9: pytest.skip('slow')\n    assert f(n) == n + 1\n", "def f(x): return 4\n", GROWS),
     ("import contextlib, unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n"
      "        with contextlib.suppress(Exception):\n            with self.subTest():\n"

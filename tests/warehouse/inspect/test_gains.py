@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.building.runs import (
+    begin,
     completion_row,
     finish,
     new_run,
@@ -28,7 +29,8 @@ SCORER = "exact-0123456789"
 Counts = dict[str, tuple[int, int]]     # completions of a task and how many are right
 
 
-def evaluated(folder: Path, *visits: Counts, solves: bool = True, purpose: str = "eval") -> Warehouse:
+def evaluated(folder: Path, *visits: Counts, solves: bool = True, purpose: str = "eval",
+              temperatures: tuple[float, ...] = ()) -> Warehouse:
     """A run whose evaluation at each iteration gave this; no reward could be measured where a task has -1.
 
     Without `solves` what is paid is not right.
@@ -43,6 +45,7 @@ def evaluated(folder: Path, *visits: Counts, solves: bool = True, purpose: str =
             scores = [sample_row(row, SCORER, None if c < 0 else float(row["sample_index"] < c),
                                  correct=solves and row["sample_index"] < c)
                       for row in rows for _, c in [visit[row["task_id"]]]]
+            begin(run, "rollout", {"temperature": temperatures[iteration]} if temperatures else None, **keys)
             write_rows(run, "prompts", [prompts])
             write_rows(run, "completions", [rows])
             finish(run, "rollout", **keys)
@@ -186,6 +189,16 @@ def test_an_evaluation_of_a_policy_that_a_rollback_left_is_no_result(tmp_path: P
     assert any(line.startswith("On 'eval', policy 0 to 2:") for line in story_lines(connect(run), []))
     roll_back(run, 1)
     assert any(line.startswith("On 'eval', policy 0 to 1:") for line in story_lines(connect(run), []))
+
+
+def test_evaluations_that_were_sampled_otherwise_are_not_compared(tmp_path: Path) -> None:
+    worse, better = ({f"t{n}": (8, right) for n in range(40)} for right in (2, 6))
+    run = evaluated(tmp_path, worse, better, better, temperatures=(1.0, 0.2, 0.2))
+    assert said(run).startswith("On 'eval', policy 1 to 2: no change beyond chance;")
+    assert said(run).endswith(" (others were sampled with temperature 1.0 instead of 0.2).")
+    assert "it learned" in said(evaluated(tmp_path / "same", worse, better, temperatures=(1.0, 1.0)))
+    run = evaluated(tmp_path / "only", worse, better, temperatures=(1.0, 0.2))
+    assert "; nothing to compare it with (others were sampled with temperature 1.0" in said(run)
 
 
 def test_eval_asks_for_every_evaluation_also_named_ones(tmp_path: Path) -> None:
