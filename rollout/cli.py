@@ -22,8 +22,14 @@ def prepare_to_load() -> None:
     prepare_environment()
 
 
+def check_values(values: dict[str, Any]) -> None:
+    """StageError for options that contradict each other."""
+    from rollout.settings import check_options
+    check_options(options_from(RolloutOptions, values))
+
+
 @with_version
-@click.command(cls=TitledCommand, context_settings={"show_default": True})
+@click.command(cls=TitledCommand, check=check_values, context_settings={"show_default": True})
 @run_argument
 @options_of(RolloutOptions)
 @shows_errors

@@ -161,7 +161,8 @@ def check_config(path: Path, kinds: Iterable[str] = ()) -> None:
             given = config_defaults(command, path, name)
             if isinstance(command, TitledCommand) and ".py:" not in str(given):
                 try:
-                    command.check(in_effect(command, table) | {"kinds": set(kinds)})
+                    evaluates = {"evaluate": True} if name == "eval" else {}
+                    command.check(in_effect(command, table) | evaluates | {"kinds": set(kinds)})
                 except StageError as error:
                     raise StageError(f"{path}: [{name}] {error}") from error
 
@@ -250,13 +251,13 @@ def room_command(name: str) -> click.Command:
 
 
 def check_stages(run: Path, **words: Sequence[str]) -> None:
-    """StageError for options that `score` or `train` would refuse, before anything is sampled for them."""
-    sampled = room_command("rollout").make_context("rollout", [str(run)]).params
-    commands, values = [room_command("score"), room_command("train")], {"group_size": sampled["group_size"]}
-    for command in commands:
-        name = str(command.name)
-        values |= command.make_context(name, [str(run), *words.get(name, ())]).params
-    for command in commands:
+    """StageError for options that a stage would refuse, before anything is sampled."""
+    names = "rollout", "score", "train"
+    commands = [room_command(name) for name in names]
+    sampled, *others = (command.make_context(name, [str(run), *words.get(name, ())]).params
+                        for command, name in zip(commands, names, strict=True))
+    together = {"group_size": sampled["group_size"]} | others[0] | others[1]     # what is asked of a scorer
+    for command, values in zip(commands, (sampled, together, together), strict=True):
         assert isinstance(command, TitledCommand)
         command.check(values)
 

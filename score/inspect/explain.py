@@ -68,6 +68,7 @@ def verdict_lines(sample: dict[str, Any], kind: str, payload: dict[str, Any], *,
     if cpu is not None:
         lines.append(f"{cpu * 1000:.1f} ms of CPU time, {rss or 0:.0f} MiB, sandbox tier "
                      f"{sample['sandbox_tier']}")
+    lines.append({True: "correct", False: "not correct", None: "not judged"}[sample["correct"]])
     terms = json.loads(sample["reward_parts"]) if sample["reward_parts"] else {}
     total = "none: it could not be measured" if sample["reward"] is None else f"{sample['reward'] + 0.0:.4g}"
     sum_of_terms = " + ".join(f"{name} {value + 0.0:.4g}" for name, value in terms.items())
