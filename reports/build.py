@@ -29,15 +29,18 @@ FIGURES = {figure.name: figure for _, group in SECTIONS for figure in group}
 MOST_NUMBERS = 300
 STATS_SQL = """\
 SELECT iteration, purpose, policy_version, num_tasks, num_completions, pass_at_1, max_k, pass_at_max_k,
-       reward_mean, truncated_share, tokens_mean, zero_variance_share, mismatch_kl, iteration IN (FROM given_up) AS given_up
+       reward_mean, truncated_share, tokens_mean, zero_variance_share, mismatch_kl_fresh,
+       iteration IN (FROM given_up) AS given_up
 FROM iteration_stats ORDER BY purpose <> 'train', iteration, purpose"""
 HELDOUT_SQL = """\
 SELECT task_id, purpose, arg_min(c / n, iteration) AS first_rate, arg_max(c / n, iteration) AS last_rate,
        last_rate - first_rate AS gain
-FROM task_results WHERE purpose <> 'train' AND turn_of(purpose) = 1 AND n > 0 AND iteration NOT IN (FROM given_up)
+FROM task_results
+WHERE purpose <> 'train' AND turn_of(purpose) = 1 AND n > 0 AND iteration NOT IN (FROM given_up)
 GROUP BY task_id, purpose HAVING count(*) > 1
-QUALIFY row_number() OVER (ORDER BY gain DESC, task_id) <= 10 OR row_number() OVER (ORDER BY gain, task_id) <= 10
-ORDER BY gain DESC, task_id, purpose"""
+QUALIFY row_number() OVER (ORDER BY gain DESC, task_id) <= 10
+        OR row_number() OVER (ORDER BY gain, task_id) <= 10
+ORDER BY abs(gain) DESC, task_id, purpose"""
 # Where signals fired for the first time (again after a rollback), one event per iteration, where the run went
 # back, and where another scorer gave the rewards.
 EVENTS_SQL = """\
@@ -143,7 +146,7 @@ def stats_table(stats: Sequence[dict[str, Any]]) -> str:
     names = {"iteration": "iteration", "purpose": "purpose", "policy_version": "policy", "num_tasks": "tasks",
              "num_completions": "completions", "pass_at_1": "pass@1", "pass_at_max_k": "pass@k", "max_k": "k",
              "reward_mean": "reward", "truncated_share": "truncated", "tokens_mean": "tokens",
-             "zero_variance_share": "zero variance", "mismatch_kl": "mismatch"}
+             "zero_variance_share": "zero variance", "mismatch_kl_fresh": "mismatch"}
     digits = {"pass_at_1": 3, "pass_at_max_k": 3, "reward_mean": 3, "truncated_share": 3, "tokens_mean": 1,
               "zero_variance_share": 3}
     rows = [[f"{row[key]:.{digits[key]}f}" if key in digits and row[key] is not None else

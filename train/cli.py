@@ -172,6 +172,8 @@ def train(run: Path, **values: Any) -> None:
     scorer = scorer_to_train(warehouse, iteration, settings.scorer, settings.purpose)
     if said := warehouse.state.change_of_scorer(iteration, scorer):
         say(said)
+    elif len(warehouse.state.scorers(iteration, settings.purpose)) > 1:
+        say(f"rewards of {scorer}")
     inputs = read_inputs(warehouse, iteration, scorer, settings)
     settings = fill_in(settings, inputs.groups)
     if not settings.dry_run and finish_committed(warehouse, inputs, settings):

@@ -18,7 +18,11 @@ def start(module: str, command: str) -> None:
         run = getattr(importlib.import_module(module), command)
         if interruptible:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        run()
+        try:
+            run()
+        finally:            # what is left to close has no handler for KeyboardInterrupt
+            if interruptible:
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
     except ModuleNotFoundError as error:
         if not error.name or error.name.partition(".")[0] in globals():     # one of the rooms: a bug
             raise

@@ -363,6 +363,9 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
             sys.exit(STOPPED_EXIT_CODE)
         except BaseException as error:
             warm.sound = False
+            if isinstance(error, KeyboardInterrupt) and stop.interrupted:       # for the second time
+                click.echo("Stopped at once; finished work is kept. Run the same command again.", err=True)
+                sys.exit(STOPPED_EXIT_CODE)
             if gone := _gone([options.get("run"), *options.get("runs", ())], error):
                 raise click.ClickException(f"{gone} was moved or removed while it was worked on. "
                                            "Name its new place, or restore it from a copy.") from error

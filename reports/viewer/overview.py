@@ -19,6 +19,7 @@ from warehouse.inspect.advice import SETTING_CHANGES, advise, judged_lines
 from warehouse.inspect.alarms import Alarm, alarm_count_lines, last_rollback, raised_alarms
 from warehouse.inspect.history import history
 from warehouse.inspect.story import story_lines
+from warehouse.inspect.summary import went_back
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
@@ -137,6 +138,7 @@ def story_of(view: View) -> str:
             return render.fragment("story.html", lines=story, parts=[], lost=[])
         notice = alarm_notice(alarms, advise(view.warehouse, ask.connection, alarms).lines,
                               judged_lines(ask.connection, last_rollback(view.warehouse)),
+                              went_back(view.warehouse.state),
                               link=lambda alarm, task, index: links.completion(
                                   alarm.first_iteration, alarm.purpose, task, index))
         return render.fragment("story.html", lines=story, lost=ask.rows(FORGOTTEN_SQL),

@@ -122,4 +122,6 @@ def try_file(run: Path, file: Path, task_id: str, reward: RewardOptions, limits:
                                                                "group_id": task_id, "completion_ids": []}
     [terms] = reward_terms(items, judgements, scorer, pa.Table.from_pylist([completion]))
     sample = verdict_row(items[0].answer, judgements[0], terms) | {"sandbox_tier": best.name}
-    return "\n".join(verdict_lines(sample, row["kind"], task.payload, colors=colors))
+    lines = verdict_lines(sample, row["kind"], task.payload, colors=colors)
+    return "\n".join([*lines, *(["The reward file got no tokens: parts that read completion_ids are wrong."]
+                                if reward.reward_file else [])])

@@ -119,9 +119,9 @@ def rewards_of(user: UserFunction, prompts: list[str], completions: list[str],
     given = user.call(where, after, **{**own, **columns, **own})       # whatever fields the payload has
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise StageError(f"{where} returned {type(given).__name__}, not a list with one number per "
-                         "completion.")
+                         f"completion. {after}")
     if len(given) != len(completions):
-        raise StageError(f"{where} returned {len(given)} rewards for {len(completions)} completions.")
+        raise StageError(f"{where} returned {len(given)} rewards for {len(completions)} completions. {after}")
     rewards: list[Terms] = []
     for index, value in enumerate(given):
         try:

@@ -352,8 +352,8 @@ def test_a_schedule_that_has_ended_is_refused_before_anything_is_sampled(world: 
     for total in (taken, taken + 1):
         (root / "config.toml").write_text(f'[train]\nschedule = "linear"\ntotal-steps = {total}\n')
         check_options(open_warehouse(root), LoopOptions(2))
-        with pytest.raises(StageError, match=f"ends at step {taken}, and {taken} are taken") if total == taken \
-                else contextlib.nullcontext():
+        refused = pytest.raises(StageError, match=f"ends at step {taken}, and {taken} are taken")
+        with refused if total == taken else contextlib.nullcontext():
             check_options(open_warehouse(root), LoopOptions(3))
 
 

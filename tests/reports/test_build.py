@@ -234,7 +234,7 @@ def test_numbers_stay_numbers_where_three_digits_round_up() -> None:
 def test_numbers_of_a_column_have_the_same_digits() -> None:
     row = {"iteration": 0, "purpose": "train", "policy_version": 0, "num_tasks": 2, "num_completions": 8,
            "pass_at_1": 0.5, "pass_at_max_k": 1.0, "max_k": 4, "reward_mean": None, "truncated_share": 0.0,
-           "tokens_mean": 13.0, "zero_variance_share": 0.25, "mismatch_kl": 3.2e-13}
+           "tokens_mean": 13.0, "zero_variance_share": 0.25, "mismatch_kl_fresh": 3.2e-13}
     cells = re.findall(r"<td>(.*?)</td>", build.stats_table([row]))
     assert cells[5:] == ["0.500", "1.000", "4", NO_VALUE, "0.000", "13.0", "0.250", "3.2e-13"]
 

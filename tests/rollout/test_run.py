@@ -293,7 +293,8 @@ def test_bad_input_is_one_sentence_and_writes_nothing(tmp_path: Path) -> None:
     assert sorted(path for path in warehouse.root.rglob("*")) == before
 
 
-def test_a_signal_while_the_engine_closes_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_while_the_engine_closes_is_not_lost(tmp_path: Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM closes when nothing holds it, in a finalizer, where an exception goes nowhere."""
     monkeypatch.setattr(stop, "interrupted", False)
     small_run(tmp_path)

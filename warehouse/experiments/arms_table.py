@@ -151,15 +151,16 @@ def _over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     heads = ["settings", "seeds", "gain", "95% over seeds", "difference", "95% over seeds"]
     num_shown = len(heads) if len(lines) > 1 else 4
     table = as_table(heads[:num_shown], [line[:num_shown] for line in lines], full=True).splitlines()
-    said = ["Difference: of the gain to the first of these settings."] if len(lines) > 1 else []
-    return ["", *table, *said, ""] if lines else []
+    said = " Difference: gain minus that of the first settings." if len(lines) > 1 else ""
+    said = f"Intervals are over seeds, for these tasks and completions.{said}"
+    return ["", *table, said, ""] if lines else []
 
 
 def _student(middle: float, *samples: Sequence[float]) -> str:
-    """The 95% interval around the mean of a sample, or around the difference of the means of two."""
+    """The 95% interval around the mean of a sample, or the difference of two; '' if nothing varies."""
     quantile = STUDENT[min(len(STUDENT), *(len(sample) - 1 for sample in samples)) - 1]
     margin = quantile * sqrt(sum(variance(sample) / len(sample) for sample in samples))
-    return f"{middle - margin:+.3f} .. {middle + margin:+.3f}"
+    return f"{middle - margin:+.3f} .. {middle + margin:+.3f}" if margin else ""
 
 
 def _row(plan: Plan, arm: Arm) -> dict[str, Any]:

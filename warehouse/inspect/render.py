@@ -77,9 +77,9 @@ def short_number(value: float) -> str:
     return f"{value + 0.0:.4g}"       # of -0.0, too
 
 
-def short_share(value: float | None) -> str:
+def short_share(value: float | None, digits: int = 2) -> str:
     """A share without its leading zero: .31."""
-    return "" if value is None else f"{value:.2f}".removeprefix("0")
+    return "" if value is None else f"{value:.{digits}f}".removeprefix("0")
 
 
 def stretches(count: int, most: int) -> list[tuple[int, int]]:

@@ -32,7 +32,8 @@ WITH visits AS (SELECT iteration, task_id,
                        CASE $4 WHEN 0 THEN reward_mean ELSE pass_at_k(n, c, $4) END AS value,
                        CASE WHEN $4 = 1 THEN share_noise(n, c) END AS noise
                 FROM task_results WHERE purpose = $1 AND iteration IN ($2, $3) AND n >= $4)
-SELECT gain_error(list(now.value - former.value), list(now.noise + former.noise)) AS error
+SELECT CASE WHEN $4 = 1 OR count(*) >= 6 THEN       -- as beyond_chance, where completions have no known error
+       gain_error(list(now.value - former.value), list(now.noise + former.noise)) END AS error
 FROM (FROM visits WHERE iteration = $2) AS former
 FULL JOIN (FROM visits WHERE iteration = $3) AS now USING (task_id)
 HAVING count(now.value - former.value) = count(*)"""
@@ -61,7 +62,8 @@ class Change(NamedTuple):
 
     def __str__(self) -> str:
         margin = ", error unknown" if self.margin is None else f" ± {self.margin:.3f} at 95%"
-        plain = f"{short_share(self.first)} → {short_share(self.last)}"
+        digits = 2 if abs(self.last - self.first) >= 0.01 else 3
+        plain = " → ".join(short_share(value, digits) for value in (self.first, self.last))
         if abs(self.last - self.first - self.gain) < SAME:
             return f"{plain} ({self.gain:+.3f}{margin})"
         return (f"{self.gain:+.3f}{margin}, at equal difficulty of tasks "

@@ -8,7 +8,7 @@ from warehouse.inspect.advice import advise
 from warehouse.inspect.alarms import alarm_count_lines, last_rollback, raised_alarms
 from warehouse.inspect.render import mean, short_share, stretches
 from warehouse.inspect.story import cost_lines, story_lines
-from warehouse.ledger.entries import RolledBack
+from warehouse.ledger.entries import Branched, RolledBack
 from warehouse.ledger.state import RunState
 from warehouse.sql.database import Connection, rows_of
 from warehouse.sql.inventory import Inventory, table_of
@@ -146,10 +146,16 @@ def _rollbacks(state: RunState) -> str:
 
 
 def went_back(state: RunState) -> list[str]:
-    """One line per rollback: to which policy, why if known, and the training settings since."""
+    """One line per rollback: to which policy, why if known, and the training settings since.
+
+    In a branch those of the parent count that led to its policies.
+    """
     lines, trained = [], state.of_stage("train")
+    branched = max((number for number, entry in state.entries.items() if isinstance(entry.what, Branched)),
+                   default=-1)
+    repeated = {policy.rolled_back_to for policy in state.policies.values()}
     for number, entry in sorted(state.entries.items()):
-        if not isinstance(entry.what, RolledBack):
+        if not isinstance(entry.what, RolledBack) or (number < branched and entry.what.to not in repeated):
             continue
         line = f"Went back to policy {entry.what.to}" + (f": {entry.what.why}" if entry.what.why else "")
         later = next((life for life in trained if life.begun > number), None)

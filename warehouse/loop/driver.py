@@ -148,8 +148,7 @@ class Loop:
     def _tell_done(self) -> None:
         newest = self.warehouse.log.refresh().newest
         again = f"warehouse loop {shell_quote(self.warehouse.root)} {newest + 1}"
-        self.tell("done", {}, f"{self.options.iterations} iterations are over.{self._undone()} To train one "
-                              f"more: {again}")
+        self.tell("done", {}, f"{newest} iterations are over.{self._undone()} To train one more: {again}")
 
     # The run ----------------------------------------------------------------------------------------------
 

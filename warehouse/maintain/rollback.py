@@ -23,7 +23,7 @@ def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
             return None
         version, how = newest, f"the former policy {newest} stays in policies/{state.policies[newest].folder}"
         if state.is_sampled(newest):
-            version, how = newest + 1, f"the rows of iteration {newest} stay and are not trained on"
+            version, how = newest + 1, f"iteration {newest} is left out of training"
             if state.sampled_ahead():
                 how += f"; what was sampled ahead of iteration {version} is discarded"
         said[:] = [f"policy {version} now has the weights of policy {to}; {how}"]

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from warehouse.stages import warm
@@ -51,6 +51,8 @@ class StopRequest:
         global interrupted
         interrupted |= number == signal.SIGINT
         self.signalled = True
+        with suppress(OSError):         # print may be interrupted in itself
+            os.write(2, f"\nstopping ({signal.Signals(number).name}): finished work is kept\n".encode())
         until = time.monotonic() + self.grace
         if self.deadline is None or until < self.deadline:
             self.deadline, self.reason = until, f"{signal.Signals(number).name} was received"

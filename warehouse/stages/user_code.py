@@ -54,7 +54,9 @@ def load_function(text: str, option: str) -> UserFunction:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise StageError(f"{path} cannot be imported: {first_line(error)}{line_in(error, path)}.") from error
+        alone = (isinstance(error, ImportError) and " It stands alone: copy what it needs into it.") or ""
+        raise StageError(f"{path} cannot be imported: {first_line(error)}{line_in(error, path)}.{alone}"
+                         ) from error
     function = getattr(module, name, None)
     if not callable(function):
         raise StageError(f"{path} defines no function '{name}'.")

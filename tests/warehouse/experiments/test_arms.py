@@ -224,6 +224,9 @@ def test_settings_with_several_seeds_are_compared_over_them(run: Warehouse) -> N
         ["loss", '"grpo"', "2", "+0.020", "-0.107", "..", "+0.147"],
         ["loss", '"cispo"', "3", "+0.050", "+0.025", "..", "+0.075", "+0.030", "-0.117", "..", "+0.177"]]
     assert "over seeds" not in arms_text(rows[:2], plan_of(run))       # the first is the parent
+    same = [rows[0], *({**row, "gain": 0.01} for row in rows[:2])]
+    [line] = [line for line in arms_text(same, plan_of(run)).splitlines() if line.startswith("loss")]
+    assert line.split() == ["loss", '"grpo"', "2", "+0.010"]              # no interval without width
 
 
 def test_what_fails_is_said_and_the_others_go_on(run: Warehouse) -> None:

@@ -210,7 +210,7 @@ def test_going_back_after_a_rollout_leaves_its_iteration_untrained(tmp_path: Pat
     back_before(build_run(tmp_path / "run", iterations=3, evals=()), "train", iteration=2)
     run = open_warehouse(tmp_path / "run")
     result = rollback(run, 0)
-    assert "policy 3 now has the weights of policy 0; the rows of iteration 2 stay" in result.stdout
+    assert "policy 3 now has the weights of policy 0; iteration 2 is left out" in result.stdout
     assert run.state.rollout_due() == 3 and run.state.train_due() == 3
     assert run.policy(3)["sha256"] == run.policy(0)["sha256"]
     assert connect(run).execute("SELECT max(iteration) FROM samples").fetchone() == (2,)

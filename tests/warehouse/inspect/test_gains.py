@@ -20,7 +20,7 @@ from tests.building.runs import (
 from tests.building.weather import build_run
 from warehouse.cli import cli
 from warehouse.inspect.render import short_share
-from warehouse.inspect.story import PAIRS, story_lines
+from warehouse.inspect.story import PAIRS, Change, story_lines
 from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
@@ -151,8 +151,10 @@ def test_one_task_within_less_reach_is_no_ground_to_stop(tmp_path: Path) -> None
 
 
 def test_where_nothing_is_solved_the_reward_is_told(tmp_path: Path) -> None:
-    run = evaluated(tmp_path, {"t0": (16, 4), "t1": (16, 4)}, {"t0": (16, 8), "t1": (16, 10)}, solves=False)
-    margin = 1.96 * np.std([4 / 16, 6 / 16], ddof=1) / np.sqrt(2)
+    after = (8, 10, 8, 10, 8, 10)
+    run = evaluated(tmp_path, {f"t{n}": (16, 4) for n in range(6)},
+                    {f"t{n}": (16, right) for n, right in enumerate(after)}, solves=False)
+    margin = 1.96 * np.std([(right - 4) / 16 for right in after], ddof=1) / np.sqrt(6)
     assert f"it learned; reward .25 → .56 (+0.312 ± {margin:.3f} at 95%)." in said(run)
 
 
@@ -189,6 +191,19 @@ def test_an_evaluation_of_a_policy_that_a_rollback_left_is_no_result(tmp_path: P
     assert any(line.startswith("On 'eval', policy 0 to 2:") for line in story_lines(connect(run), []))
     roll_back(run, 1)
     assert any(line.startswith("On 'eval', policy 0 to 1:") for line in story_lines(connect(run), []))
+
+
+def test_of_a_few_tasks_no_gain_is_claimed(tmp_path: Path) -> None:
+    """The rewards of three tasks that all gained the same vary in nothing, and say nothing about others."""
+    visits = ({f"t{n}": (4, 1) for n in range(3)}, {f"t{n}": (4, 3) for n in range(3)})
+    line = said(evaluated(tmp_path, *visits, solves=False))
+    assert line == ("On 'eval', policy 0 to 1: no change beyond chance; "
+                    "reward .25 → .75 (+0.500, error unknown).")
+
+
+def test_small_changes_have_three_digits() -> None:
+    assert str(Change(0.031, 0.033, 0.002, 0.001)) == ".031 → .033 (+0.002 ± 0.001 at 95%)"
+    assert str(Change(0.03, 0.05, 0.02, 0.001)) == ".03 → .05 (+0.020 ± 0.001 at 95%)"
 
 
 def test_evaluations_that_were_sampled_otherwise_are_not_compared(tmp_path: Path) -> None:

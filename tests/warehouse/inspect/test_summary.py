@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from tests.building.runs import back_before
 from tests.building.weather import SCORER, Weather, build_run, empty_run, write_iteration, write_training
 from warehouse.cli import cli
+from warehouse.experiments.branch import make_branch
 from warehouse.inspect.render import short_share
 from warehouse.inspect.summary import iteration_rows, line_of, summary_lines, went_back
 from warehouse.maintain.rollback import roll_back
@@ -67,6 +68,16 @@ def test_the_first_line_names_the_policies_that_a_rollback_made(run: Warehouse) 
     assert first().endswith("policies 0..2")
     roll_back(run, 1)
     assert first().endswith("policies 0..2 (2 is 1 again)")
+
+
+def test_a_branch_from_before_a_rollback_did_not_go_back(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=4, evals=(), num_tasks=4, group_size=8)
+    roll_back(run, 2)
+    run = open_warehouse(run.root)
+    make_branch(run, tmp_path / "again", 2, rows=True)
+    make_branch(run, tmp_path / "after", 4, rows=True)
+    assert went_back(open_warehouse(tmp_path / "again").state) == []
+    assert went_back(open_warehouse(tmp_path / "after").state) == ["Went back to policy 2"]
 
 
 def test_iterations_that_a_rollback_gave_up_are_marked(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ def test_what_was_sampled_ahead_by_a_policy_that_is_left_is_put_aside(tmp_path: 
     assert refused.value.code == "answered"
     discard(run, 1, "eval-turn2")
     said, _, after = roll_back(run, 1)
-    assert said == ("policy 3 now has the weights of policy 1; the rows of iteration 2 stay and are not "
-                    "trained on; what was sampled ahead of iteration 3 is discarded")
+    assert said == ("policy 3 now has the weights of policy 1; iteration 2 is left out of training; "
+                    "what was sampled ahead of iteration 3 is discarded")
     assert [run.state.purposes(iteration) for iteration in (2, 3)] == [["train"], []]
     assert not run.state.purposes(3) and run.state.rollout_due() == 3
     assert roll_back(run, 1) == ["policy 3 has the weights of policy 1 already; nothing is changed", after]
@@ -63,7 +63,7 @@ def test_a_policy_whose_rows_are_of_another_iteration_keeps_its_version(tmp_path
     file.write_text("weights 2")
     assert any(move.path is None and "later rows were sampled" in move.why for move in check_run(run).changes)
     file.write_text("weights 1")
-    assert "policy 2 now has the weights of policy 0; the rows of iteration 1 stay" in roll_back(run, 0)[0]
+    assert "policy 2 now has the weights of policy 0; iteration 1 is left out" in roll_back(run, 0)[0]
     assert run.policy(1) == former and run.state.rollout_due() == 2
     assert run.state.purposes(iteration) == ([] if purpose == "train" else ["train", "eval"])
 
