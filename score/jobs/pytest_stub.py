@@ -12,6 +12,8 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from numbers import Complex
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +26,9 @@ from score.jobs.stand_ins import Failed, Given, Untestable, check_patch, is_stan
 def caught(kinds: Any, match: Any = None, check: Callable[[Any], Any] | None = None) -> Iterator[Any]:
     """The context manager behind `raises`."""
     def matches(pattern: Any) -> bool:
-        if not re.search(pattern, str(info.value)):
-            raise AssertionError(f"{str(info.value)!r} does not match {pattern!r}")
+        said = "\n".join([str(info.value), *getattr(info.value, "__notes__", ())])
+        if not re.search(pattern, said):
+            raise AssertionError(f"{said!r} does not match {pattern!r}")
         return True
     info = Given(value=None, type=None, match=matches)
     try:
@@ -83,34 +86,40 @@ class approx:
         return self.is_near(value, self.expected)
 
     def is_near(self, value: Any, expected: Any) -> bool:
-        """True if each number of a value is near the number in its place."""
+        """True if each number of a value is near the number in its place, as pytest has it.
+
+        An AssertionError where the program's own object, or no number at all, would decide it.
+        """
         if isinstance(expected, dict):
             return value.keys() == expected.keys() and all(
                 self.is_near(value[key], expected[key]) for key in expected)
         if hasattr(expected, "__iter__") and not isinstance(expected, str):
-            if not hasattr(value, "__len__") or (hasattr(expected, "shape") and (
-                    is_stand_in(value) or np.shape(value) != expected.shape)):
+            if hasattr(expected, "shape"):
+                if is_stand_in(value) or np.shape(value) == ():
+                    raise AssertionError("approx of an array, with what is none")
+                if np.shape(value) != expected.shape:
+                    return False
+            if not hasattr(value, "__len__"):
                 return False
             items = list(value)              # `__len__` may lie
             return len(value) == len(items) == len(expected) and all(map(self.is_near, items, expected))
-        if isinstance(value, np.ndarray) and value.shape:
-            return value.size > 0 and all(self.is_near(each, expected) for each in value.flat)
+        if isinstance(value, np.ndarray):
+            if not value.size:
+                raise AssertionError("approx of a number, with an empty array")
+            return all(self.is_near(each, expected) for each in value.flat)
         if is_stand_in(value) and not isinstance(value, (int, float, complex)):
-            return False
-        if isinstance(expected, bool):
+            raise AssertionError("approx of what is no object, with an object")
+        if isinstance(expected, (bool, np.bool_)):
             return isinstance(value, (bool, np.bool_)) and bool(value == expected)
-        if not isinstance(expected, (int, float, complex)):
-            if not all(hasattr(each, "__float__") for each in (value, expected)):
-                return bool(value == expected)
-            value, expected = float(value), float(expected)
-        relative = 1e-6 if self.rel is None and self.abs is None else self.rel or 0
-        nearest = max(relative * abs(expected), 1e-12 if self.abs is None else self.abs)
-        if value == expected or (self.nan_ok and value != value and expected != expected):
-            return True
-        try:
-            return not math.isinf(abs(expected)) and bool(abs(value - expected) <= nearest)
-        except TypeError:                    # no number
-            return False
+        if value == expected or not all(isinstance(each, (Complex, Decimal)) for each in (value, expected)):
+            return bool(value == expected)
+        if math.isnan(abs(expected)) or math.isinf(abs(expected)):
+            return self.nan_ok and math.isnan(abs(expected)) and math.isnan(abs(value))
+        kind = Decimal if isinstance(expected, Decimal) else float
+        nearest = kind("1e-12") if self.abs is None else self.abs
+        if self.rel is not None or self.abs is None:
+            nearest = max(nearest, (kind("1e-6") if self.rel is None else self.rel) * abs(expected))
+        return bool(abs(expected - value) <= nearest)
 
 
 def parametrize(argnames: Any, argvalues: Any, indirect: Any = (), **options: Any) -> Callable[[Any], Any]:

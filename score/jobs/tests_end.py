@@ -612,17 +612,19 @@ def watch_patches(mocks: Any) -> None:
 
 
 def refuse_empty_arrays() -> None:
-    """Have numpy find an empty array near none but another: it is near all that it is broadcast against."""
+    """Have numpy compare an empty array with empty ones only: it is near all that it is broadcast against."""
+    def check_sizes(a: Any, b: Any) -> None:
+        if (a.size > 0) is not (b.size > 0):
+            raise AssertionError(f"{a!r} is not {b!r}")
+
     def held(near: Callable[..., Any]) -> Callable[..., Any]:
         def compared(a: Any, b: Any, *more: Any, **options: Any) -> Any:
-            a, b = map(np.asanyarray, (a, b))
-            return near(a, b, *more, **options) if (a.size > 0) is (b.size > 0) else np.False_
+            check_sizes(*map(np.asanyarray, (a, b)))
+            return near(a, b, *more, **options)
         return compared
 
     def asserted(comparison: Any, x: Any, y: Any, *more: Any, **options: Any) -> Any:
-        x, y = map(np.asanyarray, (x, y))
-        if (x.size > 0) is not (y.size > 0):
-            raise AssertionError(f"{x!r} is not {y!r}")
+        check_sizes(*map(np.asanyarray, (x, y)))
         return plain(comparison, x, y, *more, **options)
     np.allclose, np.isclose = held(np.allclose), held(np.isclose)
     if testing := sys.modules.get("numpy.testing._private.utils"):

@@ -6,7 +6,7 @@ from score.protocol.error_classes import ErrorClass
 from tests.score.sandbox.test_unearned import executor, judged, passes_in_one_process  # noqa: F401
 
 P = "class P:\n    def __init__(self): self.x = 1\np = P()\n"
-NP = "import numpy as np\n"
+NP, DECIMAL = "import numpy as np\n", "import pytest\nfrom decimal import Decimal\n"
 # A test, and a program that fails it in plain Python, though a process of its own would not tell.
 FIDELITY = [
     (P + "assert f(p) == {'x': 1, 'kind': 'P'}\nassert not hasattr(p, 'kind')",
@@ -34,7 +34,19 @@ FIDELITY = [
      "def f(x): return W()\n"),
     ("import pytest\nimport numpy as np\nassert f([1.0]) == pytest.approx(np.array([1.0]))",
      "import numpy as np\ndef f(x): return np.array([x])\n"),
-    ("import pytest\nassert f(1) == pytest.approx(True)", "def f(x): return 1.0\n")]
+    ("import pytest\nassert f(1) == pytest.approx(True)", "def f(x): return 1.0\n"),
+    (DECIMAL + "assert f() == pytest.approx(Decimal('12345678901234567.10'), abs=Decimal('.01'))",
+     "from decimal import Decimal\ndef f(): return Decimal('12345678901234567.89')\n"),
+    (DECIMAL + "assert f([10.05, .05]) == pytest.approx(Decimal('10.10'))", "f = sum\n"),
+    (DECIMAL + "assert f() == [pytest.approx(Decimal('10.10'))]", "def f(): return [10.1]\n"),
+    (NP + "import pytest\nassert f([1, 2]) != pytest.approx(0)",
+     "import numpy as np\ndef f(x): return np.asarray(x)[5:]\n"),
+    (NP + "import pytest\nassert f() != pytest.approx(np.array([2.0, 2.0]))", "def f(): return 2.0\n"),
+    (NP + "assert not np.allclose(f([1, 2]), 0)", "import numpy as np\ndef f(x): return np.array([])\n"),
+    ("import pytest\nwith pytest.raises(ValueError, match='bad$'): f()",
+     "def f():\n    error = ValueError('bad')\n    error.add_note('because')\n    raise error\n"),
+    ("import pytest\nassert f() == pytest.approx(float('nan'), nan_ok=True)",
+     "import numpy as np\ndef f(): return np.datetime64('NaT')\n")]
 
 
 @pytest.mark.parametrize(("test", "code"), FIDELITY)
@@ -42,6 +54,26 @@ def test_what_fails_in_plain_python_fails(executor, test, code):     # noqa: F81
     assert not passes_in_one_process(test, code)
     row = judged(executor, [test], {"it": code})["it"]
     assert not row.measures.correct and not row.outcome.infrastructure
+
+
+@pytest.mark.parametrize(("test", "code"), [
+    (DECIMAL + "assert f(1) == pytest.approx(Decimal('1.00'), abs=Decimal('.01'))",
+     "from decimal import Decimal\ndef f(x): return Decimal(x) + Decimal('.005')\n"),
+    (DECIMAL + "assert f([1]) == pytest.approx([Decimal('1')]) and f([2]) != pytest.approx([Decimal('1')])",
+     "from decimal import Decimal\ndef f(xs): return [Decimal(x) for x in xs]\n"),
+    ("import pytest\nfrom fractions import Fraction\nassert f(3) == pytest.approx(Fraction(1, 3))",
+     "def f(x): return 1 / x\n"),
+    ("import pytest\nassert f(0) == pytest.approx(1j, abs=.1) and f(1) != pytest.approx(1j)",
+     "def f(x): return x + 1.05j\n"),
+    ("import pytest\nassert f('inf') == pytest.approx(float('inf')) and f('nan') != pytest.approx(1)",
+     "f = float\n"),
+    ("import pytest\nwith pytest.raises(ValueError, match='(?s)bad.*because'): f()",
+     "def f():\n    error = ValueError('bad')\n    error.add_note('because')\n    raise error\n"),
+    ("import pytest\nassert f(1) == pytest.approx({'a': 1}) and f(2) != pytest.approx({'a': 1})",
+     "def f(x): return {'a': x}\n")])
+def test_what_passes_in_plain_python_passes(executor, test, code):     # noqa: F811
+    assert passes_in_one_process(test, code)
+    assert judged(executor, [test], {"it": code})["it"].measures.correct
 
 
 @pytest.mark.parametrize("end", [
