@@ -91,9 +91,11 @@ class approx:
         An AssertionError where the program's own object, or no number at all, would decide it.
         """
         if isinstance(expected, dict):
-            return value.keys() == expected.keys() and all(
+            return hasattr(value, "keys") and value.keys() == expected.keys() and all(
                 self.is_near(value[key], expected[key]) for key in expected)
-        if hasattr(expected, "__iter__") and not isinstance(expected, str):
+        if hasattr(expected, "__len__") and not isinstance(expected, (str, bytes)):
+            if not hasattr(expected, "__getitem__"):
+                raise TypeError("approx of what has no order")
             if hasattr(expected, "shape"):
                 if is_stand_in(value) or np.shape(value) == ():
                     raise AssertionError("approx of an array, with what is none")
@@ -115,10 +117,10 @@ class approx:
             return bool(value == expected)
         if math.isnan(abs(expected)) or math.isinf(abs(expected)):
             return self.nan_ok and math.isnan(abs(expected)) and math.isnan(abs(value))
-        kind = Decimal if isinstance(expected, Decimal) else float
-        nearest = kind("1e-12") if self.abs is None else self.abs
+        kind: Any = Decimal if isinstance(expected, Decimal) else lambda each: each
+        nearest = kind(1e-12 if self.abs is None else self.abs)
         if self.rel is not None or self.abs is None:
-            nearest = max(nearest, (kind("1e-6") if self.rel is None else self.rel) * abs(expected))
+            nearest = max(nearest, kind(1e-6 if self.rel is None else self.rel) * abs(expected))
         return bool(abs(expected - value) <= nearest)
 
 

@@ -68,11 +68,11 @@ def test_try_asks_the_reward_file_of_the_run(folder: Path, monkeypatch: pytest.M
         "    return [{'share': correct_share[0], 'ids': len(ids), 'text': len(text)}]\n")
     words = ["try", str(folder / "run"), str(folder / "program.py"), "--task", "check", "--reward-file"]
     (folder / "run/config.toml").unlink(missing_ok=True)
-    told = "reward 32 = share 0 + ids 0 + text 32\n"
-    assert CliRunner().invoke(score, [*words, f"{folder}/mine.py:mine"]).output.endswith(told)
+    told = "not correct\nreward 32 = share 0 + ids 0 + text 32\nThe reward file got no tokens"
+    assert told in CliRunner().invoke(score, [*words, f"{folder}/mine.py:mine"]).output
     (folder / "run/config.toml").write_text(f'[score]\nreward-file = "{folder}/mine.py:mine"\n')
     monkeypatch.setenv("ROLLHOUSE_TRUST", str(folder))
-    assert CliRunner().invoke(score, words[:-1]).output.endswith(told)
+    assert told in CliRunner().invoke(score, words[:-1]).output
     assert "reward 0\n" in CliRunner().invoke(score, [*words[:-1], "--reward", "exact"]).output
 
 

@@ -99,8 +99,8 @@ def test_what_the_program_answered_skips_nothing_later(executor, tests, code):  
     ("import os\ndef test_a(monkeypatch):\n    monkeypatch.setenv('P', 'b')\n"
      "    monkeypatch.setenv('P', 'a', prepend=':')\n    assert f('P') == 'a:b'\n",
      "import os\ndef f(name): return os.environ[name]\n"),
-    (P + "import numpy as np\ndef test_a():\n    assert f(3) == pytest.approx(1.0)\n"
-     "    assert np.zeros(0) != pytest.approx(1.0)\n", "import numpy as np\ndef f(n): return np.ones(n)\n")])
+    (P + "def test_a():\n    assert f(3) == pytest.approx(1.0)\n",
+     "import numpy as np\ndef f(n): return np.ones(n)\n")])
 def test_right_programs_pass_what_pytest_leaves_out_or_provides(executor, tests, code):     # noqa: F811
     assert judged(executor, tests, {"it": code})["it"].measures.correct
 
