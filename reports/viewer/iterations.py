@@ -35,6 +35,10 @@ NEXT_SQL = "SELECT min(iteration) AS iteration FROM iteration_stats WHERE iterat
 RAISED_SQL = """\
 SELECT signal, value, level, above, fired, meaning FROM raised_signals
 WHERE iteration = $1 AND purpose = $2 ORDER BY NOT fired, signal"""
+NEW_SQL = """\
+SELECT count(*) FILTER (iteration = $1) AS num, count(*) FILTER (iteration = $1 AND num_visits = 1) AS new
+FROM (SELECT iteration, count(*) OVER (PARTITION BY task_id) AS num_visits FROM task_results
+      WHERE purpose = $2 AND iteration IN ($1, $3))"""
 MOVED_SQL = """\
 WITH visits AS (SELECT task_id, iteration, n, c, c / n AS rate, reward_mean, tokens_mean, truncated_share,
                        lag(c / n) OVER (PARTITION BY task_id ORDER BY iteration) AS former,
@@ -89,6 +93,7 @@ def iteration_page(view: View, ask: Asking, query: Query) -> Page:
                      *[(row["name"], row["now"], row["former"]) for row in
                        ask.rows(PARTS_SQL, [number, purpose, before["iteration"] if before else None])]],
         "before": before["iteration"] if before else None,
+        "others": ask.rows(NEW_SQL, [number, purpose, before["iteration"]])[0] if before else {},
         "raised": ask.rows(RAISED_SQL, [number, purpose]),
         "changes": ask.rows(f"SELECT * FROM ({SETTING_CHANGES}) WHERE iteration = $1 ORDER BY stage, name",
                             [number]) if purpose == "train" else [],

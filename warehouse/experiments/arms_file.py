@@ -78,6 +78,9 @@ def _arm(path: Path, name: str, table: Mapping[str, Any], train: click.Command) 
     if not NAME.fullmatch(name) or name == PARENT:
         raise StageError(f"{place_in(path, name)}: an arm cannot be named '{name}'. Its folder has this "
                          f"name: use letters, digits, '.', '_' and '-', and not '{PARENT}'.")
+    if name in SAMPLING:
+        raise StageError(f"{place_in(path, name)}: [{name}] would be an arm of this name. Options of "
+                         f"`{name}` are those of an arm, as [ARM.{name}], or in the run's config.toml.")
     settings = {dashed(key): value for key, value in table.items()}
     for key, value in table.items():
         if isinstance(value, dict) and key not in SAMPLING:        # TOML nests what follows a dot

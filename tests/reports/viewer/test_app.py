@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import duckdb
+import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
@@ -33,7 +34,7 @@ from tests.building.runs import (
     sample_row,
     write_rows,
 )
-from tests.building.weather import SCORER, build_run
+from tests.building.weather import SCORER, Weather, build_run, write_iteration
 from tests.reports.viewer.conftest import TOKEN, client_of
 from warehouse.maintain.discard import discard
 from warehouse.maintain.prune import prune_run
@@ -71,6 +72,16 @@ def test_the_token_goes_from_the_address_into_a_cookie_that_scripts_cannot_read(
     assert (answer.status_code, answer.headers["location"]) == (303, "/blow-up/find?where=correct")
     assert "httponly" in answer.headers["set-cookie"].lower() and "samesite=strict" in answer.headers[
         "set-cookie"].lower()
+
+
+def test_an_iteration_says_how_many_of_its_tasks_are_others(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=2, evals=(), num_tasks=4, group_size=4)
+    assert "are not those of" not in client_of(run.root).get("/run/iteration?iteration=1").text
+    random, tasks = np.random.default_rng(0), 2
+    write_iteration(run, 2, "train", Weather(), random, tasks, 4)
+    write_iteration(run, 3, "train", Weather(), random, 2 * tasks, 4)
+    page = client_of(run.root).get("/run/iteration?iteration=3").text
+    assert "2 of 4 tasks are not those of iteration 2." in page
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", ""])

@@ -424,6 +424,7 @@ def test_the_command_prints_a_row_per_arm_and_refuses_an_edited_one(run: Warehou
     ("[a]\niteration = 3\n", "iteration cannot differ between arms"),
     ("[a.rollout]\nlabel = 'mine'\n", "label cannot differ between arms"),
     ("[a.rollout]\ntemperatur = 1\n", "line 2: [a.rollout] has no option 'temperatur'"),
+    ("[a]\n[rollout]\nnum-tasks = 3\n", "[rollout] would be an arm of this name. Options of `rollout`"),
     ("[a]\n[kl-0.02]\nkl-beta = 0.02\n", 'line 2: [kl-0.02] is not a table of the arm kl-0, which may have '),
     ("[kl-0.02]\nkl-beta = 0.02\n", 'A name with a dot needs quotes: ["kl-0.02"].'),
     ("[parent]\n", "cannot be named 'parent'"), ("['../a']\n", "cannot be named '../a'"),
