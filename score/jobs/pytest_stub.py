@@ -62,14 +62,28 @@ def warns(expected_warning: Any = Warning, *call: Any, match: str | None = None,
 
 @contextlib.contextmanager
 def heard(expected_warning: Any, match: str | None) -> Iterator[list[Any]]:
-    """The context manager behind `warns`, which is given all that was warned of."""
+    """The context manager behind `warns`, which is given all that was warned of.
+
+    As in pytest it asks for the warning also where an error ends the block, and warns again of all others.
+    """
     kinds = expected_warning if isinstance(expected_warning, tuple) else (expected_warning,)
+    ended: Exception | None = None
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        yield seen
-    if not any(issubclass(each.category, kinds) and re.search(match or "", str(each.message))
-               for each in seen):
-        raise Failed(f"DID NOT WARN {kinds}, {match or 'whatever it says'}")
+        try:
+            yield seen
+        except Untestable:
+            raise
+        except Exception as error:
+            ended = error
+    others = [each for each in seen if not (
+        issubclass(each.category, kinds) and re.search(match or "", str(each.message)))]
+    for each in others:
+        warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    if len(others) == len(seen):
+        raise Failed(f"DID NOT WARN {kinds}, {match or 'whatever it says'}") from ended
+    if ended:
+        raise ended
 
 
 class approx:

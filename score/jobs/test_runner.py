@@ -150,9 +150,11 @@ def run_row(around: Surroundings, it: Any, test: Any, fixtures: dict[str, Any], 
         finished(it.debug() if is_test_case(kind) else call(test), code_of(test).co_flags)
 
 
-def warn_as_usual() -> None:
-    """Have tests get each warning once, as Python does; nothing is printed."""
+def warn_as_usual(in_pytest: bool) -> None:
+    """Have tests get each warning once, as Python does, or as pytest does; nothing is printed."""
     warnings.resetwarnings()
+    for category in (DeprecationWarning, PendingDeprecationWarning) if in_pytest else ():
+        warnings.simplefilter("always", category)
     vars(warnings)["_showwarnmsg_impl"] = lambda _message: None
 
 

@@ -58,6 +58,32 @@ def test_tests_that_pytest_would_sort_or_refuse_are_untestable_for_all(executor,
     assert judged(executor, tests, {"it": DOUBLE})["it"].outcome.infrastructure
 
 
+WARNS = "import warnings\ndef f(x):\n    {}\n    if x < 0: raise ValueError('negative')\n    return x\n"
+BOTH_KINDS = "warnings.warn('a', DeprecationWarning); warnings.warn('b', UserWarning)"
+# Tests of what is warned of; a program that pytest fails, and one that it passes.
+WARNED = [
+    (P + "def test_f():\n    with pytest.raises(ValueError), pytest.warns(UserWarning): f(-1)\n",
+     "pass", "warnings.warn('x')"),
+    (P + "def test_f():\n    with pytest.raises(ValueError):\n"
+     "        with pytest.warns(UserWarning, match='soon'): f(-1)\n",
+     "warnings.warn('late')", "warnings.warn('soon')"),
+    ("import warnings\ndef test_f():\n    with warnings.catch_warnings(record=True) as w:\n        f(1)\n"
+     "        f(1)\n    assert len(w) == 2\n",
+     "warnings.warn('x')", "warnings.warn('x', DeprecationWarning)"),
+    (P + "import warnings\ndef test_f():\n    with warnings.catch_warnings():\n"
+     "        warnings.simplefilter('error')\n        with pytest.warns(DeprecationWarning): f(1)\n",
+     BOTH_KINDS, "warnings.warn('a', DeprecationWarning)"),
+    (P + "def test_f():\n    with pytest.warns(UserWarning):\n"
+     "        with pytest.warns(DeprecationWarning): f(1)\n",
+     "warnings.warn('a', DeprecationWarning)", BOTH_KINDS)]
+
+
+@pytest.mark.parametrize(("tests", "wrong", "right"), WARNED)
+def test_warnings_are_asked_for_as_in_pytest(executor, tests, wrong, right):    # noqa: F811
+    rows = judged(executor, tests, {"wrong": WARNS.format(wrong), "right": WARNS.format(right)})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"], rows
+
+
 # A later row or part is skipped where the program said that it cannot do this.
 LED = [
     (P + "@pytest.fixture(scope='module')\ndef can(): return f()\n"
