@@ -16,7 +16,9 @@
 # WATCH=yes, or WATCH="--ignore errors", ends `learn` and `eval` with 3 when an alarm holds in what they made.
 set -euo pipefail
 usage="usage: work.sh rollout|score|learn|eval|loop|arms|worker|trainer RUN ITERATION [K/N]"
+if [[ ${1-} == --help ]]; then sed -n '2,/^set/s/^# //p' "$0"; exit; fi
 if (($# < 3)); then echo "$usage" >&2; exit 2; fi
+[[ $1 == arms || $3 =~ ^[0-9]{1,6}$ ]] || { echo "$3 is no number; $usage" >&2; exit 2; }
 role=$1 run=$2 number=$3 share=${4:-0/1}
 eval "train=(${TRAIN:-train})"   # with the quotes of a path that has a blank
 

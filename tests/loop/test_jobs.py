@@ -50,6 +50,16 @@ def dag_of(run: Path, *words: str) -> tuple[dict[str, dict[str, str]], list[tupl
     return nodes, re.findall(r"^PARENT (\w+) CHILD (\w+)$", dag, flags=re.MULTILINE)
 
 
+@pytest.mark.parametrize("words", [
+    ["slurm/submit.sh", "run", "3x", "2"], ["slurm/submit.sh", "run", "three", "2"],
+    ["slurm/submit.sh", "run", "-1", "2"], ["slurm/submit.sh", "run", "3", "0"],
+    ["slurm/submit.sh", "run", "3", "2", "x"], ["work.sh", "learn", "run", "x"]])
+def test_what_is_no_number_is_refused_before_anything_is_submitted(words: list[str]) -> None:
+    done = subprocess.run(["bash", f"examples/jobs/{words[0]}", *words[1:]], cwd=ROOT, capture_output=True,
+                          text=True, check=False)
+    assert done.returncode == 2 and "usage: " in done.stderr and len(done.stderr.splitlines()) == 1
+
+
 def test_slurm_gets_two_arrays_and_a_job_per_iteration(tmp_path: Path) -> None:
     run = str(new_run(tmp_path / "a").root)
     jobs = submitted(Path(run), tmp_path, "2", "16", "4", SCORE_NEEDS="--partition=cpu --mem=8G")

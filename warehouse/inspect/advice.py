@@ -63,7 +63,7 @@ def judged_lines(connection: Connection, since: int) -> list[str]:
         GROUP BY purpose ORDER BY purpose <> 'train', purpose""", [since])
     lines = []
     if not any(row["purpose"] == "train" for row in rows):
-        lines.append(f"Nothing could be checked yet: no training iteration from {since} on is scored.")
+        lines.append(f"No training iteration from {since} on is scored.")
     for row in rows:
         training = row["purpose"] == "train"
         stretch = f"{row['first']}" + (f" to {row['last']}" if row["last"] > row["first"] else "")

@@ -8,6 +8,9 @@ set -euo pipefail
 usage="usage: examples/jobs/slurm/submit.sh RUN ITERATIONS ROLLOUTS [SCORES]"
 if [[ ${1-} == --help ]]; then echo "$usage"; sed -n '2,/^set/s/^# //p' "$0"; exit; fi
 if (($# < 3)); then echo "$usage" >&2; exit 2; fi
+for number in "${@:2}"; do
+  [[ $number =~ ^[1-9][0-9]{0,5}$ ]] || { echo "$number is no number from 1 on; $usage" >&2; exit 2; }
+done
 [[ -f examples/jobs/work.sh ]] || { echo "run this in the checkout of Rollhouse" >&2; exit 2; }
 run=$1 name=$(basename "$1") iterations=$2 rollouts=$3 scores=${4:-$3}
 read -ra rollout_needs <<<"${ROLLOUT_NEEDS---gres=gpu:1}"
@@ -17,6 +20,9 @@ newest=$(warehouse log "$run" --json --last 1)
 [[ $newest =~ \"policy\":\ ([0-9]+) ]]
 first=${BASH_REMATCH[1]}
 
+if queue=$(squeue --noheader --me --name="$name-learn" --format=%i 2>/dev/null) && [[ $queue ]]; then
+  echo "jobs of $name are queued already and would do the same work; to cancel their training: scancel" $queue
+fi
 queued=() learned=
 submit() {   # STAGE JOB OPTION..: after the iteration before, and after JOB however it ended; its job id is in `id`
   local dependency=${learned:+afterok:$learned}${learned:+${2:+,}}${2:+afterany:$2}
