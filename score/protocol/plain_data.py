@@ -1,6 +1,7 @@
 """Plain Python data as JSON: what JSON lacks is tagged, and nothing else passes."""
 
 import math
+import sys
 from collections import deque
 from typing import Any
 
@@ -14,35 +15,44 @@ class NotPlain(TypeError):
 
 
 def tag(value: Any, depth: int = 0) -> Any:
-    """What is written for a result, subclasses of the plain types as their base."""
+    """What is written for a result; a subclass of a plain type as what its base holds, whatever it says."""
     if depth > MAX_DEPTH:
         raise NotPlain(f"data nested more than {MAX_DEPTH} deep")
-    if value is None or isinstance(value, bool):
+    kind = type(value)                      # `__class__` may be another
+    if value is None or kind is bool:
         return value
-    if isinstance(value, str):
+    if issubclass(kind, str):
         return str.__str__(value)           # of a member of an enumeration, too, its text and not its name
-    if isinstance(value, int):
-        return int(value) if -BIG_INTEGER < value < BIG_INTEGER else {TAG: "int", "v": hex(value)}
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {TAG: "float", "v": repr(float(value))}
-    if isinstance(value, (list, deque)):
-        return [tag(item, depth + 1) for item in list(value)]
-    if isinstance(value, tuple):
-        return {TAG: "tuple", "v": [tag(item, depth + 1) for item in value]}
-    if isinstance(value, dict):
-        pairs = [[tag(key, depth + 1), tag(item, depth + 1)] for key, item in value.items()]
+    if issubclass(kind, int):
+        number = int.__int__(value)
+        return number if -BIG_INTEGER < number < BIG_INTEGER else {TAG: "int", "v": hex(number)}
+    if issubclass(kind, float):
+        real = float.__float__(value)
+        return real if math.isfinite(real) else {TAG: "float", "v": repr(real)}
+    if sequence := next((base for base in (list, deque, tuple) if issubclass(kind, base)), None):
+        items = [tag(item, depth + 1) for item in sequence.__iter__(value)]
+        return {TAG: "tuple", "v": items} if sequence is tuple else items
+    if issubclass(kind, dict):
+        pairs = [[tag(key, depth + 1), tag(item, depth + 1)] for key, item in dict.items(value)]
         return {TAG: "dict", "v": pairs}
-    if isinstance(value, (complex, bytes, bytearray, range, set, frozenset)):      # equal to nothing in JSON
+    if issubclass(kind, (complex, bytes, bytearray, range, set, frozenset)):       # equal to nothing in JSON
         return {TAG: "shown", "v": repr(value)}
-    if hasattr(value, "tolist") and type(value).__module__.startswith("numpy"):     # arrays and scalars
+    if is_librarys(kind) and hasattr(value, "tolist"):              # numpy's arrays and scalars
         return tag(value.tolist(), depth + 1)
-    if hasattr(value, "as_integer_ratio"):          # Decimal and Fraction, which lanes have not imported
+    if is_librarys(kind) and hasattr(value, "as_integer_ratio"):    # Decimal and Fraction
         try:
             above, below = value.as_integer_ratio()
         except (ValueError, OverflowError):
             return tag(float(value), depth)
         return tag(above if below == 1 else above / below, depth)
-    raise NotPlain(f"a value of type {type(value).__name__} is not plain data")
+    raise NotPlain(f"a value of type {kind.__name__} is not plain data")
+
+
+def is_librarys(kind: type) -> bool:
+    """Whether a class is that of a loaded module by its name, and not the program's."""
+    if kind.__module__ in ("program", "__main__"):
+        return False
+    return getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
 
 
 def untag(value: Any) -> Any:
