@@ -93,7 +93,7 @@ def iteration_page(view: View, ask: Asking, query: Query) -> Page:
                      *[(row["name"], row["now"], row["former"]) for row in
                        ask.rows(PARTS_SQL, [number, purpose, before["iteration"] if before else None])]],
         "before": before["iteration"] if before else None,
-        "others": ask.rows(NEW_SQL, [number, purpose, before["iteration"]])[0] if before else {},
+        "others": ask.rows(NEW_SQL, [number, purpose, before["iteration"]])[0] if before else {"new": 0},
         "raised": ask.rows(RAISED_SQL, [number, purpose]),
         "changes": ask.rows(f"SELECT * FROM ({SETTING_CHANGES}) WHERE iteration = $1 ORDER BY stage, name",
                             [number]) if purpose == "train" else [],
