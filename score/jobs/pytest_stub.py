@@ -183,7 +183,7 @@ def fixture(function: Any = None, name: str | None = None, autouse: bool = False
     if function is None:
         return functools.partial(fixture, name=name, autouse=autouse, params=params, scope=scope)
     owner, own = function.__qualname__.rpartition(".")[0], function.__name__
-    rows = None if params is ... else list(params)
+    rows = None if params is ... else [each for each in params if each is not SkipTest]
     fixtures[function.__qualname__] = Fixture(name or own, owner, function, autouse, rows, scope)
     return function
 

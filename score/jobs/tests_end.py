@@ -613,19 +613,19 @@ def watch_patches(mocks: Any) -> None:
 
 def refuse_empty_arrays() -> None:
     """Have numpy compare an empty array with empty ones only: it is near all that it is broadcast against."""
-    def check_sizes(a: Any, b: Any) -> None:
+    def arrays_of(*values: Any) -> list[Any]:        # read once: they may answer each look differently
+        a, b = arrays = [*map(np.asanyarray, values)]
         if (a.size > 0) is not (b.size > 0):
             raise AssertionError(f"{a!r} is not {b!r}")
+        return arrays
 
     def held(near: Callable[..., Any]) -> Callable[..., Any]:
         def compared(a: Any, b: Any, *more: Any, **options: Any) -> Any:
-            check_sizes(*map(np.asanyarray, (a, b)))
-            return near(a, b, *more, **options)
+            return near(*arrays_of(a, b), *more, **options)
         return compared
 
     def asserted(comparison: Any, x: Any, y: Any, *more: Any, **options: Any) -> Any:
-        check_sizes(*map(np.asanyarray, (x, y)))
-        return plain(comparison, x, y, *more, **options)
+        return plain(comparison, *arrays_of(x, y), *more, **options)
     np.allclose, np.isclose = held(np.allclose), held(np.isclose)
     if testing := sys.modules.get("numpy.testing._private.utils"):
         plain = vars(testing)["assert_array_compare"]

@@ -34,9 +34,9 @@ def calls_of_tests(source: str) -> list[str]:
     checks = [node for node in functions if node.name == "check"]
 
     def is_run(node: ast.ClassDef) -> bool:
-        is_derived = any(getattr(base, "id", "") not in classes for base in node.bases)     # of TestCase
-        is_plain = not (is_case(node, classes) or is_derived)
-        is_helper = is_plain and (not node.name.startswith("Test") or "__init__" in names_set(node))
+        is_derived = any(getattr(base, "id", "") not in (*classes, "object") for base in node.bases)
+        is_plain = not (is_case(node, classes) or is_derived)       # derived of TestCase by another name
+        is_helper = is_plain and (not node.name.startswith("Test") or has_init(node, classes))
         return not (is_skipped(node) or is_abstract(node) or is_helper or is_switched_off(node, classes))
     paths = list[str]()                # in pytest's order
     for node in tree.body:
@@ -78,6 +78,13 @@ def is_skipped(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> b
     """True for `@unittest.skip('reason')` and the like."""
     return any(ast.unparse(each).partition("(")[0].removeprefix("unittest.").removeprefix("pytest.mark.")
                in ("skip", "mark.skip") for each in node.decorator_list)
+
+
+def has_init(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
+    """True of a class with an `__init__`, its own or that of a base in the same source."""
+    return any(isinstance(each, FUNCTIONS) and each.name == "__init__" for each in node.body) or any(
+        has_init(classes[base.id], classes) for base in node.bases
+        if isinstance(base, ast.Name) and base.id in classes and base.id != node.name)
 
 
 def is_switched_off(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:

@@ -350,7 +350,7 @@ def test_a_schedule_that_has_ended_is_refused_before_anything_is_sampled(world: 
     assert world.loop(2) == 0
     root, taken = world.warehouse.root, world.warehouse.policy(2)["global_step"]
     for total in (taken, taken + 1):
-        (root / "config.toml").write_text(f'[train]\nschedule = "linear"\ntotal-steps = {total}\n')
+        (root / "config.toml").write_text(f'[train]\nschedule = "linear"\ntotal_steps = {total}\n')
         check_options(open_warehouse(root), LoopOptions(2))
         refused = pytest.raises(StageError, match=f"ends at step {taken}, and {taken} are taken")
         with refused if total == taken else contextlib.nullcontext():

@@ -11,10 +11,10 @@ from warehouse.sql.database import Connection, rows_of
 from warehouse.store.config_file import price_per_hour
 from warehouse.store.run_folder import Warehouse
 
-# Of two iterations that end early, the first has the quickest completions and the second the rest: neither
-# is a baseline.
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "repetition_penalty", "presence_penalty",
             "frequency_penalty", "prompt_format", "format_options")
+# Of two iterations that end early, the first has the quickest completions and the second the rest: neither
+# is a baseline.
 QUERY = f"""
 SELECT adjusted.*, policy_version, reward_plain, sampling
 FROM adjusted
@@ -119,7 +119,8 @@ def _by_purpose(connection: Connection) -> dict[str, list[dict[str, Any]]]:
     for purpose, each in groupby(rows_of(connection, QUERY), key=lambda row: row["purpose"]):
         *_, last = rows = list(each)
         others = [row["sampling"] for row in rows if row["sampling"] != last["sampling"]]
-        pairs = zip(SAMPLING, others[-1] or [], last["sampling"] or [], strict=False) if others else []
+        before_and_now = [each or [None] * len(SAMPLING) for each in (*others[-1:], last["sampling"])]
+        pairs = zip(SAMPLING, *before_and_now, strict=True) if others else ()
         last["others"] = ", ".join(f"{name} {before} instead of {now}" for name, before, now in pairs
                                    if before != now)
         found[purpose] = [row for row in rows if purpose == "train" or row["sampling"] == last["sampling"]]

@@ -82,9 +82,9 @@ def loop(run: Path, gpus: str, split: int | None, accelerate_config: Path | None
         raise StageError("--split has some GPUs sample while the others train, which needs --ahead. Add it.")
     check_signals(settings.ignore)
     warehouse = open_run(run)
-    check_options(warehouse, settings)
     if said := untrusted(warehouse.root):
         raise StageError(said)
+    check_options(warehouse, settings)
     check_stages(run, train=["--track", settings.track] if settings.track else [])
     if not os.environ.get(warm.VARIABLE):
         warm.start_server()

@@ -21,6 +21,7 @@ from warehouse.loop.crew import Sampling, Start, Training
 from warehouse.loop.devices import Crew, Worker
 from warehouse.loop.jobs import Job, stop_all
 from warehouse.maintain.rollback import end_at_alarm, roll_back
+from warehouse.options import room_command
 from warehouse.sql.database import compute_once, connect
 from warehouse.sql.rollup import keep_rolled_up
 from warehouse.stages import warm
@@ -356,8 +357,9 @@ class Loop:
 
 def check_options(warehouse: Warehouse, options: LoopOptions) -> None:
     """StageError if there is nothing to evaluate on, or if the learning rate would be 0."""
-    training, state = read_config(warehouse.root / "config.toml").get("train", {}), warehouse.state
-    last, taken = training.get("total-steps"), warehouse.policy(state.newest).get("global_step", 0)
+    state, run = warehouse.state, str(warehouse.root)
+    last = room_command("train").make_context("train", [run]).params["total_steps"]
+    taken = warehouse.policy(state.newest).get("global_step", 0)
     if state.newest < options.iterations and last and taken >= last:
         raise StageError(f"The schedule of the learning rate ends at step {last}, and {taken} are taken. "
                          "Raise total-steps in config.toml to train on.")

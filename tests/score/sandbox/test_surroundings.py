@@ -118,6 +118,12 @@ def test_what_the_program_answered_skips_nothing_later(executor, tests, code):  
      "    def test_one(self, x, want): assert self.it(x) == want\n"
      "def test_all(): Checker(f).test_one(2, 4)\n",
      SQUARE),
+    (P + "@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.skip)])\n"
+     "def n(request): return request.param\ndef test_a(n): assert f(n) == 1\n", SQUARE),
+    ("class TestF:\n    def test_a(self):\n        class P:\n            def __init__(self): self.x = 3\n"
+     "        assert f(P().x) == 9\n", SQUARE),
+    ("class Base(object):\n    def __init__(self, it): self.it = it\n"
+     "    def test_one(self, x): assert self.it(x) == 0\ndef test_all(): assert f(2) == 4\n", SQUARE),
     ("class TestBase:\n    __test__ = False\n    x = None\n    def test_a(self): assert f(self.x) == 4\n"
      "class TestTwo(TestBase):\n    __test__ = True\n    x = 2\n", SQUARE),
     ("def test_a(capsys):\n    f('x')\n    assert capsys.readouterr().out == 'x\\n'\n",
