@@ -60,6 +60,17 @@ def test_what_is_no_number_is_refused_before_anything_is_submitted(words: list[s
     assert done.returncode == 2 and "usage: " in done.stderr and len(done.stderr.splitlines()) == 1
 
 
+def test_jobs_of_the_run_that_are_queued_already_are_named(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "a").root
+    for name, said in (("squeue", "41\\n"), ("sbatch", "42\\n")):
+        (tmp_path / name).write_text(f"#!/bin/sh\nprintf '{said}'\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(["bash", "examples/jobs/slurm/submit.sh", str(run), "1", "1"], cwd=ROOT, check=True,
+                          env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}, capture_output=True,
+                          text=True)
+    assert "are queued already" in done.stdout and done.stdout.splitlines()[0].endswith("scancel 41")
+
+
 def test_slurm_gets_two_arrays_and_a_job_per_iteration(tmp_path: Path) -> None:
     run = str(new_run(tmp_path / "a").root)
     jobs = submitted(Path(run), tmp_path, "2", "16", "4", SCORE_NEEDS="--partition=cpu --mem=8G")
