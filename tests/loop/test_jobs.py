@@ -62,13 +62,13 @@ def test_what_is_no_number_is_refused_before_anything_is_submitted(words: list[s
 
 def test_jobs_of_the_run_that_are_queued_already_are_named(tmp_path: Path) -> None:
     run = new_run(tmp_path / "a").root
-    for name, said in (("squeue", "41\\n"), ("sbatch", "42\\n")):
-        (tmp_path / name).write_text(f"#!/bin/sh\nprintf '{said}'\n")
-        (tmp_path / name).chmod(0o755)
-    done = subprocess.run(["bash", "examples/jobs/slurm/submit.sh", str(run), "1", "1"], cwd=ROOT, check=True,
-                          env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}, capture_output=True,
-                          text=True)
-    assert "are queued already" in done.stdout and done.stdout.splitlines()[0].endswith("scancel 41")
+    given = commands(tmp_path / "bin", tmp_path / "queue.json")
+    (tmp_path / "bin" / "squeue").write_text("#!/bin/sh\necho 41\n")
+    (tmp_path / "bin" / "squeue").chmod(0o755)
+    words = ["bash", "examples/jobs/slurm/submit.sh", str(run), "1", "1"]
+    code, output = run_until(words, given, preempt_after=None)
+    first = output.splitlines()[0]
+    assert code == 0 and "are queued already" in first and first.endswith("scancel 41")
 
 
 def test_slurm_gets_two_arrays_and_a_job_per_iteration(tmp_path: Path) -> None:
