@@ -16,7 +16,7 @@ from rollout.engines.engine import Engine, Request, Sampled
 from rollout.job import Job
 from rollout.parts import Key, Member, Part, Row, Spill, carried_in_part
 from rollout.prompts.plan import seed_of
-from warehouse.stages.clock import Clock, bar_interval
+from warehouse.stages.clock import Clock, bar_options
 from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import first_line
@@ -44,7 +44,7 @@ def sample_parts(job: Job, engine: Engine, parts: list[Part], stop: StopRequest,
     saved, num_all = time.perf_counter(), len(under_way.members)
     with closing(results), tqdm(total=num_all, initial=under_way.num_kept, unit="completion",
                                 desc=f"rollout {job.iteration} {job.purpose}",
-                                mininterval=bar_interval()) as progress:
+                                **bar_options()) as progress:
         for part in parts:
             under_way.write_if_whole(part)
         for sampled in results:

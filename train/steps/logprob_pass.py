@@ -12,7 +12,7 @@ from train.model.policy import Policy
 from train.model.shared_prompt import pack_logprobs, passes_of
 from train.steps.accelerator import Processes
 from train.steps.row import Row, RowGroup, forwardable
-from warehouse.stages.clock import bar_interval
+from warehouse.stages.clock import bar_options
 from warehouse.stages.stop import StageStopped, StopRequest
 
 COLUMNS = ("old_logprobs", "entropy", "ref_logprobs")
@@ -31,7 +31,7 @@ def fill_logprobs(policy: Policy, batch: list[RowGroup], processes: Processes, t
     packs, filled = packs_to_forward(policy, batch, missing, processes, tokens_per_batch), list[Place]()
     with (in_step(policy, packs, processes, tokens_per_batch, backward=False),
           tqdm(total=sum(len(groups) for groups, _ in packs), desc=column.replace("_", " "), unit="group",
-               leave=False, mininterval=bar_interval(), disable=not (processes.first and packs)) as bar):
+               leave=False, **bar_options(), disable=not (processes.first and packs)) as bar):
         for groups, places in packs:
             if processes.count == 1 and stop and stop.due():
                 raise StageStopped(f"Stopped because {stop.reason}, before the first step: nothing had to be "

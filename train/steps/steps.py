@@ -18,7 +18,7 @@ from train.steps.checkpoint import Checkpoints
 from train.steps.gradients import accumulate
 from train.steps.logprob_pass import STEP_COLUMNS, collect, hand_out
 from train.steps.row import Row, RowGroup, forwardable, plan_step
-from warehouse.stages.clock import bar_interval
+from warehouse.stages.clock import bar_options
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError, first_line
 from warehouse.store.stage import Stage
@@ -56,7 +56,7 @@ def take_steps(learner: Learner, *, stop: StopRequest, before_update: Callable[[
         plan_step(learner.batch, groups, step, learner.settings)
         log(steps[step])        # what a tracker got after the checkpoint is overwritten
     for step in tqdm(range(saved, len(learner.plan)), desc="steps", unit="step", disable=not first,
-                     leave=False, mininterval=bar_interval()):
+                     leave=False, **bar_options()):
         try:
             metrics = take_step(learner, step, stop, before_update)
         except (RuntimeError, MemoryError):     # the accelerator or its memory failed: keep the steps before

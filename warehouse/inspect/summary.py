@@ -229,7 +229,7 @@ def _remarks(rows: list[dict[str, Any]], inventory: Inventory) -> list[str]:
                   for held in inventory.stages if held.manifest is None for part in held.parts}
     for table, iteration, purpose in sorted(unfinished):
         lines.append(f"Under way: {table} of iteration {iteration}" + (f", {purpose}" if purpose else "")
-                     + " (left out until its stage is complete; --partial shows it)")
+                     + " (left out until its stage is complete; `warehouse sql --partial` includes it)")
     return ["", *lines] if lines else []
 
 

@@ -5,11 +5,24 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
-def bar_interval() -> float:
-    """Seconds between updates of a progress bar: a terminal overwrites them, a log keeps every one."""
-    return 0.1 if sys.stderr.isatty() else 30
+class _Lines:
+    """What a progress bar writes, as lines on stderr."""
+
+    def write(self, text: str) -> None:
+        for line in text.split("\r"):
+            if line.strip():
+                sys.stderr.write(f"{line.rstrip()}\n")
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def bar_options() -> dict[str, Any]:
+    """Options of a progress bar: a terminal overwrites it, a log gets a line every half a minute."""
+    return {} if sys.stderr.isatty() else {"mininterval": 30, "file": _Lines()}
 
 
 class Clock:
