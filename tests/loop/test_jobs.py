@@ -186,7 +186,7 @@ def test_a_job_that_is_told_to_stop_as_a_command_ends_asks_to_be_started_again(t
 def test_a_training_under_a_launcher_that_hides_its_exit_code_is_started_again(tmp_path: Path) -> None:
     for name, does in (("rollout", "exit 0"), ("score", "exit 0"), ("warehouse", "exit 0"),
                        ("launch", "trap 'kill $!; exit 1' TERM; \"$@\" & wait $!"),
-                       ("train", f"echo $* >> {tmp_path}/trained; [ -e {tmp_path}/again ] || sleep 60")):
+                       ("train", f"echo $* >> {tmp_path}/trained; [ -e {tmp_path}/again ] || exec sleep 60")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
         (tmp_path / name).chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TRAIN": "launch train --full"}

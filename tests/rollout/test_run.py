@@ -67,15 +67,19 @@ def test_every_task_gets_its_group_with_ids_and_logprobs_as_sampled(tmp_path: Pa
     assert len({request.seed for request in engine.served}) == 20
 
 
-@pytest.mark.parametrize(("terminal", "seconds"), [(True, 0.1), (False, 30)])
-def test_a_log_gets_a_line_of_progress_now_and_then(terminal: bool, seconds: float, tmp_path: Path,
-                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_overwrites_progress_and_a_log_gets_lines_now_and_then(
+        terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str]) -> None:
     given: list[float] = []
-    monkeypatch.setattr("rollout.sample.tqdm", lambda **options: given.append(options["mininterval"]) or
-                        tqdm(**options))
+    monkeypatch.setattr("rollout.sample.tqdm",
+                        lambda **options: given.append(options.get("mininterval", 0.1)) or tqdm(**options))
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     sample(small_run(tmp_path))
-    assert given == [seconds]
+    output = capsys.readouterr().err
+    assert given == [0.1 if terminal else 30] and "rollout 0 train:" in output
+    assert ("\r" in output) == terminal
+    assert terminal or all(line == line.strip() and line for line in output.splitlines())
 
 
 def test_a_killed_rollout_ends_with_the_rows_of_an_undisturbed_one(tmp_path: Path) -> None:
