@@ -3,12 +3,14 @@
 import atexit
 import builtins
 import errno
+import gc
 import io
 import os
 import stat
 import sys
 import typing
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import CodeType
 from typing import Any
@@ -21,6 +23,7 @@ from score.protocol.frames import MAX_GRID_SIDE, JobKind, decode_grids, encode_g
 GRID_FUNCTION = "transform"
 # Names that grid programs use without importing them.
 GRID_NAMES: dict[str, Any] = {"np": np, "numpy": np, "List": typing.List, "Tuple": typing.Tuple}  # noqa: UP006
+MAIN = {"__builtins__": builtins, "__file__": "/main.py"}         # names that only a script has
 STREAMS = ["/dev/stdin", "/dev/stdout"]       # by descriptor
 open_file = open
 NO_ROWS = (dict, set, frozenset)
@@ -74,15 +77,19 @@ def run_script(code: CodeType, payload: bytes) -> bytes:
     os.fstat = describe_stream
     sys.setrecursionlimit(20_000)           # what contestants set themselves; the memory limit still holds
     try:
-        run_module(code, "__main__", {}, payload.decode())
+        run_module(code, "__main__", MAIN, payload.decode())
     except SystemExit as error:
         if error.code is not None and not (isinstance(error.code, int) and error.code == 0):
             raise
     finally:
         atexit._run_exitfuncs()
-        if not output.closed:
-            output.flush()
-            sys.stdout.flush()
+        for _ in range(2):
+            for stream in (output, sys.stdout):
+                with suppress(AttributeError, ValueError):          # replaced, detached or closed
+                    stream.flush()
+            # As at the end of Python: what the program's names hold is finished, and so written.
+            sys.modules.pop("__main__", None)
+            gc.collect()
     return b""
 
 

@@ -27,6 +27,7 @@ MOST_KEPT, MOST_ITEMS = 64, 1024     # containers that both ends keep from one q
 LONGEST_CAUSE = 3            # causes that cross with an error
 LONG_WAIT = 0.01            # seconds
 NAMING = ("name", "entry")
+LOOKING = (*NAMING, "plain", "getattr", "isinstance", "issubclass")      # leave answers as long as they were
 UNPASSED = "what cannot be passed on"
 REFUSED = (errno.EPERM, os.strerror(errno.EPERM))          # arguments of an error of the filter
 WORD = re.compile(r"[^\W\d]\w*")
@@ -82,7 +83,7 @@ class Peer:
     def ask(self, operation: str, /, *operands: Any, **keywords: Any) -> Any:
         """Ask the other process; return its answer, or raise its error."""
         is_first, altered, num_borrowed = self.depth == 0, None, len(self.borrowed)
-        if self.lengths and operation not in (*NAMING, "plain") and not any(
+        if self.lengths and operation not in LOOKING and not any(
                 type(each) is str and each in stand_ins.PASSIVE for each in operands[:2]):
             self.lengths.clear()
         self.has_asked = True

@@ -91,6 +91,7 @@ def serve_tests(code: CodeType, payload: bytes) -> bytes:
     operations: dict[str, Callable[..., Any]] = {
         "call": lambda it, /, *arguments, **keywords: it(*arguments, **keywords), "special": special,
         "getattr": getattr, "setattr": set_attribute, "delattr": delattr, "dir": dir,
+        "isinstance": isinstance, "issubclass": issubclass,
         "method": lambda kind, name, /, *arguments, **keywords: getattr(kind, name)(*arguments, **keywords),
         "plain": lambda value: next(copied(value) for kind, copied in CONTENTS if isinstance(value, kind)),
         "name": lambda name: namespace[name],

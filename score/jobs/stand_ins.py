@@ -136,6 +136,14 @@ class ProgramClass(type):
             type.__delattr__(cls, name)
         peer.ask("delattr", cls, name)
 
+    def __instancecheck__(cls, value: Any) -> bool:
+        return type.__instancecheck__(cls, value) or (              # or as a hook of its class has it
+            peer.strict and is_stand_in(value) and peer.ask("isinstance", value, cls) is True)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return type.__subclasscheck__(cls, kind) or (
+            peer.strict and isinstance(kind, ProgramClass) and peer.ask("issubclass", kind, cls) is True)
+
     def __bool__(cls) -> bool:
         return True
 

@@ -98,11 +98,12 @@ def registered_terms(items: Sequence[Item], judgements: Sequence[Judgement], sco
 def row_of_user(item: Item, judgement: Judgement) -> dict[str, Any]:
     """What the user's function sees of a completion: its task's payload, and what was measured."""
     task, measures, error_class = item.task, judgement.measures, judgement.outcome.error_class
+    unknown = {"correct": None} if judgement.outcome.infrastructure or measures.hidden else {}
     return {**task.payload, "task_id": task.task_id, "split": item.split, "kind": task.kind_name,
             "payload": task.payload, "code": item.answer.code,
             "outputs": json.loads(measures.outputs or "null"),
             "error_class": error_class and str(error_class),
-            **{name: getattr(measures, name) for name in MEASURED}}
+            **{name: getattr(measures, name) for name in MEASURED}, **unknown}
 
 
 def rewards_of(user: UserFunction, prompts: list[str], completions: list[str],

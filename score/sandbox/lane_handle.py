@@ -132,7 +132,8 @@ class LaneProcess:
         """True if it was silent for longer than any program can take, or was stopped by a signal."""
         if not self.tickets:
             return False
-        if time.monotonic() - self.since > self.limits.wall_seconds * OVERLOAD_PATIENCE + SILENT_SECONDS:
+        longest = self.limits.wall_seconds * self.tickets[0].program.num_limits * OVERLOAD_PATIENCE
+        if time.monotonic() - self.since > longest + SILENT_SECONDS:
             return True
         try:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"

@@ -14,10 +14,15 @@ from warehouse.tasks.answers import behind_thoughts, boxed
 MAX_DIGITS, LONGEST_BOX = 1000, 2000
 TOLERANCE = Fraction(1, 10**6)       # relative, of numbers that are not whole
 BLANK = " \t*_`"             # around a label and its answer, which may be in bold, or code
-BEFORE = r"(?:[ \t*_`#>|-]|\d++[.)])*+(?:(?:the|my|final)\b[ \t]*+)*?"        # a label with a colon
-QUOTES = "*\"'`$\u201c\u201d\u2018\u2019\u00ab\u00bb "
+# A label with a colon may come after these.
+BEFORE = r"(?:[ \t*_`#>|\u2022-]|\d++[.)])*+(?:(?:the|my|final|correct)\b[ \t]*+)*?"
+OPENED = re.compile(r"\W*?[*_`]")                    # before the label, closed behind it
 # What is around text and mathematics in LaTeX.
 TEXT = re.compile(r"\\(?:text|math)(?:rm|bf|it|sf|tt)?\{([^{}]*+)\}|\\[()\[\]]")
+ESCAPED = re.compile(r"\\([%$&#_])")
+# What closes a mark or a quote that opens a whole text; underscores are a given answer's.
+CLOSES = {**{mark: mark for mark in "*\"'`$"}, "\u2018": "'", "\u201c": "\u201d", "\u00ab": "\u00bb"}
+EMPHASIS = CLOSES | {"_": "_"}
 OPTION = re.compile(r"^\(?(\w+)\)$")        # (C), C)
 
 # A number, with the fraction, the power of ten or the power after it; 0x42 holds none.
@@ -36,8 +41,8 @@ FORMAT = re.compile(r"\\(?:[;:!> ]|(?:q?quad|thinspace|displaystyle|boldsymbol|u
                     r"|euro|[dt]?frac(?=(?:\{[^{}\d\\]*\}){2}))(?![a-z]))|[~\s]+"
                     r"|(?:\^?\{?\\circ|\\degree|\u00b0)\}? ?(?:[CFK]\b)?")
 # What makes another value of a number (`#`): words, commands, signs next to it, letters that are not units.
-OTHER = re.compile(r"(?i:\b(?:half|twice|squared|cubed|hundred|thousand|\w*illion|mil|bn|lakhs?|crores?|dozen"
-                   r"|factorial|root|below zero|log|ln|exp|sin|cos|tan|sqrt|or (?:more|less)|(?:or"
+OTHER = re.compile(r"(?i:\b(?:half|twice|squared|cubed|(?:hundred|thousand|\w*illion|lakh|crore|dozen)s?"
+                   r"|mil|bn|factorial|root|below zero|log|ln|exp|sin|cos|tan|sqrt|or (?:more|less)|(?:or"
                    r"|not|minus|negative|at (?:least|most)|than|under|below|over|above|fewer)(?= *#))\b)"
                    r"|\\[A-Za-z]|[-+*/^|<>=] *#|[A-Za-z]#|# *(?:[_!*+|]|\^(?! *(?:st|[nr]d|th)))"
                    r"|#(?!(?:[cdkmn]m|[km]g|m[lL]|[fp]t|in|lb|oz|hr|st|[nr]d|th|[ap]m|mi|Hz)\b)[A-Za-z]{2}\b"
@@ -74,6 +79,9 @@ class AnswerKind:
                           payload.get("tolerance"))
 
     def programs(self, task: AnswerTask, answer: Answer) -> list[Program] | Outcome:
+        if task.match == "numeric" and not any(last_number(each, in_box=True) for each in task.accepted):
+            return Outcome(error_class=ErrorClass.UNTESTABLE, error_name="answer", error_message=(
+                f"{task.accepted[0]} is no number: give the task the match exact, or the kind math"))
         given = given_answer(task, answer.text)
         if given is None:
             return Outcome(error_class=ErrorClass.PARSING, error_message="no answer of the form asked for")
@@ -91,8 +99,9 @@ def given_answer(task: AnswerTask, text: str) -> str | None:
     if task.label is not None:
         label = rf"{re.escape(task.label)}{'(?![a-z])' * task.label[-1:].isalpha()}[{BLANK}]*+"
         line = rf"^(?:[{BLANK}]*+{label}[:=\uff1a]?+|{BEFORE}{label}(?:[:=\uff1a]|(?=\r?$)))(.*)$(?=\s*+(.*))"
-        said = [end[1].strip(f"{BLANK}\r") or end[2].strip(f"{BLANK}\r")
-                for end in re.finditer(line, text, re.MULTILINE | re.IGNORECASE)]
+        said = [end[where].strip(f"{BLANK}\r" if OPENED.match(end[0]) else None)
+                for end in re.finditer(line, text, re.MULTILINE | re.IGNORECASE)
+                for where in [1 if end[1].strip(f"{BLANK}\r") else 2]]
         text = next(filter(None, reversed(said)), "")
     inside = boxed(text)
     if task.match == "numeric":
@@ -128,19 +137,24 @@ def last_number(text: str, *, in_box: bool = False) -> str | None:
 def is_same(given: str, accepted: str, task: AnswerTask) -> bool:
     """True if the two answers agree in the way the task asks for."""
     if task.match == "numeric":
-        meant = last_number(accepted) or ""
+        meant = last_number(accepted, in_box=True) or ""
         ours, theirs = number_of(given), number_of(meant)
         is_left = LEFT.search(given) and not LEFT.search(meant)
         return ours is not None and theirs is not None and is_close(ours, theirs, task.tolerance) and not (
             is_left and theirs.denominator == 1)
-    return len(given) <= 4 * len(accepted) + 100 and bare_text(given) == bare_text(accepted)
+    return len(given) <= 4 * len(accepted) + 100 and bare_text(accepted) in (
+        bare_text(given), bare_text(given, EMPHASIS))
 
 
-def bare_text(text: str) -> str:
-    """A text without quotes or brackets around it and a full stop at its end, in lower case."""
-    words = " ".join(normalize("NFC", TEXT.sub(r"\1", text)).split()).replace("\u2019", "'")
-    bare = words.strip(QUOTES).rstrip(".").strip(QUOTES) or words
-    return OPTION.sub(r"\1", bare).casefold()
+def bare_text(text: str, closes: dict[str, str] = CLOSES) -> str:
+    """A text without a full stop at its end and without pairs of marks around all of it, in lower case."""
+    text = normalize("NFC", TEXT.sub(r"\1", ESCAPED.sub(r"\1", text.replace("\u2019", "'"))))
+    words = " ".join(text.split())
+    for end in ("", "."):
+        words = words.removesuffix(end)
+        while len(words) > 2 and closes.get(words[0]) == words[-1]:
+            words = words[1:-1].strip()
+    return OPTION.sub(r"\1", words).casefold()
 
 
 def is_close(ours: Fraction, theirs: Fraction, tolerance: float | None) -> bool:

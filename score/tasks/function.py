@@ -18,6 +18,7 @@ IN_PLACE = "`in_place` in the payload"
 UNSEEN = f"it changes an argument or earlier answer, which must not matter (if it should: {IN_PLACE})"
 WHERE = {ALTERED: UNSEEN, BUILT: "where what the test builds as text runs in its process"}
 PLAINLY = "in one process with its tests"
+FLOAT_ERROR = 1e-12                              # relative, of a whole number that floats computed
 MOST_LIMITS = 10                                 # times those of one program, of which all tests run in turn
 OF_SOURCES = ("meant", "claims", "drops")        # facts of each source
 
@@ -216,15 +217,18 @@ def is_expected(result: Any, call: Call, tolerance: float) -> bool:
 def same(value: Any, expected: Any, tolerance: float) -> bool:
     """Equal as JSON can say it: a tuple is a list, a set is none, truth values are not numbers.
 
-    The tolerance is for what was rounded: whole numbers agree exactly, and a fraction has to round to one.
+    The tolerance is for what was rounded: whole numbers agree exactly, and a fraction has to round to one and
+    be as near to it as the tolerance says, whatever its size.
     """
     if isinstance(expected, bool) or isinstance(value, bool) or expected is None:
         return value is expected
     if isinstance(expected, (int, float)):
         return isinstance(value, (int, float)) and (
             value == expected or (value != value and expected != expected)           # both are NaN
-            or (tolerance > 0 and math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
-                and (isinstance(expected, float) or 0 < abs(value - expected) < 0.5)))
+            or (tolerance > 0 and (
+                math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
+                if isinstance(expected, float) else 0 < abs(value - expected) < 0.5 and math.isclose(
+                    value, expected, rel_tol=FLOAT_ERROR, abs_tol=tolerance))))
     if isinstance(expected, list):
         return isinstance(value, (list, tuple)) and len(value) == len(expected) and all(
             same(ours, theirs, tolerance) for ours, theirs in zip(value, expected, strict=True))

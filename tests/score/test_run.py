@@ -338,6 +338,17 @@ def test_the_purpose_eval_is_every_evaluation(tmp_path):
     assert [line.split("  ")[1] for line in told.output.splitlines()] == ["eval-humaneval", "eval-mbpp"]
 
 
+def test_a_reward_of_ones_own_is_not_told_that_what_nobody_could_judge_is_right(tmp_path):
+    hidden = {"train": TURN["train"], "test": [{"input": [[1, 2], [3, 4]]}]}
+    warehouse = new_run(tmp_path / "run", {"turn": TURN}, {"unknown": hidden})
+    add_rollout(warehouse, [("unknown", fenced(FLIP)), ("turn", fenced(FLIP))], purpose="eval")
+    reward = tmp_path / "reward.py"
+    reward.write_text("def told(completions, correct, **columns):\n"
+                      "    return [0.5 if ok is None else float(ok) for ok in correct]\n")
+    assert invoke(warehouse.root, "--reward-file", f"{reward}:told").exit_code == 0
+    assert [row["reward"] for row in rows(warehouse, "told", purpose="eval")] == [0.5, 1.0]
+
+
 def test_tasks_without_solutions_have_outputs_and_no_verdict_and_make_a_submission(tmp_path):
     hidden = {"train": TURN["train"], "test": [{"input": [[1, 2], [3, 4]]}]}
     warehouse = new_run(tmp_path / "run", {"turn": TURN}, {"unknown": hidden, "other": hidden})

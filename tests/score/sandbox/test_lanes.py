@@ -3,6 +3,7 @@
 import os
 import struct
 import tempfile
+import time
 
 import numpy as np
 import pytest
@@ -10,13 +11,13 @@ import pytest
 from score.isolation.lockdown import Layer, Lockdown, limit_bytes
 from score.judging.completions import Item
 from score.judging.judge import measure, run_programs
-from score.protocol.frames import JobKind, Verdict, encode_grids, split_result
+from score.protocol.frames import OVERLOAD_PATIENCE, JobKind, Verdict, encode_grids, split_result
 from score.sandbox.executor import Executor
-from score.sandbox.lane_handle import LaneConfig
+from score.sandbox.lane_handle import SILENT_SECONDS, LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
 from score.sandbox.program import Program
-from score.sandbox.ticket import Slot
+from score.sandbox.ticket import Slot, Ticket
 from score.tasks.kinds import load_task
 from score.tasks.measures import Answer
 
@@ -109,6 +110,19 @@ def test_a_program_that_ran_out_of_wall_time_once_is_run_again_after_all_others(
         order, endings = zip(*pool.run(programs), strict=True)
     assert order == (2, 0, 1)
     assert [ending.verdict for [ending] in endings] == [Verdict.EXITED, Verdict.EXITED, Verdict.TIMEOUT_WALL]
+
+
+@pytest.mark.parametrize("num_limits", [1, 10])
+def test_a_lane_is_given_up_only_after_the_longest_that_its_program_may_take(num_limits):
+    limits = Limits(wall_seconds=5)
+    with LanePool(LaneConfig(Layer.SECCOMP), limits, 1) as pool:
+        lane, now = pool.lanes[0], time.monotonic()
+        lane.tickets.append(Ticket(0, Program(JobKind.GRID, "", b"", num_limits=num_limits)))
+        longest = limits.wall_seconds * num_limits * OVERLOAD_PATIENCE
+        for seconds, is_stuck in ((longest + 1, False), (longest + SILENT_SECONDS + 1, True)):
+            lane.since = now - seconds
+            assert lane.is_stuck() == is_stuck
+        lane.tickets.clear()
 
 
 @pytest.mark.parametrize(("cores", "at_a_time"), [(1, 1), (2, 2)])

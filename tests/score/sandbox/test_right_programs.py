@@ -157,3 +157,51 @@ def test_outputs_are_json_for_every_reader(executor, task):
     _outcome, measures = judged(executor, "function", {"entry_point": "f", **task}, code)
     [[is_null]] = duckdb.sql("SELECT json_extract(?, '$.test') IS NULL", params=[measures.outputs]).fetchall()
     assert not is_null and "é" in str(json.loads(measures.outputs))
+
+
+KINDS_OF_THINGS = """
+from abc import ABC
+from typing import Protocol, runtime_checkable
+
+@runtime_checkable
+class Quacks(Protocol):
+    def quack(self): ...
+
+class Duck:
+    def quack(self): return "quack"
+
+class Rock: pass
+
+class Shape(ABC): pass
+
+@Shape.register
+class Square:
+    def area(self): return 1
+
+class Measured(ABC):
+    @classmethod
+    def __subclasshook__(cls, other): return hasattr(other, "area") or NotImplemented
+
+class Good(type):
+    def __instancecheck__(cls, value): return getattr(value, "is_good", False)
+
+class Goods(metaclass=Good): pass
+
+class Apple:
+    is_good = True
+
+def f(): return Square()
+"""
+
+
+def test_classes_decide_by_their_hooks_what_is_one_of_them(executor):
+    tests = ["assert isinstance(Duck(), Quacks)", "assert not isinstance(Rock(), Quacks)",
+             "assert isinstance(f(), Shape) and issubclass(Square, Shape)",
+             "assert isinstance(f(), Measured)", "assert isinstance(Apple(), Goods)",
+             "assert not isinstance(Rock(), Goods)",
+             "assert not isinstance(3, Quacks)"]
+    _outcome, measures = judged(executor, "function", {"entry_point": "f", "tests": tests}, KINDS_OF_THINGS)
+    assert measures.correct, measures.outputs
+    wrong = KINDS_OF_THINGS.replace("@Shape.register\n", "").replace("    is_good = True", "    pass")
+    _outcome, measures = judged(executor, "function", {"entry_point": "f", "tests": tests}, wrong)
+    assert [place for place, unit in enumerate(json.loads(measures.outputs)["test"]) if not unit[0]] == [2, 4]

@@ -45,6 +45,24 @@ def test_no_cheat_passes(executor, form):
     assert not any(row.outcome.infrastructure for row in rows.values())
 
 
+PRETENDS_TWO = """
+class Token: kind = 'NUMBER'
+class Tokens:
+    title = 'x'
+    def __len__(self): return 2
+    def __iter__(self): return iter([Token()])
+def f(text): return Tokens()
+"""
+
+
+@pytest.mark.parametrize("test", [
+    "r = f('1+')\nassert len(r) == 2\nfor t, kind in zip(r, ['NUMBER', 'SIGN']): assert t.kind == kind",
+    "r = f('1+')\nassert len(r) == 2\nfor i, t in enumerate(r): assert t.kind == ['NUMBER', 'SIGN'][i]",
+    "r = f('1+')\nassert len(r) == 2 and r.title == 'x'\nassert all(t.kind == 'NUMBER' for t in r)"])
+def test_an_answer_keeps_its_length_while_attributes_are_read(executor, test):
+    assert not judged(executor, [test], {"pretends": PRETENDS_TWO})["pretends"].measures.correct
+
+
 EMPTIES = {"clears": "def f(x):\n    x.clear()\n    return []\n",
            "clears and returns it": "def f(x):\n    x.clear()\n    return x\n",
            "pops": "def f(x):\n    while x: x.pop()\n    return x[:]\n",

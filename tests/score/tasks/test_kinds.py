@@ -210,11 +210,21 @@ def test_integers_of_more_digits_than_python_reads_are_compared(executor, tmp_pa
     (1_000_000, "1_000_001", False), (1_000_000_006, "1_000_000_000", False),
     (1_000_000, "1_000_000.6", False), ([10**18, 2], "[10**18 + 1, 2]", False),
     ({"a": 10**7}, "{'a': 10**7 + 5}", False),
+    (150_002, "450_006 / 3 + 0.1", False), (333_333_333, "10**9 / 3", False),
     (2, "1.9999999999", True), (10**15, "1e15", True), (1_000_000, "1_000_000.0000001", True),
     (0.3, "0.1 + 0.2", True), (1e6, "1_000_000", True), (0.5, "0.50001", False)])
 def test_a_tolerance_is_for_what_was_rounded_and_whole_numbers_are_counted(executor, expected, result, right):
     payload = {"entry_point": "f", "calls": [{"expected": expected}], "tolerance": 1e-6}
     assert scored(executor, "function", payload, f"def f():\n    return {result}\n").measures.correct == right
+
+
+@pytest.mark.parametrize("answer", [r"\sqrt{2}", r"2\pi", r"3\sqrt{13}", "[1,5]", "12:30", "7 million"])
+def test_an_answer_that_is_no_number_is_none_to_compare_numbers_with(executor, answer):
+    payload = {"answer": answer, "match": "numeric"}
+    for text in (r"\boxed{2}", r"\boxed{13}", "5:30", "7", rf"\boxed{{{answer}}}"):
+        row = scored(executor, "answer", payload, None, text)
+        assert row.outcome.error_class == "untestable" and row.reward is None
+    assert scored(executor, "answer", payload | {"answer": [answer, "7"]}, None, "7").measures.correct
 
 
 @pytest.mark.parametrize(("expected", "result"), [(10**17 + 1, "1e17"), (1e16, "10**16 + 1")])
@@ -249,6 +259,14 @@ SUMS = {"cases": [{"input": "1 2\n", "output": "3"}, {"input": "10 -4", "output"
         "import argparse, doctest, locale\nprint(sum(map(int, input().split())))\n",
         "import threading\ndef main():\n    while True: print(sum(map(int, input().split())))\n"
         "t = threading.Thread(target=main)\nt.start()\nt.join()\n",
+        *(f"import io, os, sys\ns = sum(map(int, input().split()))\n{code}\n" for code in (
+            "sys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding='utf-8')\nprint(s)",
+            "sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding='utf-8')\nprint(s)",
+            "with open(1, 'w') as sys.stdout: print(s)", "print(s)\nsys.stdout = None",
+            "sys.stdout = open(1, 'w')\nprint(s)\nsys.stdout.close()",
+            "out = open(1, 'w')\nout.write(str(s))", "out = os.fdopen(1, 'w')\nprint(s, file=out)",
+            "class Last:\n    def __del__(self): print(s)\nlast = Last()",
+            "print(s if __file__.endswith('.py') and __builtins__.sum is sum else 0)")),
     ],
 )
 def test_scripts_that_are_right(executor, code):
@@ -432,6 +450,22 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
             "Answer\uff1a\nParis",
             "Answer: Paris\nAnswers may vary.", "**Answer**\n\nParis", "Answer\nParis",
             "Answer: (Paris)", "Answer: Paris\nThe answer is clear.", "Answer: Paris\n\nAnswer:\n")),
+        *(({"answer": answer}, given, False) for answer, given in (
+            ("SELECT *", "SELECT"), ("a*", "a"), ("a", "a*"), ("(ab)*", "ab"), ("ab.*", "ab"), ("^a$", "^a"),
+            ("*args", "args"), ("char **", "char *"), ("f'", "f"), ("f", "f'"), ("x''", "x'"),
+            ("$PATH", "PATH"))),
+        *(({"answer": answer}, given, True) for answer, given in (
+            ("SELECT *", "SELECT *"), ("SELECT *", "`SELECT *`."), ("a*", r"\boxed{a*}"),
+            ("*args", "`*args`"), ("...", "..."), ("f'", "$f'$"), ("$PATH", '"$PATH"'),
+            ("__init__", "`__init__`"), ("__init__", "__init__"), ("init", "__init__"),
+            ("100%", r"\boxed{100\%}"), ("$5", r"\boxed{\$5}"), ("B", '"B".'),
+            ("Tom & Jerry", r"\boxed{\text{Tom \& Jerry}}"))),
+        *(({"answer": "a*", "label": "Answer"}, text, True) for text in (
+            "Answer: a*", "Answer: `a*`", "## Answer\na*")),
+        ({"answer": "Paris", "label": "Answer"}, "\u2022 Answer: Paris", True),
+        ({"answer": "Paris", "label": "Answer"}, "The correct answer: _Paris_.", True),
+        *(({"answer": 7, "match": "numeric"}, rf"\boxed{{7\text{{ {word}}}}}", False) for word in (
+            "millions", "thousands", "hundreds", "dozens")),
         *(({"answer": "Paris", "label": "Answer"}, text, False) for text in (
             "## Answer\nRome\nParis",
             "Answer: Rome\nParis", "Answer: Paris\nFinal answer: Rome", "Answer:\nRome\nParis")),
