@@ -15,7 +15,7 @@ FROM task_results JOIN worst USING (task_id)
 WHERE purpose = 'train' AND n > 0
 ORDER BY lost DESC, best_rate DESC, task_id, iteration"""
 PARTS_SQL = "SELECT iteration, part, mean FROM part_means WHERE purpose = 'train' ORDER BY ALL"
-GROUP_KINDS = {"all right": "zero_variance AND all_correct", "with a gradient": "NOT zero_variance",
+GROUP_KINDS = {"all right": "zero_variance AND all_correct", "mixed rewards": "NOT zero_variance",
                "all wrong": "zero_variance AND none_correct",
                "equal otherwise": "zero_variance AND NOT all_correct AND NOT none_correct"}
 GROUPS_SQL = ("SELECT iteration, "

@@ -1,5 +1,6 @@
 """Canonical solutions, which must be judged right, and cheats, which must not."""
 
+import ast
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -170,10 +171,19 @@ def read_tasks(where: str) -> tuple[list[tuple[str, str, dict[str, Any]]], dict[
         rows = open_warehouse(where).read("tasks", columns=["task_id", "kind", "payload"]).to_pylist()
         return [(row["task_id"], row["kind"], json.loads(row["payload"])) for row in rows], {}
     tasks = [task for _source, task in read_sources((where,))]
-    answers = {task.task_id: Answer(task.solution, task.solution if task.kind in PROGRAMS
+    answers = {task.task_id: Answer(task.solution, program_in(task.solution) if task.kind in PROGRAMS
                                     else first_code_block(task.solution))
                for task in tasks if task.solution is not None}
     return [(task.task_id, task.kind, json.loads(task.payload)) for task in tasks], answers
+
+
+def program_in(solution: str) -> str:
+    """A solution, or the program in it if it is a whole answer."""
+    try:
+        ast.parse(solution)
+    except (SyntaxError, ValueError):
+        return first_code_block(solution) or solution
+    return solution
 
 
 def read_answers(gold: Path) -> dict[str, Answer]:
@@ -181,7 +191,7 @@ def read_answers(gold: Path) -> dict[str, Answer]:
     answers = {}
     for where, row in json_lines(gold):
         if isinstance(row, dict) and "solution" in row:
-            row.setdefault("code", row["solution"])
+            row.setdefault("code", program_in(str(row["solution"])))
         text = row.get("text", row.get("code")) if isinstance(row, dict) else None
         if not isinstance(text, str) or "task_id" not in row:
             raise StageError(f"{where} is not an object with task_id and code (a program) or text (a whole "

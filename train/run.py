@@ -83,7 +83,7 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
             {f"train/{name}": value for name, value in step.items()}, step["global_step"]),
                            before_update=lambda: check_and_begin(warehouse, inputs, learner, say))
         for line in mismatch_table(learner.batch, settings)[:1]:
-            name = "train/off_policy_kl" if line["staleness"] else "train/mismatch_kl"
+            name = "train/off_policy_kl" if line["staleness"] else "train/mismatch_kl_fresh"
             log({name: line["mismatch_kl"]}, learner.global_step + max(1, len(steps)))
         clock.lap("gradients")
         probe = make_probe(policy, learner.batch, settings.tokens_per_batch)

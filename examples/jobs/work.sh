@@ -41,7 +41,8 @@ stage() {
   child=
   # Killed: once more. A launcher says 1 of that, too; what failed by itself fails again.
   if [[ -z $again ]] && { ((code > 128)) || [[ $code == 1 && ${TRAIN:-} && $1 == "${train[0]}" ]]; }; then
-    echo "$1 was killed: it starts once more"
+    ((code > 128)) && echo "$1 was killed: it starts once more" ||
+      echo "$1 ended with 1, as also if a training under it is killed: it starts once more"
     code=0 again=yes
     stage "$@" || code=$?
     again=

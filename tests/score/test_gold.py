@@ -116,6 +116,11 @@ def test_the_solutions_that_a_source_brings_are_judged(files):
     (files / "solved.jsonl").write_text("".join(json.dumps(row) + "\n" for row in solved))
     judged = CliRunner().invoke(score, ["gold", str(files / "solved.jsonl")])
     assert judged.exit_code == 1 and judged.output.startswith("3 of 5 canonical solutions"), judged.output
+    fenced = [{**row, "solution": f"It is:\n```python\n{HELPER}\n```\n"} if row["kind"] == "function" else row
+              for row in solved]
+    (files / "fenced.jsonl").write_text("".join(json.dumps(row) + "\n" for row in fenced))
+    again = CliRunner().invoke(score, ["gold", str(files / "fenced.jsonl")])
+    assert again.output.splitlines()[0] == judged.output.splitlines()[0]
     refused = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl")])
     assert refused.exit_code == 1 and "has no solutions; a run keeps none. Name the source" in refused.output
 

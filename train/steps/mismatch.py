@@ -75,7 +75,7 @@ def lines_to_print(table: list[Mismatch], batch: list[RowGroup]) -> list[str]:
               "{log_ratio_abs_max:13.1e} {mismatch_kl:8.1e}  {ess:5.3f}  {kept_fraction:5.3f} "
               "{correlation:11.6f}".format(**line) for line in table]
     counts = group_counts(batch)
-    lines.append(f"groups {counts['groups']}: {counts['mixed']} with a gradient, {counts['all_right']} all "
+    lines.append(f"groups {counts['groups']}: {counts['mixed']} of mixed rewards, {counts['all_right']} all "
                  f"right, {counts['all_wrong']} all wrong, {counts['equal']} equal otherwise"
                  + (f", {counts['unmeasured']} not measured" if counts["unmeasured"] else ""))
     rows = [row for group in batch for row in group.rows]
@@ -86,7 +86,7 @@ def lines_to_print(table: list[Mismatch], batch: list[RowGroup]) -> list[str]:
 
 
 def group_counts(batch: list[RowGroup]) -> dict[str, int]:
-    """Groups in all, with a gradient, all right, all wrong, equal otherwise, without any reward."""
+    """Groups in all, of mixed rewards, all right, all wrong, equal otherwise, without any reward."""
     counts = Counter(groups=len(batch), mixed=0, all_right=0, all_wrong=0, equal=0, unmeasured=0)
     for group in batch:
         right = [row.rollout.correct for row in group.rows if not math.isnan(row.rollout.reward)]

@@ -5,7 +5,7 @@ hub. A column inside another is `outer.inner`. What may be named:
     prompt        required: a text, or a list of messages with role and content
     answer        kind answer (or math): the answer, a text, a number, or a list of those accepted
     tests         kind function: statements (a list, its JSON, or one script), or a source with
-                  check(candidate) or test functions; with entry_point, setup
+                  check(candidate) or test functions; with entry_point (or its name), setup
     payload       any kind: an object or its JSON
     id            ids of the tasks, made of the file's name and the row's number when left out
     solution      right answers, for `score gold`
@@ -39,16 +39,16 @@ def read_columns(text: str) -> Iterator[Task]:
     contents = [name for name in ("answer", "tests", "payload") if name in chosen]
     if "prompt" not in chosen or len(contents) != 1:
         raise StageError(f"hf:{text} must name the column of the prompt and one of answer, tests, payload, "
-                         f"as in hf:{place}?prompt=question&answer=answer. If only a reward of yours judges, "
-                         "any column is an answer: answer=prompt.")
+                         f"as in hf:{place}?prompt=question&answer=answer. Your own reward gets others by "
+                         "columns=; if it alone judges, any column is an answer: answer=prompt.")
     of_content = KINDS.get(contents[0], ())
     if of_content and chosen.get("kind", of_content[0]) not in of_content:
         raise StageError(f"hf:{text}: tasks with the column '{contents[0]}' are of kind "
                          f"{' or '.join(of_content)}, not {chosen['kind']}. Leave kind= out, or "
                          "name the column as tests= (functions) or payload= (any kind).")
     if contents == ["tests"] and "entry_point" not in chosen:
-        raise StageError(f"hf:{text} does not say which function the tests call. Add a column with its name: "
-                         "..&entry_point=COLUMN.")
+        raise StageError(f"hf:{text} does not say which function the tests call. Add a column with its name, "
+                         "or the name: ..&entry_point=COLUMN.")
     path = Path(place)
     for number, (where, row) in enumerate(read_rows(path, splits=False)):
         yield _task_of(row, number, where, path, chosen, contents[0])
@@ -71,8 +71,10 @@ def _task_of(row: Row, number: int, where: str, path: Path, chosen: dict[str, st
     elif content == "tests":
         kind = "function"
         script = isinstance(value, str) and not defines_tests(value)
-        payload = {"tests": [value] if script else value, "setup": ""}
-        payload |= {name: column(name, str) for name in ("entry_point", "setup") if name in chosen}
+        entry = chosen["entry_point"]
+        payload = {"tests": [value] if script else value, "setup": "",
+                   "entry_point": column("entry_point", str) if entry in row or "." in entry else entry}
+        payload |= {"setup": column("setup", str)} if "setup" in chosen else {}
     else:
         payload = value
     more = {name.rpartition(".")[2]: _as_json(value_of(row, name, where), where, packed=False)

@@ -20,7 +20,7 @@ def run_demo(run: Path, iterations: int, say: Callable[[str], None]) -> None:
     """Make the run, train it until `iterations` are done, and draw its report; a repeated call continues."""
     began, folder = time.monotonic(), str(run)
     if not (run / "warehouse.json").exists():
-        for line in init_run(run, str(DATA / "starter"), (TASKS,), (HELDOUT,), DATA / "config.toml"):
+        for line in init_run(run, str(DATA / "starter"), (TASKS,), (HELDOUT,), DATA / "config.toml")[:-1]:
             say(line)
     if not iterations:
         return

@@ -18,7 +18,7 @@ from warehouse.store.errors import counted, shell_quote
 @click.option("--purpose", default=None, help="One purpose, or eval for every evaluation. [default: all]")
 @shows_errors
 def export_command(run: Path, output: Path, iteration: tuple[int, ...], purpose: str | None) -> None:
-    """Write completions for other tools, with their tokens and rewards.
+    """Write completions for other tools, with their tasks, tokens, rewards and first training.
 
     OUTPUT ends in .jsonl, .jsonl.zst or .parquet.
     """

@@ -15,6 +15,7 @@ SELECT completions.iteration, completions.purpose, completions.task_id, completi
        completions.temperature, completions.top_p, completions.top_k, completions.min_p,
        completions.repetition_penalty, completions.presence_penalty, completions.frequency_penalty,
        completions.max_tokens, completions.logprobs_mode, completions.engine, completions.dtype,
+       tasks.messages, tasks.payload,
        samples.scorer, samples.reward, samples.reward_parts, samples.correct, samples.error_class,
        trained.advantage, trained.old_logprobs
 FROM (SELECT * FROM completions WHERE {where}) AS completions
@@ -22,6 +23,7 @@ JOIN (SELECT iteration, purpose, group_id, prompt, prompt_ids, prompt_format, fo
              rotations, color_map, pair_order, shown_test
       FROM prompts WHERE {where}) AS prompts
     USING (iteration, purpose, group_id)
+LEFT JOIN (SELECT task_id, messages, payload FROM tasks) AS tasks USING (task_id)
 LEFT JOIN (SELECT iteration, purpose, task_id, sample_index, scorer, reward, reward_parts, correct,
                   error_class
            FROM samples WHERE {where}) AS samples USING (iteration, purpose, task_id, sample_index)

@@ -27,8 +27,8 @@ LIMITS = {"behaviour_logprobs": (-math.inf, 1e-6), "top_p": (0, 1), "min_p": (0,
 OWN = {"iteration", "purpose", "sample_index", "group_id", "group_index", "group_size", "split", "prompt_id",
        "num_prompt_tokens", "num_completion_tokens", "finished_at"}
 # Further columns of an export.
-EXPORTED = {"finished_at", "scorer", "reward", "reward_parts", "correct", "error_class", "advantage",
-            "old_logprobs"}
+EXPORTED = {"messages", "payload", "finished_at", "scorer", "reward", "reward_parts", "correct",
+            "error_class", "advantage", "old_logprobs"}
 
 
 def read_lines(source: Path, tasks: dict[str, str], plain_sampling: bool,

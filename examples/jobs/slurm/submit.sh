@@ -21,7 +21,7 @@ newest=$(warehouse log "$run" --json --last 1)
 first=${BASH_REMATCH[1]}
 
 if queue=$(squeue --noheader --me --name="$name-learn" --format=%i 2>/dev/null) && [[ $queue ]]; then
-  echo "jobs of $name are queued already and would do the same work; to cancel their training: scancel" $queue
+  echo "jobs named $name are queued already; if they are of this run, they do the same work. To cancel their training: scancel" $queue
 fi
 queued=() learned=
 submit() {   # STAGE JOB OPTION..: after the iteration before, and after JOB however it ended; its job id is in `id`

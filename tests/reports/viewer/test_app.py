@@ -298,7 +298,7 @@ def test_a_verdict_is_worded_as_score_explain_words_it(tmp_path: Path) -> None:
     assert "messages@1" in settings_text and "code_version" in settings_text
     assert "<td class=\"left\">compact@1" not in settings_text
     assert {each["name"]: each["values"] for each in figure} == {
-        "all right": ["0"], "with a gradient": ["1"], "all wrong": ["0"], "equal otherwise": ["0"]}
+        "all right": ["0"], "mixed rewards": ["1"], "all wrong": ["0"], "equal otherwise": ["0"]}
 
 
 def test_the_use_of_a_dropped_completion_does_not_contradict_itself(run: Warehouse, tmp_path: Path) -> None:

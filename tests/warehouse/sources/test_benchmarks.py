@@ -328,7 +328,8 @@ def test_further_columns_reach_a_reward_function(tmp_path: Path) -> None:
     ("answer=d", {"answer": "1.25"}), ("answer=t", {"answer": "2020-01-02"}),
     ("tests=script&entry_point=f", {"tests": ["x = 1\nassert f(x) == 1"], "setup": "", "entry_point": "f"}),
     ("tests=packed&entry_point=f", {"tests": ["assert f(1) == 1"], "setup": "", "entry_point": "f"}),
-    ("tests=source&entry_point=f", {"tests": "def test_f(): f()", "setup": "", "entry_point": "f"})])
+    ("tests=source&entry_point=f", {"tests": "def test_f(): f()", "setup": "", "entry_point": "f"}),
+    ("tests=packed&entry_point=g", {"tests": ["assert f(1) == 1"], "setup": "", "entry_point": "g"})])
 def test_columns_become_what_json_can_say(tmp_path: Path, query: str, payload: dict[str, Any]) -> None:
     row = {"q": "?", "d": Decimal("1.25"), "t": date(2020, 1, 2), "f": "f", "b": b"\0",
            "script": "x = 1\nassert f(x) == 1", "packed": json.dumps(["assert f(1) == 1"]),

@@ -76,7 +76,8 @@ def test_what_is_exported_comes_back_the_same(built: Warehouse, tmp_path: Path, 
     result = warehouse("export", built.root, file, "--iteration", 0, "--purpose", "train")
     assert (result.exit_code, result.stdout) == (0, f"{file}\n")
     lines = lines_of(file)
-    assert len(lines) == 16 and lines[0]["reward"] is not None and lines[0]["advantage"] is not None
+    assert len(lines) == 16 and json.loads(lines[0]["payload"])
+    assert lines[0]["reward"] is not None and lines[0]["advantage"] is not None
     other = empty_run(tmp_path / "other", num_tasks=4)
     imported = warehouse("import", other.root, file, "--iteration", 0)
     assert imported.exit_code == 0, imported.output
