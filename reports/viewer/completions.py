@@ -13,7 +13,7 @@ from reports.viewer.links import Query
 from reports.viewer.render import MOST_SHOWN, Page
 from reports.viewer.session import Asking, View
 from reports.viewer.tokens import FARTHEST_SQL, WINDOW, Key, stretch_of
-from warehouse.inspect.show import find_completion, grid_pairs, parse_name
+from warehouse.inspect.show import find_completion, grid_pairs, judged_task, parse_name
 from warehouse.store.errors import StageError, printable
 from warehouse.store.names import completion_name
 
@@ -22,7 +22,7 @@ MOST_LINES = 600        # of a compared program
 RUN = ("grid", "function", "stdio")     # kinds whose answers are programs
 MEMBERS_SQL = """\
 SELECT task_id, sample_index, num_tokens, ended, completion, reward, correct, test_correct_grids,
-       error_class, error_name, error_message, outputs, code, advantage, drop_reason
+       error_class, error_name, error_message, outputs, code, scorer, advantage, drop_reason
 FROM (SELECT task_id, sample_index, completion, num_completion_tokens AS num_tokens, finish_reason AS ended
       FROM completions WHERE iteration = $1 AND purpose = $2 AND group_id = $3) AS sampled
 LEFT JOIN (FROM samples WHERE iteration = $1 AND purpose = $2 AND group_id = $3) AS judged
@@ -58,7 +58,7 @@ def row_of(ask: Asking, name: str) -> dict[str, Any]:
     return row
 
 
-def group_page(_view: View, ask: Asking, query: Query) -> Page:
+def group_page(view: View, ask: Asking, query: Query) -> Page:
     """All completions of a group side by side, and the difference between two of them."""
     iteration, group = query.number("iteration"), query.text("group")
     purpose = query.text("purpose", "train")
@@ -67,7 +67,7 @@ def group_page(_view: View, ask: Asking, query: Query) -> Page:
         raise StageError(f"There is no group {group} in iteration {iteration}, purpose {purpose}: it was "
                          "discarded or pruned meanwhile, or never existed. Open it from its task.")
     task, sheet = members[0]["task_id"], GridSheet()
-    _, payload = kind_and_payload(ask, task)
+    _, payload, corrected = judged(view, ask, task, iteration, purpose, members[0]["scorer"])
     for member in members:
         member["name"] = completion_name(iteration, purpose, task, member["sample_index"])
         member["pairs"] = drawn(sheet, payload, parsed(member["outputs"]), longest=84)
@@ -80,6 +80,7 @@ def group_page(_view: View, ask: Asking, query: Query) -> Page:
     return Page("group.html", f"Group {group}", {
         "iteration": iteration, "purpose": purpose, "group": group, "task": task, "members": members,
         "a": first, "b": second, "difference": difference(programs[first], programs[second]),
+        "corrected": corrected,
         "prompt": prompt[0]["prompt"] if prompt else "", "symbols": Markup(sheet.symbols())})
 
 
@@ -103,15 +104,15 @@ def completion_page(view: View, ask: Asking, query: Query) -> Page:
     known = [each.key for each in stretch.quantities] if stretch else []
     colour = query.text("colour", "logprob")
     colour = colour if colour in known else (known or [""])[0]
-    sheet, (kind, payload) = GridSheet(), kind_and_payload(ask, row["task_id"])
+    sheet, outputs = GridSheet(), parsed(row["outputs"])
+    kind, payload, corrected = judged(view, ask, row["task_id"], key[0], key[1], row["scorer"])
     prompt = (ask.rows(PROMPT_SQL, [key[0], key[1], row["group_id"]]) or [{}])[0]
-    outputs = parsed(row["outputs"])
     return Page("completion.html", f"Completion {query.text('name')}", {
         "row": row, "name": query.text("name"), "prompt": prompt, "trainings": trainings, "trained": trained,
         "stretch": stretch, "colour": colour, "at": at, "window": WINDOW,
         "far": ask.rows(FARTHEST_SQL, [*key, trained]) if stretch and trained is not None else [],
         "pairs": drawn(sheet, payload, outputs, longest=112), "units": units(kind, payload, outputs),
-        "ran": kind in RUN,
+        "ran": kind in RUN, "corrected": corrected,
         "parts": parsed(row["reward_parts"]), "extra": parsed(row["extra"]),
         "turns": conversation(ask, row, prompt), "answers": ask.rows(ANSWERS_SQL, list(key)),
         "made_by": ask.rows(MADE_BY_SQL, [key[0], key[1], row["scorer"] or "",
@@ -154,10 +155,17 @@ def drawn(sheet: GridSheet, payload: Any, outputs: Any, *, longest: int) -> list
             for title, given, wanted, made in grid_pairs(payload, outputs)]
 
 
-def kind_and_payload(ask: Asking, task: str) -> tuple[str, dict[str, Any]]:
-    """A task's kind and payload; "" and {} if the task no longer exists."""
-    rows = ask.rows("SELECT kind, payload FROM tasks WHERE task_id = $1", [task])
-    return (rows[0]["kind"], parsed(rows[0]["payload"])) if rows else ("", {})
+def judged(view: View, ask: Asking, task: str, iteration: int, purpose: str,
+           scorer: str | None) -> tuple[str, dict[str, Any], str]:
+    """A task's kind and payload as a scorer judged it, and a line if it was corrected since.
+
+    All are empty if the task no longer exists.
+    """
+    rows = ask.rows("SELECT task_id, kind, payload FROM tasks WHERE task_id = $1", [task])
+    if not rows:
+        return "", {}, ""
+    then, corrected = judged_task(view.warehouse, rows[0], iteration, purpose, scorer)
+    return then["kind"], parsed(then["payload"]), corrected
 
 
 def parsed(text: str | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from reports.viewer.overview import with_signals
 from reports.viewer.render import Page
 from reports.viewer.session import Asking, View
 from warehouse.inspect.advice import SETTING_CHANGES
-from warehouse.inspect.show import grid_pairs
+from warehouse.inspect.show import grid_pairs, judged_task
 from warehouse.sql.catalog import quoted
 from warehouse.store.errors import StageError, shell_quote
 
@@ -50,7 +50,7 @@ HISTORY_SQL = """\
 SELECT task_id, visits, first_solved, last_solved, last_iteration, best_rate, last_rate, forgotten
 FROM task_history ORDER BY forgotten DESC, best_rate - last_rate DESC, task_id LIMIT 5000"""
 VISITS_SQL = """\
-SELECT iteration, purpose, policy_version, n, c, reward_mean, tokens_mean, truncated_share
+SELECT iteration, purpose, scorer, policy_version, n, c, reward_mean, tokens_mean, truncated_share
 FROM task_results WHERE task_id = $1 ORDER BY iteration DESC, purpose"""
 GROUPS_SQL = """\
 SELECT iteration, purpose, group_id, policy_version, n, c, reward_mean, reward_std, tokens_mean,
@@ -140,8 +140,12 @@ def task_page(view: View, ask: Asking, query: Query) -> Page:
     asked = ask.rows("SELECT prompt, messages FROM prompts WHERE iteration = $1 AND purpose = $2 AND "
                      "group_id = $3", [groups[0][key] for key in ("iteration", "purpose", "group_id")]
                      ) if groups else []
+    visits = ask.rows(VISITS_SQL, [name])
+    lines = [judged_task(view.warehouse, task, visit["iteration"], visit["purpose"], visit["scorer"])[1]
+             for visit in visits]
     return Page("task.html", f"Task {name}", {
-        "task": task, "pairs": pairs, "groups": groups, "curve": curve(ask.rows(VISITS_SQL, [name])),
+        "task": task, "pairs": pairs, "groups": groups, "curve": curve(visits),
+        "corrected": [line for line in dict.fromkeys(lines) if line],
         "payload": "" if pairs else json.dumps(payload, indent=1, ensure_ascii=False),
         "prompt": asked[0]["prompt"] if asked else "", "messages": task["messages"],
         "first": ask.rows(FIRST_SQL, [name]), "symbols": Markup(sheet.symbols())})

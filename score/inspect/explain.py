@@ -17,7 +17,7 @@ from score.sandbox.executor import Executor
 from score.sandbox.tiers import open_lanes
 from score.tasks.kinds import load_task
 from score.tasks.measures import Answer
-from warehouse.inspect.show import no_completion, pair_lines, parse_name
+from warehouse.inspect.show import judged_task, no_completion, pair_lines, parse_name
 from warehouse.store.errors import StageError, printable, shell_quote
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.tasks.answers import first_code_block
@@ -39,10 +39,12 @@ def explain_completion(run: Path, completion: str, scorer: str | None, *, colors
     prompts = warehouse.read("prompts", columns=["task_id", "group_id", "prompt"], task_ids={task_id},
                              **keys).to_pylist()
     prompt = next((row["prompt"] for row in prompts if row["group_id"] == sample["group_id"]), None)
-    [task] = warehouse.read("tasks", columns=["task_id", "kind", "payload"], task_ids={task_id}).to_pylist()
+    [now] = warehouse.read("tasks", columns=["task_id", "kind", "payload"], task_ids={task_id}).to_pylist()
+    task, corrected = judged_task(warehouse, now, iteration, purpose, identity)
     return "\n".join([
         f"completion {sample_index} of task {task_id}, iteration {iteration} {purpose}, policy "
-        f"{sample['policy_version']}, {identity}", "", "--- prompt", printable(prompt or "(not stored)"),
+        f"{sample['policy_version']}, {identity}", *([corrected] if corrected else []), "",
+        "--- prompt", printable(prompt or "(not stored)"),
         "--- completion", printable(answer["completion"] or ""),
         *verdict_lines(sample, task["kind"], json.loads(task["payload"]), colors=colors)])
 

@@ -58,6 +58,22 @@ def no_completion(warehouse: Warehouse, name: str) -> StageError:
                       "ORDER BY 1\"`")
 
 
+def judged_task(warehouse: Warehouse, task: dict[str, Any], iteration: int, purpose: str,
+                scorer: str | None) -> tuple[dict[str, Any], str]:
+    """A task as a scorer judged it, and a line if it was corrected since; `task` is its row of today."""
+    state = warehouse.state
+    if task["task_id"] not in state.replaced_payloads:
+        return task, ""
+    scores = sorted(state.of_stage("score", iteration, purpose), key=lambda life: life.completed or 0)
+    former = {life.scorer: state.former_task(task, life) for life in scores if life.is_complete}
+    if not (then := former.get(scorer)):
+        return task, ""
+    newer = [name for name, row in former.items() if row is None]
+    way = (f"`score explain` with `--scorer {newer[-1]}` shows the newer verdict" if newer else
+           f"`score {shell_quote(warehouse.root)}` judges it again")
+    return then, f"{scorer} judged this task as it was before it was corrected; {way}."
+
+
 def grid_pairs(payload: Any, outputs: Any) -> Iterator[tuple[str, Any, Any, Any]]:
     """Every pair of a task: its title, input, expected output, and the completion's output or None."""
     task, made = (value if isinstance(value, dict) else {} for value in (payload, outputs))

@@ -375,6 +375,16 @@ class RunState:
         return {name: facts["payload_sha256"] for change in self.task_changes
                 for name, facts in change.get("replaced", {}).items()}
 
+    def former_task(self, task: Mapping[str, Any], score: Life) -> dict[str, Any] | None:
+        """A task as a score judged it, by its row of today; None if its answers are judged the same today."""
+        name = task["task_id"]
+        changes = [change["replaced"][name] for change in self.task_changes
+                   if name in change.get("replaced", {})]
+        hashes = [None, *(facts["payload_sha256"] for facts in changes)]
+        later = changes[hashes.index(score.settings.get("replaced", {}).get(name)):]
+        then = {**task, **later[0]["before"]} if later else {**task}
+        return None if all(then[key] == task[key] for key in ("kind", "payload")) else then
+
     def split_of_eval(self, tasks: Iterable[Mapping[str, Any]]) -> str | None:
         """The held-out split evaluated as `eval`: the run's first, unless it got several at once.
 

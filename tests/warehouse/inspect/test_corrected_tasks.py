@@ -1,0 +1,103 @@
+"""What is said of a verdict whose task was corrected afterwards, on the terminal and in the browser."""
+
+import json
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from score.cli import score
+from tests.building.runs import TURN, new_run
+from tests.building.texts import SAME, add_rollout, fenced
+from tests.reports.viewer.conftest import client_of
+from warehouse.cli import cli
+from warehouse.store.run_folder import open_warehouse
+
+PAGES = ("completion?name=0/add/0", "task?task=add", "group?iteration=0&group=0/train/add/0")
+
+
+def said(command: Any, *words: object) -> str:
+    result = CliRunner().invoke(command, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def replace(run: Path, expected: int, words: str = "?") -> None:
+    """Correct what add(1, 1) is expected to return, or the prompt."""
+    path = run.parent / "corrected.jsonl"
+    path.write_text(json.dumps({
+        "task_id": "add", "kind": "function", "messages": [{"role": "user", "content": words}],
+        "payload": {"entry_point": "add", "tests": [f"assert add(1, 1) == {expected}"]}}))
+    said(cli, "tasks", "replace", run, path)
+
+
+def judge(run: Path) -> str:
+    """Score it; the scorer."""
+    said(score, run)
+    return open_warehouse(run).choose_scorer(0, "train")[0]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A program that returns 2, where 3 is expected."""
+    run = new_run(tmp_path / "run", {"add": ("function", {"entry_point": "add",
+                                                          "tests": ["assert add(1, 1) == 3"]})})
+    add_rollout(run, [("add", fenced("def add(a, b):\n    return a + b\n"))])
+    return run.root
+
+
+def test_a_verdict_is_shown_with_the_tests_that_it_was_made_with(run: Path) -> None:
+    former = judge(run)
+    assert "corrected" not in said(score, "explain", run, "0/add/0")
+    replace(run, 2)
+    line = f"\n{former} judged this task as it was before it was corrected; `score {run}` judges it again.\n"
+    text = said(score, "explain", run, "0/add/0")
+    assert line in text and "test 1: wrong   assert add(1, 1) == 3\n" in text
+    newer = judge(run)
+    text = said(score, "explain", run, "0/add/0")
+    assert newer != former and "corrected" not in text and "test 1: right   assert add(1, 1) == 2\n" in text
+    text = said(score, "explain", run, "0/add/0", "--scorer", former)
+    assert f"corrected; `score explain` with `--scorer {newer}` shows the newer verdict.\n" in text
+    assert "test 1: wrong   assert add(1, 1) == 3\n" in text
+
+
+def test_the_viewer_says_it_on_every_page_of_the_task(run: Path) -> None:
+    former = judge(run)
+    replace(run, 2)
+    newer = judge(run)
+    with client_of(run) as client:
+        assert not any("it was corrected" in client.get(f"/run/{page}").text for page in PAGES)
+    (run / "config.toml").write_text(f'[warehouse]\nscorer = "{former}"\n')
+    with client_of(run) as client:
+        texts = [unescape(client.get(f"/run/{page}").text) for page in PAGES]
+    line = (f"<p>{former} judged this task as it was before it was corrected; `score explain` with `--scorer "
+            f"{newer}` shows the newer verdict.</p>")
+    assert all(text.count(line) == 1 for text in texts)
+    assert "test 1: wrong   assert add(1, 1) == 3" in texts[0]
+
+
+def test_of_several_corrections_the_last_before_the_verdict_counts(run: Path) -> None:
+    first = judge(run)
+    replace(run, 4)
+    second = judge(run)
+    replace(run, 2)
+    for scorer, expected in ((first, 3), (second, 4)):
+        text = said(score, "explain", run, "0/add/0", "--scorer", scorer)
+        assert f"{scorer} judged this task as it was before" in text and f"== {expected}\n" in text
+    replace(run, 4, "Write add.")                                   # as the second judged it
+    assert "corrected" not in said(score, "explain", run, "0/add/0", "--scorer", second)
+    assert f"`--scorer {second}` shows" in said(score, "explain", run, "0/add/0", "--scorer", first)
+
+
+def test_grids_are_compared_with_those_of_the_verdict(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run", {"turn": TURN}).root
+    add_rollout(open_warehouse(run), [("turn", fenced(SAME))])
+    judge(run)
+    (tmp_path / "corrected.json").write_text(json.dumps({"turn": {
+        **TURN, "test": [{"input": TURN["test"][0]["input"], "output": TURN["test"][0]["input"]}]}}))
+    said(cli, "tasks", "replace", run, tmp_path / "corrected.json")
+    assert "test 1: wrong" in said(score, "explain", run, "0/turn/0")
+    with client_of(run) as client:
+        assert "output ✓" not in client.get("/run/group?iteration=0&group=0/train/turn/0").text
