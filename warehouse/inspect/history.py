@@ -72,8 +72,8 @@ def sentence(state: RunState, entry: entries.Entry) -> str:
         case entries.Rewritten(why=why, generations=generations):
             return f"{why}: {titles([int(number) for number in generations])}"
         case entries.TasksChanged(change=change):
-            done = {name: len(change[name]) for name in ("added", "replaced") if name in change}
-            return "; ".join(f"{counted(number, 'task')} {name}" for name, number in done.items())
+            return "; ".join(_tasks(done, [*change[done]]) for done in ("added", "replaced")
+                             if done in change)
         case entries.WeightsDropped(versions=versions):
             return f"weights of policies {', '.join(map(str, versions))} are dropped"
         case entries.Branched() as what:
@@ -84,6 +84,11 @@ def sentence(state: RunState, entry: entries.Entry) -> str:
             return f"policy {version}"
 
 
+def _tasks(done: str, names: list[str]) -> str:
+    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{counted(len(names), 'task')} {done}: {', '.join(names[:3])}{rest}"
+
+
 def _differences(before: Life | None, now: Life) -> list[dict[str, Any]]:
     """Settings in which a life of a stage differs from the previous one."""
     if before is None:
@@ -91,6 +96,6 @@ def _differences(before: Life | None, now: Life) -> list[dict[str, Any]]:
     names = sorted(before.settings.keys() | now.settings.keys())
     return [{"name": option_name(name), "before": before.settings.get(name),
              "now": now.settings.get(name)} for name in names
-            if not name.endswith(("_sha256", "policy_version"))
+            if not name.endswith(("_sha256", "policy_version", "replaced"))
             and before.settings.get(name) != now.settings.get(name)
             and (name != "serve" or before.settings.get(name))]         # policy 0 has no adapter

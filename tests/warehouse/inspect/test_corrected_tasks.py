@@ -9,10 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from score.cli import score
-from tests.building.runs import TURN, new_run
+from tests.building.runs import TURN, arc_file, new_run
 from tests.building.texts import SAME, add_rollout, fenced
 from tests.reports.viewer.conftest import client_of
 from warehouse.cli import cli
+from warehouse.inspect.history import history
 from warehouse.store.run_folder import open_warehouse
 
 PAGES = ("completion?name=0/add/0", "task?task=add", "group?iteration=0&group=0/train/add/0")
@@ -101,3 +102,14 @@ def test_grids_are_compared_with_those_of_the_verdict(tmp_path: Path) -> None:
     assert "test 1: wrong" in said(score, "explain", run, "0/turn/0")
     with client_of(run) as client:
         assert "output ✓" not in client.get("/run/group?iteration=0&group=0/train/turn/0").text
+
+
+def test_the_history_names_the_tasks_that_were_replaced(run: Path, tmp_path: Path) -> None:
+    judge(run)
+    replace(run, 2)
+    judge(run)
+    said(cli, "tasks", "add", run, "--tasks", f"more={arc_file(tmp_path, list('abcde'))}")
+    rows = history(open_warehouse(run).state)
+    assert [row["what"] for row in rows if row["kind"] == "tasks changed"] == [
+        "5 tasks added: a, b, c and 2 more", "1 task replaced: add"]
+    assert [row["changes"] for row in rows if row["stage"] == "score" and row["kind"] == "begun"] == [[], []]
