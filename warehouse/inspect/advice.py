@@ -11,20 +11,22 @@ from warehouse.store.run_folder import Warehouse
 
 PAID_SIGNALS = ("reward_hacking", "truncation", "length_up", "loops", "repetition")
 
+# Settings that are no choice: hashes, what a rollback changes, and how the work was divided.
+NOT_TOLD = "sha256|version|scorer|lr_after_rollback|^serve$|^imported_from$|^part_size$"
 # Where a stage of training ran with another setting than before: iteration, stage, name, value, former.
-SETTING_CHANGES = r"""
+SETTING_CHANGES = f"""
 SELECT iteration, stage, name, value, former
 FROM (SELECT *, lag(value) OVER by_setting AS former, row_number() OVER by_setting > 1 AS followed
       FROM (SELECT stage, iteration, unnest(json_keys(settings)) AS name, settings ->> name AS value
             FROM stages WHERE stage IN ('rollout', 'train') AND coalesce(purpose, 'train') = 'train'
-            UNION ALL SELECT 'rollout', iteration, 'staleness',   -- news where it is higher than ever
+            UNION ALL SELECT 'train', iteration, 'staleness',   -- news where it is higher than ever
                              (max(max(staleness)) OVER (ORDER BY iteration))::VARCHAR
             FROM rolled_mismatch GROUP BY iteration
             UNION ALL SELECT 'score', iteration, 'scorer', scorer FROM scorers
             WHERE chosen AND purpose = 'train')
       WINDOW by_setting AS (PARTITION BY stage, name ORDER BY iteration))
 WHERE followed AND former IS DISTINCT FROM value
-      AND NOT regexp_matches(name, 'sha256|version|^serve$|^imported_from$|^part_size$')"""
+      AND (stage = 'score' OR NOT regexp_matches(name, '{NOT_TOLD}'))"""
 
 
 def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm], since: int) -> list[str]:
@@ -93,8 +95,8 @@ def changed_settings(connection: Connection, iteration: int) -> list[str]:
     """The last two changes of stage settings in the ten iterations up to this one."""
     rows = rows_of(connection, f"""
         SELECT iteration, string_agg(
-            concat(stage, ' ', name, ' ', coalesce(value, 'None'),
-                   ' (was ', coalesce(former, 'None'), ')'), ', ' ORDER BY stage, name) AS changes
+            concat(stage, ' ', name, ' ', coalesce(value, 'default'),
+                   ' (was ', coalesce(former, 'default'), ')'), ', ' ORDER BY stage, name) AS changes
         FROM ({SETTING_CHANGES}) WHERE iteration BETWEEN $1 - 9 AND $1
         GROUP BY iteration ORDER BY iteration DESC LIMIT 2""", [iteration])[::-1]
     return [f"Settings changed at iteration {row['iteration']}: {row['changes']}." for row in rows]

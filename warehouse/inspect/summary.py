@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from warehouse.inspect.advice import advise
+from warehouse.inspect.advice import NOT_TOLD, advise
 from warehouse.inspect.alarms import alarm_count_lines, last_rollback, raised_alarms
 from warehouse.inspect.render import mean, short_share, stretches
 from warehouse.inspect.story import cost_lines, story_lines
@@ -22,7 +22,6 @@ TRENDS = {"pass_at_1": "pass@1", "pass_at_k": "pass@{k}", "reward_mean": "reward
 # KL(mu, pi_old): for rows of the trained policy the engine's mismatch only, else also the steps between.
 GAPS = {"mismatch_kl_fresh": "mismatch", "off_policy_kl": "off-policy"}
 STAGES = ("rollout", "score", "train")
-NOT_TOLD = re.compile("sha256|version|scorer|lr_after_rollback")    # a rollback itself changes these settings
 QUERY = """
 SELECT iteration, purpose, pass_at_1, max_k, pass_at_max_k, reward_mean, truncated_share, tokens_mean,
        mismatch_kl_fresh, CASE WHEN mismatch_kl_fresh IS NULL THEN mismatch_kl END AS off_policy_kl,
@@ -163,7 +162,7 @@ def went_back(state: RunState) -> list[str]:
             former = [life for life in trained if life.begun < number][-1:]
             changed = [f"{name.replace('_', '-')} {value} (was {former[0].settings[name]})"
                     for name, value in sorted(later.settings.items())
-                    if former and not NOT_TOLD.search(name)
+                    if former and not re.search(NOT_TOLD, name)
                     and value != former[0].settings.get(name, value)]
             if factor := later.settings.get("lr_after_rollback"):
                 rate = later.settings["learning_rate"] * factor ** state.num_rollbacks(later.iteration)

@@ -632,7 +632,9 @@ def test_what_was_set_otherwise_before_an_alarm_is_named() -> None:
         ('train', 'train', 3, '{"learning_rate": 0.03, "parent_sha256": "b"}'),
         ('train', 'train', 4, '{"learning_rate": 0.03, "parent_sha256": "c"}'),
         ('train', 'train', 6, '{"learning_rate": 0.03, "updates_per_batch": 4}'),
-        ('train', 'train', 7, '{"learning_rate": 0.03, "updates_per_batch": 32}'),
+        ('train', 'train', 7, '{"learning_rate": 0.03, "updates_per_batch": 32, "scorer": "b"}'),
+        ('train', 'train', 20, '{"learning_rate": 0.03, "lr_after_rollback": null, "kl_beta": null}'),
+        ('train', 'train', 21, '{"learning_rate": 0.03, "lr_after_rollback": 0.5, "kl_beta": 0.1}'),
         ('rollout', 'train', 5, '{"part_size": 2048}'), ('rollout', 'train', 6, '{"part_size": 64}'),
         ('rollout', 'eval', 2, '{"temperature": 1}'), ('rollout', 'eval', 3, '{"temperature": 0.6}'))
         stages(stage, purpose, iteration, settings);
@@ -640,11 +642,13 @@ def test_what_was_set_otherwise_before_an_alarm_is_named() -> None:
             FROM (VALUES (6, 0), (7, 1), (7, 3), (8, 0), (9, 3)) mismatch(iteration, staleness);
         CREATE TABLE scorers(iteration INT, purpose VARCHAR, scorer VARCHAR, chosen BOOL)""")
     said = ["Settings changed at iteration 3: train learning_rate 0.03 (was 0.004)."]
-    later = ("Settings changed at iteration 7: rollout staleness 3 (was 0), "
+    later = ("Settings changed at iteration 7: train staleness 3 (was 0), "
              "train updates_per_batch 32 (was 4).")
     assert [changed_settings(connection, iteration) for iteration in (2, 3, 6)] == [[], said, said]
     assert [changed_settings(connection, iteration) for iteration in (7, 12, 13, 17)] == [
         [*said, later], [*said, later], [later], []]
+    assert changed_settings(connection, 21) == [
+        "Settings changed at iteration 21: train kl_beta 0.1 (was default)."]
 
 
 @pytest.mark.parametrize(("before", "after"), [(12.0, 0.0), (0.0, 12.0)])
