@@ -61,7 +61,7 @@ class Change(NamedTuple):
         return 0 if self.margin is None or abs(self.gain) <= self.margin else 1 if self.gain > 0 else -1
 
     def __str__(self) -> str:
-        margin = ", error unknown" if self.margin is None else f" ± {self.margin:.3f} at 95%"
+        margin = ", too few tasks for an interval" if self.margin is None else f" ± {self.margin:.3f} at 95%"
         digits = 2 if abs(self.last - self.first) >= 0.01 else 3
         plain = " → ".join(short_share(value, digits) for value in (self.first, self.last))
         if abs(self.last - self.first - self.gain) < SAME:
@@ -161,7 +161,7 @@ def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[A
                 "nothing to compare it with.")
     said = {1: "Learned the training tasks", 0: "No change beyond chance on the training tasks",
             -1: "Lost on the training tasks"}[change.direction]
-    means = f", means of {change.span}" if change.span > 1 else ""
+    means = f", means of the first and last {change.span}" if change.span > 1 else ""
     return f"{said}: {name} {change} over iterations {first} to {last}{means}."
 
 
