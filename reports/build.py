@@ -34,10 +34,12 @@ SELECT iteration, purpose, policy_version, num_tasks, num_completions, pass_at_1
 FROM iteration_stats ORDER BY purpose <> 'train', iteration, purpose"""
 HELDOUT_SQL = """\
 SELECT task_id, purpose, arg_min(c / n, iteration) AS first_rate, arg_max(c / n, iteration) AS last_rate,
-       last_rate - first_rate AS gain
+       arg_min(policy_version, iteration) AS first_policy, arg_max(policy_version, iteration) AS last_policy,
+       last_rate - first_rate AS gain, count(*) FILTER (gain > 0) OVER () AS better,
+       count(*) FILTER (gain < 0) OVER () AS worse
 FROM task_results
 WHERE purpose <> 'train' AND turn_of(purpose) = 1 AND n > 0 AND iteration NOT IN (FROM given_up)
-GROUP BY task_id, purpose HAVING count(*) > 1
+GROUP BY task_id, purpose HAVING count(*) > 1 AND gain <> 0
 QUALIFY row_number() OVER (ORDER BY gain DESC, task_id) <= 10
         OR row_number() OVER (ORDER BY gain, task_id) <= 10
 ORDER BY abs(gain) DESC, task_id, purpose"""
@@ -93,14 +95,25 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     if gains := rows_of(connection, HELDOUT_SQL):
         cells = [[row["task_id"], row["purpose"], f"{row['first_rate']:.2f}", f"{row['last_rate']:.2f}",
                   f"{row['gain']:+.2f}"] for row in gains]
-        body.append("<h2>Held-out tasks with the largest gains and losses</h2>"
-                    + table(["task", "evaluation", "first", "last", "gain"], cells))
+        said, heads = heldout_words(gains)
+        body.append(f"<h2>Held-out tasks with the largest gains and losses</h2><p>{said}</p>"
+                    + table(["task", "evaluation", *heads, "gain"], cells))
     body.append(f'<h2 id="numbers">Numbers</h2>{stats_table(stats)}')
     data = {"figures": {name: chart.hover for name, chart in charts.items() if chart}}
     subtitle = f"base {warehouse.base_name} · run {warehouse.run_id[:8]} · {warehouse.root}"
     text = page(warehouse.root.name, subtitle, "\n".join(body), data)
     replace_bytes(path, text.encode())      # atomically, so that a reader never sees half of it
     return path
+
+
+def heldout_words(gains: Rows) -> tuple[str, list[str]]:
+    """How many of the tasks are listed; heads for their rates: the policies where all tasks have the same."""
+    parts = [f"{listed} of {gains[0][name]} that got {name}" for name, sign in (("better", 1), ("worse", -1))
+             if (listed := sum(sign * row["gain"] > 0 for row in gains))]
+    ends = {end: {row[f"{end}_policy"] for row in gains} for end in ("first", "last")}
+    heads = [f"policy {min(known)}" if len(known) == 1 and None not in known else end
+             for end, known in ends.items()]
+    return f"{', '.join(parts)}.", heads
 
 
 def draw_figure(connection: Connection, figure: Figure, events: Rows) -> Chart | None:

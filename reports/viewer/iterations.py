@@ -5,7 +5,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from reports.build import HELDOUT_SQL
+from reports.build import HELDOUT_SQL, heldout_words
 from reports.figures_learning import draw_passes
 from reports.grids import GridSheet
 from reports.viewer import links
@@ -122,9 +122,10 @@ def spreads(ask: Asking, number: int, purpose: str, where: str) -> list[dict[str
 
 def tasks_page(_view: View, ask: Asking, _query: Query) -> Page:
     """Every task: when it was solved, its best rate, and whether it was forgotten."""
-    rows = ask.rows(HISTORY_SQL)
+    rows, gains = ask.rows(HISTORY_SQL), ask.rows(HELDOUT_SQL)
+    said, heads = heldout_words(gains) if gains else ("", [])
     return Page("tasks.html", "Tasks", {"rows": rows, "lost": [row for row in rows if row["forgotten"]],
-                                        "gains": ask.rows(HELDOUT_SQL)})
+                                        "gains": gains, "said": said, "heads": heads})
 
 
 def task_page(view: View, ask: Asking, query: Query) -> Page:

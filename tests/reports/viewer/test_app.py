@@ -39,7 +39,7 @@ from tests.reports.viewer.conftest import TOKEN, client_of
 from warehouse.maintain.discard import discard
 from warehouse.maintain.prune import prune_run
 from warehouse.objects.mirror import mirror_run
-from warehouse.sql.database import lock
+from warehouse.sql.database import lock, rows_of
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 HOSTILE = "</pre><script>window.owned = 1</script>\u202e<img src=x onerror='window.owned = 2'>\x1b[2J"
@@ -317,7 +317,12 @@ def test_a_collapse_comes_first_and_held_out_tasks_are_listed(client: TestClient
     line = line_of(session.view())
     assert line.story.startswith("Collapsed at iteration 5") and "On 'eval'" in line.story
     assert re.fullmatch(r"[.\d]+ → [.\d]+ eval, [.\d]+ → [.\d]+ training", line.passes)
-    assert "Held-out tasks with the largest gains and losses" in client.get("/blow-up/tasks").text
+    page = client.get("/blow-up/tasks").text
+    assert "Held-out tasks with the largest gains and losses" in page
+    assert "<th>policy 0</th><th>policy 7</th>" in page
+    [gains] = rows_of(session.view().connection, "FROM gains(0, 7, purposes := 'eval')")
+    worse = min(10, gains["worse"])
+    assert f"<p>{worse} of {gains['worse']} that got worse.</p>" in page, gains
 
 
 def test_a_missing_value_is_a_dash_and_a_float_has_three_digits() -> None:
