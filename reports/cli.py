@@ -53,7 +53,10 @@ def compare(run: Path, others: tuple[Path, ...], output: Path, as_json: bool) ->
               help="File to write. [default: NAME.svg]")
 @shows_errors
 def figure(run: Path, name: str | None, output: Path | None) -> None:
-    """Write the figure NAME as a picture; without NAME list all figures."""
+    """Write the figure NAME as a picture.
+
+    Without NAME, list all figures.
+    """
     from reports.build import FIGURES
     from reports.export import export_figure
     connection = warehouse.open(run)

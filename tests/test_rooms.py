@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import resource
 import subprocess
 import sys
@@ -244,5 +245,6 @@ def test_help_loads_no_heavy_library_and_answers_at_once(command: str) -> None:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.stderr.strip() == "[]"
     assert "Usage:" in done.stdout
+    assert not re.search(r"[^\]]\.\.\.$", done.stdout, re.MULTILINE), "a command whose sentence is cut off"
     # CPU time: other work on the machine is not the command's fault.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5

@@ -34,7 +34,7 @@ def demo(run: Path, iterations: int) -> None:
 @json_option
 @shows_errors
 def doctor(stage: str | None, model: str | None, revision: str | None, as_json: bool) -> None:
-    """Check whether this machine can sample, isolate programs and train.
+    """Check whether this machine can sample, score and train.
 
     It names the command that installs what is missing. Exit code 1 if a stage cannot work.
     """

@@ -18,9 +18,9 @@ from warehouse.store.errors import counted, shell_quote
 @click.option("--purpose", default=None, help="One purpose, or eval for every evaluation. [default: all]")
 @shows_errors
 def export_command(run: Path, output: Path, iteration: tuple[int, ...], purpose: str | None) -> None:
-    """Write completions for other tools, with their tasks, tokens, rewards and first training.
+    """Write completions, tokens and rewards for other tools.
 
-    OUTPUT ends in .jsonl, .jsonl.zst or .parquet.
+    With task and first training. OUTPUT ends in .jsonl, .jsonl.zst or .parquet.
     """
     from warehouse.transfer.export_rows import export_rows
     export_rows(warehouse.open(run, strict=True), output, iterations=iteration, purpose=purpose)
