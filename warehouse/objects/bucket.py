@@ -20,6 +20,7 @@ RETRIES = {"max_retries": 8, "retry_timeout": timedelta(seconds=60),
            "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5),
                        "base": 2}}
 ATTEMPTS = 6        # for transient errors, in addition to obstore's own
+PIECE, PIECES = 5 << 20, 9_000      # of a large file, in bytes: at least; their number: S3 takes 10,000
 Answer = TypeVar("Answer")
 PROBE = ".probe-"   # objects for testing conditional puts
 OVERLOADED, BROKEN, UNREACHED = ("the store is overloaded", "the connection to the store broke",
@@ -126,7 +127,9 @@ class Bucket:
 
     def put(self, key: str, content: Path | bytes) -> ObjectState:
         """Put an object, replacing any other; a large file in pieces."""
-        return _state(_length(content), self._ask(lambda: self._api.put(self._store, key, content))["e_tag"])
+        size = _length(content)
+        return _state(size, self._ask(lambda: self._api.put(
+            self._store, key, content, chunk_size=max(PIECE, size // PIECES)))["e_tag"])
 
     def get(self, key: str) -> tuple[bytes, ObjectState] | None:
         """A small object; None if there is none."""

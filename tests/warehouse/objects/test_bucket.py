@@ -1,5 +1,6 @@
 """Objects: who wins a put, what is retried, and what a store that cannot be used says."""
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -54,6 +55,18 @@ def test_what_a_broken_connection_lost_is_asked_for_again(
     assert bucket.head("key") == bucket.download("key", tmp_path / "file")
     bucket.delete(["copy"])
     assert keys(address) == ["key"] and len(broken) == 6
+
+
+def test_a_large_file_is_put_in_as_many_pieces_as_a_store_takes(
+        address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10,000 at most: the optimizer of a fully trained 7B is larger than that many of 5 MiB."""
+    bucket, large, size, pieces = Bucket(address), tmp_path / "optimizer.pt", 61 * 10**9, list[int]()
+    large.touch()
+    os.truncate(large, size)
+    monkeypatch.setattr(bucket, "_api", SimpleNamespace(
+        put=lambda *_, chunk_size=5 << 20: pieces.append(chunk_size) or {"e_tag": "e"}))
+    assert bucket.put("key", large).size == size and bucket.put("key", b"small").size == 5
+    assert 5 << 20 == pieces[1] < pieces[0] and size / pieces[0] < 10_000
 
 
 def test_a_store_without_conditional_puts_is_refused(server: str) -> None:
