@@ -53,7 +53,8 @@ def sampler_of(job: Job, stop: StopRequest, say: Callable[[str], None]) -> Itera
             say(f"rollout of {job.title}: loading {engine_version()}")
         check_addresses(2, "vLLM")
         check_semaphores()
-        from rollout.engines import vllm_engine
+        with stop.at_once("before the engine was started"):
+            from rollout.engines import vllm_engine
         from rollout.engines.resident_engine import keep_encoder, rest, start_alone, start_cold, start_kept
         if not warm.stays:
             yield Sampler(vllm_engine.load_encoder(job.model, revision), start_cold)

@@ -413,6 +413,29 @@ def test_a_signal_or_the_time_limit_keeps_what_is_finished(tmp_path: Path) -> No
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_signal_ends_the_import_of_vllm_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                  fails: bool) -> None:
+    """Also where what is imported makes an error of its own of the interruption."""
+    class Importing:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "rollout.engines.vllm_engine":
+                with pytest.raises(KeyboardInterrupt) if fails else contextlib.nullcontext():
+                    os.kill(os.getpid(), signal.SIGTERM)
+                raise ImportError("initialization failed" if fails else "it went on")
+    monkeypatch.delitem(sys.modules, "rollout.engines.vllm_engine", raising=False)
+    monkeypatch.delattr("rollout.engines.vllm_engine", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Importing(), *sys.meta_path])
+    monkeypatch.setattr("rollout.start.prepare_environment", lambda: None)
+    monkeypatch.setattr("rollout.run.check_prompts", lambda _job: None)
+    warehouse = small_run(tmp_path)
+    stopped = CliRunner().invoke(rollout, [str(warehouse.root)])
+    assert stopped.exit_code == 75 and stopped.output.endswith(
+        "\nStopped because SIGTERM was received, before the engine was started. Run the same command again "
+        "to continue.\n"), stopped.output
+    assert warehouse.state.head == 0 and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
 def test_shards_share_the_parts_and_the_last_completes_the_rollout(tmp_path: Path) -> None:
     whole, shared = small_run(tmp_path / "a"), small_run(tmp_path / "b")
     sample(whole)

@@ -33,7 +33,7 @@ class StopRequest:
     def __init__(self, time_limit: float | None = None, grace: float = 0.0) -> None:
         self.deadline = None if time_limit is None else time.monotonic() + time_limit - warm.spent
         self.grace = grace
-        self.signalled = False
+        self.signalled = self.interrupts = False
         self.reason = f"the time limit of {time_limit:g} s is over" if time_limit is not None else ""
         self.former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
@@ -56,6 +56,26 @@ class StopRequest:
         until = time.monotonic() + self.grace
         if self.deadline is None or until < self.deadline:
             self.deadline, self.reason = until, f"{signal.Signals(number).name} was received"
+        if self.interrupts:
+            self.interrupts = False         # by one of several signals
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def at_once(self, when: str) -> Iterator[None]:
+        """Let a signal interrupt an import, `when` nothing has to be saved.
+
+        What is imported may hide the interruption or fail by it.
+        """
+        try:
+            self.interrupts = True
+            if not self.signalled:
+                yield
+        finally:
+            self.interrupts = False
+            if self.signalled:
+                warm.sound = False      # half imported
+                raise StageStopped(f"Stopped because {self.reason}, {when}. Run the same command again to "
+                                   "continue.")
 
     @contextmanager
     def excusing(self, what: str) -> Iterator[None]:
