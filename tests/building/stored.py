@@ -41,6 +41,7 @@ def weights(warehouse: Warehouse, version: int, text: str) -> Path:
     folder = warehouse.scratch(f"policy-{version}")
     (folder / "adapter_model.safetensors").write_text(text)
     (folder / "adapter_config.json").write_text('{"r": 1}')
+    (folder / "optimizer.pt").write_text(f"moments {text}")
     (folder / "policy.json").write_bytes(json_bytes(
         {"policy_version": version, "kind": "lora", "sha256": weights_sha256(folder), "parent": version - 1,
          "files": file_hashes(folder), "base": "base"}))

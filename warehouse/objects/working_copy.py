@@ -212,7 +212,7 @@ class WorkingCopy:
             stamp(path, state)      # both names are one local file
 
     def remove(self, path: Path) -> None:
-        place = path.relative_to(self.root).as_posix()
+        place = self.key_of(path)
         self.bucket.delete([place, *(key for key, _ in self.bucket.list(place))])
 
     def bring_documents(self, listed: dict[str, ObjectState]) -> None:

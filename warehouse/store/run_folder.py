@@ -16,7 +16,7 @@ from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import Key, Life, RunState
 from warehouse.objects.place import sync_copy
 from warehouse.store.checksums import check_policy_files, check_tasks, file_state, part_damage
-from warehouse.store.commit import TEMPORARY_MARK, commit_directory, ensure_local, readable
+from warehouse.store.commit import TEMPORARY_MARK, commit_directory, ensure_local, readable, twin_of
 from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import NoRun, StageError, shell_quote
 from warehouse.store.json_files import damaged, read_json
@@ -253,6 +253,13 @@ class Warehouse:
         assert (folder / "policy.json").exists(), "a policy folder needs its policy.json"
         return commit_directory(folder, self.new_policy_dir(iteration))
 
+    def remove_dropped(self) -> None:
+        """Remove weights from a working copy that another machine dropped from the run."""
+        for policy in self.state.policies.values():
+            for path in (self.root / "policies" / policy.folder).glob("*") if policy.dropped else []:
+                if path.is_file() and path.name != "policy.json":
+                    path.unlink(missing_ok=True)
+
     def scratch(self, name: str) -> Path:
         """A fresh temporary folder on the run's filesystem, to be committed or removed by the caller."""
         folder = self.root / f"{TEMPORARY_MARK}{name}-{uuid.uuid4().hex[:12]}"
@@ -287,4 +294,6 @@ def open_warehouse(path: str | Path, at: int | None = None) -> Warehouse:
     if at is not None and warehouse.state.head != at:
         raise StageError(f"The log of {path} has no entry {at}; the last is {warehouse.state.head}. "
                          f"`warehouse log {shell_quote(path)}` lists them.")
+    if twin_of(root):
+        warehouse.remove_dropped()
     return warehouse

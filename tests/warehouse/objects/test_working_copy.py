@@ -22,6 +22,7 @@ from tests.chaos.loop import contents
 from train.cli import train
 from warehouse.cli import cli
 from warehouse.ledger.entries import WeightsDropped
+from warehouse.maintain.prune import prune_policies
 from warehouse.objects.bucket import Bucket
 from warehouse.objects.working_copy import PACKS, WorkingCopy
 from warehouse.sql.database import connect
@@ -134,7 +135,7 @@ def test_a_policy_is_that_of_one_trainer_and_whole(machine) -> None:
         warehouse.log.refresh()
         warehouse.verify_policy(1)
         assert (warehouse.policy_dir(1) / "adapter_model.safetensors").read_text() == text
-    assert sum(key.startswith("policies/1/") for key in keys(f"{STORE}/{first.root.name}")) == 3
+    assert sum(key.startswith("policies/1/") for key in keys(f"{STORE}/{first.root.name}")) == 4
 
 
 def test_a_policy_whose_upload_was_killed_is_none_and_leaves_another_whole(machine, monkeypatch) -> None:
@@ -153,7 +154,34 @@ def test_a_policy_whose_upload_was_killed_is_none_and_leaves_another_whole(machi
         assert warehouse.commit_policy(0, weights(warehouse, 1, "there"))
     warehouse.stage("train", iteration=0).complete({})
     machine("d").verify_policy(1)
-    assert sum(key.startswith("policies/1/") for key in keys(f"{STORE}/{warehouse.root.name}")) == 3
+    assert sum(key.startswith("policies/1/") for key in keys(f"{STORE}/{warehouse.root.name}")) == 4
+
+
+def trained(machine, name: str, version: int) -> Warehouse:
+    """The run on a machine that writes a policy."""
+    warehouse = machine(name)
+    runs.begin(warehouse, "train", iteration=version - 1)
+    warehouse.commit_policy(version - 1, weights(warehouse, version, f"of policy {version}"))
+    warehouse.stage("train", iteration=version - 1).complete({})
+    return warehouse
+
+
+def test_weights_that_were_dropped_leave_the_store_and_every_machine(machine, address: str) -> None:
+    trained(machine, "a", 1)
+    reader, other = machine("b"), machine("c")
+    reader.verify_policy(1)
+    other.verify_policy(1)
+    prune_policies(trained(machine, "a", 2), 1)
+    begun = weights(reader, 3, "not in the store yet")
+    assert [key for key in keys(address) if key.startswith("policies/1/") and "files-" in key] == []
+    assert sorted(key.rpartition("/")[2] for key in keys(address) if key.startswith("policies/2/")) == [
+        "adapter_config.json", "adapter_model.safetensors", "optimizer.pt", "policy.json"]
+    assert len(list(reader.policy_dir(1).iterdir())) == 4
+    reader = machine("b")
+    reader.verify_policy(2)
+    assert [path.name for path in reader.policy_dir(1).iterdir()] == ["policy.json"]
+    assert len(list(machine("b").policy_dir(2).iterdir())) == len(list(begun.iterdir())) == 4
+    assert check_run(machine("c")).problems == []
 
 
 def test_a_file_that_was_changed_in_the_working_copy_is_brought_again(machine) -> None:
