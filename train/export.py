@@ -11,6 +11,7 @@ from train.model.loading import DTYPES, load_full, load_lora
 from train.model.saving import copy_tokenizer, set_modes
 from train.steps.logprob_pass import PROBE
 from warehouse.stages.base_model import check_base
+from warehouse.store.checksums import OPTIMIZER
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import read_json
 from warehouse.store.run_folder import Warehouse
@@ -30,7 +31,7 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
     if folder.exists() and any(folder.iterdir()):
         raise StageError(f"{folder} is not empty. Name a new folder with --output.")
     check_base(warehouse)
-    warehouse.verify_policy(version)
+    warehouse.verify_policy(version, unread=[OPTIMIZER])
     dtype = dtype or policy_json.get("settings", {}).get("dtype", "bfloat16")
     is_adapter = policy_json["kind"] == "lora"
     source, revision = ((str(place), None) if policy_json["kind"] == "full" else

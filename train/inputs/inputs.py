@@ -131,7 +131,7 @@ def finish_committed(warehouse: Warehouse, inputs: Inputs, settings: TrainOption
         return False
     begin(inputs, settings)
     folder = warehouse.new_policy_dir(inputs.iteration)
-    ensure_local([folder])
+    ensure_local([folder / "policy.json"])
     policy = read_json(folder / "policy.json", facts=dict)
     if policy is None or not warehouse.parts("train_steps", iteration=inputs.iteration):
         return False

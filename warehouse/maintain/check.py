@@ -11,6 +11,7 @@ from warehouse.maintain.fix import Change, changes_for
 from warehouse.maintain.part_findings import Consequence, Finding, Seen, find_damaged_parts, footer_problems
 from warehouse.sql.inventory import UNFINISHED, is_built_upon
 from warehouse.sql.verified import forget_verified
+from warehouse.store.checksums import OPTIMIZER
 from warehouse.store.commit import file_names, twin_of
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.run_folder import TABLES_OF, Warehouse
@@ -50,7 +51,7 @@ def find_damage(warehouse: Warehouse, iteration: int | None, seen: Seen, *, quic
     """Tasks, policies, then each stage's documents and parts, with checksums unless `quick`."""
     from tqdm import tqdm
     if twin := twin_of(warehouse.root):
-        twin.bring_all()
+        twin.bring_all(unread=[OPTIMIZER] if quick else [])
     if iteration is None:
         yield from _readable(_tasks(warehouse, seen, quick=quick), warehouse.folder("tasks"))
     for version in warehouse.state.versions:

@@ -2,6 +2,7 @@
 
 from warehouse.ledger.entries import Alarmed, RolledBack
 from warehouse.ledger.state import RunState
+from warehouse.store.checksums import OPTIMIZER
 from warehouse.store.commit import next_to
 from warehouse.store.errors import shell_quote
 from warehouse.store.run_folder import Warehouse
@@ -32,7 +33,7 @@ def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
         return RolledBack(to, warehouse.policy(newest).get("global_step"), why)
 
     if to in warehouse.state.versions and to != warehouse.state.newest:
-        warehouse.verify_policy(to)
+        warehouse.verify_policy(to, unread=[OPTIMIZER])
     warehouse.append(go_back)
     newest = warehouse.state.newest
     return [*said, f"next: rollout {shell_quote(warehouse.root)} --iteration {newest}, or, to train one "

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -175,8 +175,8 @@ class WorkingCopy:
         self.bring_documents(listed)
         return [re.sub(r"/files-[0-9a-f]{16}/", "/", key).removeprefix(f"{place}/") for key in listed]
 
-    def ensure_local(self, paths: Iterable[Path]) -> None:
-        """Download files of the run, and all files of a policy or checkpoint folder.
+    def ensure_local(self, paths: Iterable[Path], unread: Collection[str] = ()) -> None:
+        """Download files of the run, and those of a policy or checkpoint folder that are not `unread`.
 
         Missing ones stay missing; a folder is removed if its document is no longer an object.
         """
@@ -188,7 +188,8 @@ class WorkingCopy:
             if document.exists() and inside:
                 place = f"{self.key_of(path)}/{files_of(document)}/"
                 listed = [key for key, _ in self.bucket.list(place)]
-                wanted |= {key: path / key.removeprefix(place) for key in listed}
+                wanted |= {key: path / name for key in listed
+                           if (name := key.removeprefix(place)) not in unread}
                 if not listed and not self.bucket.head(self.key_of(document)):
                     document.unlink(missing_ok=True)
                     with contextlib.suppress(OSError):      # it is not empty
@@ -197,13 +198,13 @@ class WorkingCopy:
                 wanted[self.key_of(path)] = path
         fetch(self.bucket, {key: path for key, path in wanted.items() if not path.exists()})
 
-    def bring_all(self) -> None:
-        """Download every part and every policy."""
+    def bring_all(self, unread: Collection[str] = ()) -> None:
+        """Download every part, and every policy but for files that are `unread`."""
         listed = self.listing()
         self.bring_documents(listed)
         self.ensure_local([*(self.root / key for key in listed if key.endswith(".parquet")),
                     *(self.root / key.rpartition("/")[0] for key in listed
-                      if re.fullmatch(r"policies/\d+(/generation=[^/]+)?/policy\.json", key))])
+                      if re.fullmatch(r"policies/\d+(/generation=[^/]+)?/policy\.json", key))], unread)
 
     def adopt(self, path: Path, to: Path) -> None:
         """Copy an object within the store, so that it exists under both names."""

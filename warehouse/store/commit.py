@@ -10,7 +10,7 @@ import glob
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -31,8 +31,8 @@ class Twin(Protocol):
     def create(self, path: Path, temporary: Path) -> bool: ...
     def create_folder(self, folder: Path, final: Path) -> bool: ...
     def file_names(self, folder: Path) -> list[str]: ...
-    def ensure_local(self, paths: Iterable[Path]) -> None: ...
-    def bring_all(self) -> None: ...
+    def ensure_local(self, paths: Iterable[Path], unread: Collection[str] = ()) -> None: ...
+    def bring_all(self, unread: Collection[str] = ()) -> None: ...
     def adopt(self, path: Path, to: Path) -> None: ...
     def remove(self, path: Path) -> None: ...
     def sync(self) -> None: ...
@@ -60,12 +60,15 @@ def by_address(text: str) -> str:
     return text
 
 
-def ensure_local(paths: Iterable[Path]) -> None:
-    """Make files of a run available before they are read: those in an object store are downloaded."""
+def ensure_local(paths: Iterable[Path], unread: Collection[str] = ()) -> None:
+    """Make files of a run available before they are read: those in an object store are downloaded.
+
+    Of a policy's folder, files with a name in `unread` are left out.
+    """
     if TWINS:
         listed = list(paths)
         if listed and (twin := twin_of(listed[0])):
-            twin.ensure_local(listed)
+            twin.ensure_local(listed, unread)
 
 
 def file_names(folder: Path, pattern: str) -> list[str]:

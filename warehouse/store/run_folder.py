@@ -242,7 +242,7 @@ class Warehouse:
             return
         if self.state.policies[version].dropped:
             raise Refusal("weights_gone", to=version)
-        ensure_local([folder])
+        ensure_local([folder], unread)
         check_policy_files(folder, stored, unread)
 
     def commit_policy(self, iteration: int, folder: Path) -> bool:

@@ -192,7 +192,7 @@ class Stage:
             kept["carried"] = list(dict.fromkeys(rows["group_id"].to_pylist()))
         if self.name == "train":
             policy = self.warehouse.new_policy_dir(self.identity["iteration"])
-            ensure_local([policy])
+            ensure_local([policy / "policy.json"])
             if (policy / "policy.json").exists():
                 kept["policy"] = policy.relative_to(self.warehouse.root / "policies").as_posix()
         return kept

@@ -15,6 +15,7 @@ from tests.building.object_server import keys
 from tests.building.runs import copy_run
 from tests.building.sampled import SAVING, run_train, sample_rows, tiny_run
 from tests.building.stored import on_machine
+from train.inputs.asked import model_of_policy
 from warehouse.objects.mirror import mirror_run
 from warehouse.store.commit import TWINS
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -82,6 +83,23 @@ def test_a_killed_training_goes_on_on_another_machine_to_the_same_policy(
     assert all(equal(weights[0][name], weights[1][name]) for name in weights[0])
     assert not [key for key in keys(address) if "checkpoint-" in key]
     assert machine("a").state.versions == [0, 1] and not list(first.root.rglob("checkpoint-*/*"))
+
+
+def test_the_next_training_brings_the_optimizer_and_resumes_on_another_machine(
+        machine, alone: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else has brought it: the machine that samples in between does not."""
+    one = copy_run(open_warehouse(alone.root.parent / "trained"), alone.root.parent / "on one disk")
+    assert run_train(machine("a")).exit_code == 0
+    sampler = machine("b")
+    model_of_policy(sampler, 1)
+    for run in (one, sampler):
+        sample_rows(run, 1)
+    assert not list(sampler.root.rglob("optimizer.pt"))
+    killed_at("checkpoint-2", machine("c"), monkeypatch)
+    ended = [run_train(run, *SAVING) for run in (one, machine("d"))]
+    assert [each.exit_code for each in ended] == [0, 0] and "fresh moments" not in ended[1].output
+    weights = [load_file(run.policy_dir(2) / "adapter_model.safetensors") for run in (one, machine("d"))]
+    assert all(equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 @pytest.mark.slow("two trainings")

@@ -20,9 +20,11 @@ from tests.building.sound import check_run
 from tests.building.stored import on_machine, sample, stored_run, weights
 from tests.chaos.loop import contents
 from train.cli import train
+from train.inputs.asked import model_of_policy
 from warehouse.cli import cli
 from warehouse.ledger.entries import WeightsDropped
 from warehouse.maintain.prune import prune_policies
+from warehouse.maintain.rollback import roll_back
 from warehouse.objects.bucket import Bucket
 from warehouse.objects.working_copy import PACKS, WorkingCopy
 from warehouse.sql.database import connect
@@ -164,6 +166,22 @@ def trained(machine, name: str, version: int) -> Warehouse:
     warehouse.commit_policy(version - 1, weights(warehouse, version, f"of policy {version}"))
     warehouse.stage("train", iteration=version - 1).complete({})
     return warehouse
+
+
+def test_only_what_trains_or_checks_brings_the_optimizer_of_a_policy(machine) -> None:
+    """It is two thirds of a policy whose weights were all trained."""
+    trained(machine, "a", 1)
+    other = machine("b")
+    sample(other, policy_version=1, iteration=1, serve="adapter")
+    model_of_policy(other, 1)
+    check_run(other, quick=True)
+    third = trained(machine, "c", 2)
+    roll_back(third, 1)
+    for warehouse in (other, third):
+        assert sorted(path.name for path in warehouse.policy_dir(1).iterdir()) == [
+            "adapter_config.json", "adapter_model.safetensors", "policy.json"]
+    assert check_run(other).problems == []
+    assert (other.policy_dir(1) / "optimizer.pt").read_text() == "moments of policy 1"
 
 
 def test_weights_that_were_dropped_leave_the_store_and_every_machine(machine, address: str) -> None:
