@@ -16,8 +16,9 @@ export PYTHONDONTWRITEBYTECODE :=
 # Files of tests are shared out to this many processes; tests of one file stay together. Tests wait for timeouts, so
 # three processes are faster on two cores than two.
 JOBS ?= 3
-# Tests that start processes, kill them or attack from one take as long as all others.
-PROCESSES := $(addprefix tests/,chaos loop score/sandbox warehouse/objects warehouse/stages warehouse/start)
+# Tests that start processes, servers and browsers, or attack from them, take as long as all others.
+PROCESSES := $(addprefix tests/,chaos loop reports rollout score/sandbox train/test_many_processes.py \
+  warehouse/objects warehouse/stages warehouse/start)
 PYTEST := $(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # test-all fails when a test cannot run, but for want of these: few machines have a GPU, kernels differ in the
 # filesystems that they mount, and job engines are no part of an environment (docs/jobs.md says how to get them).
@@ -44,7 +45,7 @@ test: $(VENV)/ready-dev ## lint, types and the default tests
 	$(PYTEST) $(addprefix --ignore=,$(PROCESSES)); tests=$$?; \
 	wait $$types; types=$$?; echo "mypy: $$(cat $(VENV)/types)"; exit $$((tests + types))
 
-test-processes: $(VENV)/ready-dev ## sandbox, kills, job engines, buckets, and two iterations with the real engine
+test-processes: $(VENV)/ready-dev ## sandbox, kills, servers, browser, job engines, buckets, and the real engine
 	$(PYTEST) $(PROCESSES)
 
 test-all: check         ## every test, one after the other; one that is skipped for want of something fails
