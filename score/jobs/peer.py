@@ -83,8 +83,8 @@ class Peer:
     def ask(self, operation: str, /, *operands: Any, **keywords: Any) -> Any:
         """Ask the other process; return its answer, or raise its error."""
         is_first, altered, num_borrowed = self.depth == 0, None, len(self.borrowed)
-        if self.lengths and operation not in LOOKING and not any(
-                type(each) is str and each in stand_ins.PASSIVE for each in operands[:2]):
+        if self.lengths and operation not in LOOKING and not (operation in ("special", "method") and any(
+                type(each) is str and each in stand_ins.PASSIVE for each in operands[:2])):
             self.lengths.clear()
         self.has_asked = True
         if is_first and self.tests:

@@ -46,7 +46,7 @@ OF_DATA = OF_NUMBERS | {"__len__", "__iter__", "__next__", "__reversed__", "__ge
 # What leaves an object as many items as it had.
 PASSIVE = frozenset((
     "__len__", "__iter__", "__reversed__", "__getitem__", "__bool__", "__repr__", "__str__", "__eq__",
-    "__ne__", "__hash__", "__contains__", "__next__", "sort", "reverse", "copy", "get", *VIEWS))
+    "__ne__", "__hash__", "__contains__", "__next__", "sort", "reverse", "copy", *VIEWS))
 # Double-underscore names that are asked for; others are hooks of libraries.
 ASKED = frozenset(f"__{name}__" for name in (
     "name", "qualname", "doc", "dict", "annotations", "defaults", "kwdefaults", "members", "wrapped",
@@ -281,7 +281,7 @@ def is_held(value: Any) -> bool:
 def hold(answer: Any, number: int) -> int:
     """The number of items of an answer, which stays what it was until the program could change it."""
     if (before := peer.lengths.setdefault(id(answer), number)) != number:
-        raise AssertionError(f"an answer of {before} items has {number}")
+        raise refused(AssertionError(f"an answer of {before} items has {number}"))
     return number
 
 
@@ -303,6 +303,13 @@ def each_of(answer: Any, items: Any) -> Any:
             break
         yield each
     hold(answer, number)
+
+
+def one_by_one(iterator: Any) -> Any:
+    """The items of an object that is its own iterator."""
+    with contextlib.suppress(StopIteration):
+        while True:
+            yield next(iterator)
 
 
 def by_index(self: Any) -> Any:
@@ -398,9 +405,11 @@ def forwarder(name: str) -> Callable[..., Any]:
             return found
         if name == "__bool__":
             if found != (peer.lengths.get(id(self), found) > 0):
-                raise AssertionError(f"an answer of another length is {found}")
+                raise refused(AssertionError(f"an answer of another length is {found}"))
             return found
-        return (hold if name == "__len__" else each_of)(self, found)
+        if name == "__len__":
+            return hold(self, found)
+        return each_of(self, one_by_one(self) if found is self else found)
 
     if name == "__call__":
         return called

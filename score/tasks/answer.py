@@ -16,7 +16,7 @@ TOLERANCE = Fraction(1, 10**6)       # relative, of numbers that are not whole
 BLANK = " \t*_`"             # around a label and its answer, which may be in bold, or code
 # A label with a colon may come after these.
 BEFORE = r"(?:[ \t*_`#>|\u2022-]|\d++[.)])*+(?:(?:the|my|final|correct)\b[ \t]*+)*?"
-OPENED = re.compile(r"\W*?[*_`]")                    # before the label, closed behind it
+OPENED = re.compile(r"[\W\d]*?[*_`]")                    # before the label, closed behind it
 # What is around text and mathematics in LaTeX.
 TEXT = re.compile(r"\\(?:text|math)(?:rm|bf|it|sf|tt)?\{([^{}]*+)\}|\\[()\[\]]")
 ESCAPED = re.compile(r"\\([%$&#_])")
@@ -79,7 +79,8 @@ class AnswerKind:
                           payload.get("tolerance"))
 
     def programs(self, task: AnswerTask, answer: Answer) -> list[Program] | Outcome:
-        if task.match == "numeric" and not any(last_number(each, in_box=True) for each in task.accepted):
+        if task.match == "numeric" and all(
+                number_of(last_number(each, in_box=True) or "") is None for each in task.accepted):
             return Outcome(error_class=ErrorClass.UNTESTABLE, error_name="answer", error_message=(
                 f"{task.accepted[0]} is no number: give the task the match exact, or the kind math"))
         given = given_answer(task, answer.text)
@@ -153,6 +154,8 @@ def bare_text(text: str, closes: dict[str, str] = CLOSES) -> str:
     for end in ("", "."):
         words = words.removesuffix(end)
         while len(words) > 2 and closes.get(words[0]) == words[-1]:
+            if words[-1] in words.strip(words[0] + words[-1]):          # several pairs, none around all
+                break
             words = words[1:-1].strip()
     return OPTION.sub(r"\1", words).casefold()
 

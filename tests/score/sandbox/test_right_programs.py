@@ -205,3 +205,32 @@ def test_classes_decide_by_their_hooks_what_is_one_of_them(executor):
     wrong = KINDS_OF_THINGS.replace("@Shape.register\n", "").replace("    is_good = True", "    pass")
     _outcome, measures = judged(executor, "function", {"entry_point": "f", "tests": tests}, wrong)
     assert [place for place, unit in enumerate(json.loads(measures.outputs)["test"]) if not unit[0]] == [2, 4]
+
+
+COUNTED = """
+class Once:
+    def __init__(self): self.left = [5]
+    def __len__(self): return len(self.left)
+    def __iter__(self): return self
+    def __next__(self):
+        if not self.left: raise StopIteration
+        return self.left.pop()
+
+class Queue:
+    def __init__(self): self.items = []
+    def __len__(self): return len(self.items)
+    def put(self, x): self.items.append(x)
+    def get(self): return self.items.pop()
+
+def f(): return Queue()
+def once(): return Once()
+"""
+
+
+def test_lengths_are_those_of_the_program_where_it_may_have_changed_them(executor):
+    tests = ["assert list(once()) == [5]",
+             "q = f(); q.put(1); assert len(q) == 1; assert q.get() == 1; assert len(q) == 0",
+             "q = f(); assert len(q) == 0; q.items = [1]; assert len(q) == 1"]
+    payload = {"entry_point": "f", "tests": tests}
+    _outcome, measures = judged(executor, "function", payload, COUNTED)
+    assert measures.correct, measures.outputs

@@ -218,7 +218,8 @@ def test_a_tolerance_is_for_what_was_rounded_and_whole_numbers_are_counted(execu
     assert scored(executor, "function", payload, f"def f():\n    return {result}\n").measures.correct == right
 
 
-@pytest.mark.parametrize("answer", [r"\sqrt{2}", r"2\pi", r"3\sqrt{13}", "[1,5]", "12:30", "7 million"])
+@pytest.mark.parametrize("answer", [r"\sqrt{2}", r"2\pi", r"3\sqrt{13}", "[1,5]", "12:30", "7 million",
+                                    "1/0", "9" * 1001])
 def test_an_answer_that_is_no_number_is_none_to_compare_numbers_with(executor, answer):
     payload = {"answer": answer, "match": "numeric"}
     for text in (r"\boxed{2}", r"\boxed{13}", "5:30", "7", rf"\boxed{{{answer}}}"):
@@ -442,7 +443,8 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
         ({"answer": "x"}, r"\(x\)", True),
         ({"answer": "don't"}, "Don\u2019t.", True),
         *(({"answer": "Paris", "label": "Answer"}, text, True) for text in (
-            "## Answer: Paris", "- Answer: Paris", "> **Answer:** Paris", "1. Answer: Paris",
+            "## Answer: Paris", "- Answer: Paris", "2. **Answer:** Paris",
+            "1. **Answer: Paris**", "> **Answer:** Paris", "1. Answer: Paris",
             "## The final answer: Paris", "Final Answer: Paris",
             "**The answer: Paris**", "Answer:\n\nParis\nbecause", "**Answer:**\nParis",
             "Answer: $\\text{Paris}$",
@@ -453,11 +455,12 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
         *(({"answer": answer}, given, False) for answer, given in (
             ("SELECT *", "SELECT"), ("a*", "a"), ("a", "a*"), ("(ab)*", "ab"), ("ab.*", "ab"), ("^a$", "^a"),
             ("*args", "args"), ("char **", "char *"), ("f'", "f"), ("f", "f'"), ("x''", "x'"),
-            ("$PATH", "PATH"))),
+            ("$PATH", "PATH"), ("'a' and 'b'", "a' and 'b"), ("$a$ + $b$", "a$ + $b"))),
         *(({"answer": answer}, given, True) for answer, given in (
             ("SELECT *", "SELECT *"), ("SELECT *", "`SELECT *`."), ("a*", r"\boxed{a*}"),
             ("*args", "`*args`"), ("...", "..."), ("f'", "$f'$"), ("$PATH", '"$PATH"'),
             ("__init__", "`__init__`"), ("__init__", "__init__"), ("init", "__init__"),
+            ("'a' and 'b'", "'a' and 'b'"), ("Paris", "**'Paris'**."),
             ("100%", r"\boxed{100\%}"), ("$5", r"\boxed{\$5}"), ("B", '"B".'),
             ("Tom & Jerry", r"\boxed{\text{Tom \& Jerry}}"))),
         *(({"answer": "a*", "label": "Answer"}, text, True) for text in (
