@@ -83,14 +83,19 @@ def run_script(code: CodeType, payload: bytes) -> bytes:
             raise
     finally:
         atexit._run_exitfuncs()
-        for _ in range(2):
-            for stream in (output, sys.stdout):
-                with suppress(AttributeError, ValueError):          # replaced, detached or closed
-                    stream.flush()
-            # As at the end of Python: what the program's names hold is finished, and so written.
-            sys.modules.pop("__main__", None)
-            gc.collect()
+        flush(output, sys.stdout)
+        # As at the end of Python: what the program's names hold is finished, and so written.
+        sys.modules.pop("__main__", None)
+        gc.collect()
+        flush(output, sys.stdout)
     return b""
+
+
+def flush(*streams: Any) -> None:
+    """Write what streams of a program hold, unless it replaced, detached or closed them."""
+    for stream in streams:
+        with suppress(AttributeError, ValueError):
+            stream.flush()
 
 
 def open_stream(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:

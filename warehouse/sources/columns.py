@@ -72,8 +72,10 @@ def _task_of(row: Row, number: int, where: str, path: Path, chosen: dict[str, st
         kind = "function"
         script = isinstance(value, str) and not defines_tests(value)
         entry = chosen["entry_point"]
+        is_name = entry not in row and (
+            entry in str(value) or "candidate" in str(value))       # else a column is missing, which is said
         payload = {"tests": [value] if script else value, "setup": "",
-                   "entry_point": column("entry_point", str) if entry in row or "." in entry else entry}
+                   "entry_point": entry if is_name else column("entry_point", str)}
         payload |= {"setup": column("setup", str)} if "setup" in chosen else {}
     else:
         payload = value

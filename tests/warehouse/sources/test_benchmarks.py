@@ -329,15 +329,17 @@ def test_further_columns_reach_a_reward_function(tmp_path: Path) -> None:
     ("tests=script&entry_point=f", {"tests": ["x = 1\nassert f(x) == 1"], "setup": "", "entry_point": "f"}),
     ("tests=packed&entry_point=f", {"tests": ["assert f(1) == 1"], "setup": "", "entry_point": "f"}),
     ("tests=source&entry_point=f", {"tests": "def test_f(): f()", "setup": "", "entry_point": "f"}),
-    ("tests=packed&entry_point=g", {"tests": ["assert f(1) == 1"], "setup": "", "entry_point": "g"})])
+    ("tests=two&entry_point=g", {"tests": ["assert g(1) == 1"], "setup": "", "entry_point": "g"})])
 def test_columns_become_what_json_can_say(tmp_path: Path, query: str, payload: dict[str, Any]) -> None:
     row = {"q": "?", "d": Decimal("1.25"), "t": date(2020, 1, 2), "f": "f", "b": b"\0",
            "script": "x = 1\nassert f(x) == 1", "packed": json.dumps(["assert f(1) == 1"]),
-           "source": "def test_f(): f()"}
+           "source": "def test_f(): f()", "two": json.dumps(["assert g(1) == 1"])}
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "x.parquet")
     assert task_of(f"hf:{tmp_path / 'x.parquet'}?prompt=q&{query}")[1] == payload
     with pytest.raises(StageError, match=r"x.parquet, row 0 holds .*which is not JSON \(bytes\)"):
         tasks_of(f"hf:{tmp_path / 'x.parquet'}?prompt=q&answer=b")
+    with pytest.raises(StageError, match="has no column 'functoin'"):
+        tasks_of(f"hf:{tmp_path / 'x.parquet'}?prompt=q&tests=packed&entry_point=functoin")
 
 
 @pytest.mark.parametrize(("query", "sentence"), [
