@@ -2,8 +2,11 @@
 
 import re
 import shutil
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -16,7 +19,7 @@ from tests.building.sound import check_run
 from tests.building.stored import weights
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
 from warehouse.cli import cli
-from warehouse.maintain import prune
+from warehouse.maintain import compact, prune
 from warehouse.maintain.compact import compact_run
 from warehouse.maintain.fix import fix
 from warehouse.maintain.prune import prune_run
@@ -112,6 +115,33 @@ def test_a_late_twin_adds_nothing(run: Warehouse) -> None:
     compact_run(run)
     assert not run.write_part("completions", 1, late, **KEYS)
     assert tables(run) == before and check_run(run, quick=True).notes == []
+
+
+def test_a_compaction_that_ends_while_another_is_at_any_line_changes_nothing(
+        run: Warehouse, tmp_path: Path) -> None:
+    before, passed = tables(run), set[tuple[str, int]]()
+
+    def follow(frame: FrameType, event: str, _argument: object) -> Callable[..., Any] | None:
+        line = (frame.f_code.co_name, frame.f_lineno)
+        if frame.f_code.co_filename == compact.__file__ and event == "line" and line not in passed:
+            passed.add(line)
+            sys.settrace(None)
+            compact_run(open_warehouse(copy))
+            return None
+        return follow
+    former = -1
+    while len(passed) > former:
+        former, copy = len(passed), tmp_path / f"copy{len(passed)}"
+        shutil.copytree(run.root, copy)
+        sys.settrace(follow)
+        try:
+            compact_run(open_warehouse(copy))
+        finally:
+            sys.settrace(None)
+        assert tables(open_warehouse(copy)) == before, passed
+        assert len(list(copy.glob("*/*/*/**/part-*.parquet"))) == 3, passed          # prompts, two merged
+        shutil.rmtree(copy)
+    assert len(passed) > 40
 
 
 def test_what_is_under_way_is_not_merged(run: Warehouse) -> None:
