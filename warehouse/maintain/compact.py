@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from warehouse.ledger.refusals import Refusal
-from warehouse.ledger.state import Life, RunState
-from warehouse.maintain.rewrite import NewGeneration, point_to
+from warehouse.maintain.rewrite import NewGeneration, rewriting
 from warehouse.sql.database import refresh_sql
 from warehouse.store.commit import commit_file, commit_json, ensure_local
 from warehouse.store.errors import StageError
@@ -48,7 +47,7 @@ def _compact(warehouse: Warehouse, keys: dict[str, Any], part_mib: int, named: b
     None if another command changed them meanwhile.
     """
     state = warehouse.state
-    lives = _lives(state, keys)
+    lives = [life for life in (state.life("rollout", **keys), *state.derived(**keys)) if life]
     training = state.life("train", keys["iteration"]) if is_training(keys["purpose"]) else None
     unfinished = [life.title for life in (*lives, training) if life and not life.is_complete]
     if unfinished and named:
@@ -60,31 +59,21 @@ def _compact(warehouse: Warehouse, keys: dict[str, Any], part_mib: int, named: b
     lost = {part_number(Path(name)) for life in lives for name in life.lost}
     if lost & {part_number(part) for part in parts}:    # a merged part would lack its scores
         return [f"{title}: stays in its parts, as a part of its scores is lost"]
-    new = list[NewGeneration]()
     try:
-        ensure_local(parts)
-        plan = _plan(parts, part_mib)
-        if not plan:
-            return []
-        for life in lives:
-            new.append(NewGeneration.of(warehouse, warehouse.stage_of(life), "compacted"))
-            _merge(new[-1], plan)
-        point_to(warehouse, "compacted", new)
-    except Exception as error:      # any, as files and log are read at different times
-        for generation in new:
-            generation.remove()
-        if not isinstance(error, Refusal) and lives == _lives(warehouse.state, keys):
-            raise
+        with rewriting(warehouse, "compacted", lives) as new:
+            ensure_local(parts)
+            plan = _plan(parts, part_mib)
+            for life in lives if plan else []:
+                new.append(NewGeneration.of(warehouse, life, "compacted"))
+                _merge(new[-1], plan)
+    except Refusal:
         return None
+    if not new:
+        return []
     for generation in new:
         generation.remove_former()
     num_old = sum(map(len, plan.values())) * len(new)
     return [f"{title}: {num_old} files merged into {len(plan) * len(new)}"]
-
-
-def _lives(state: RunState, keys: dict[str, Any]) -> list[Life]:
-    """The rollout and its scores."""
-    return [life for life in (state.life("rollout", **keys), *state.derived(**keys)) if life]
 
 
 def _plan(parts: list[Path], part_mib: int) -> Merged:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from warehouse.ledger.entries import Discarded
+from warehouse.ledger.refusals import Refusal
+from warehouse.ledger.state import Life
 from warehouse.maintain.part_findings import Finding
-from warehouse.maintain.rewrite import NewGeneration, point_to
+from warehouse.maintain.rewrite import NewGeneration, rewriting
 from warehouse.store.errors import StageError
 from warehouse.store.names import is_training
 from warehouse.store.parts import part_number
@@ -48,28 +50,29 @@ def changes_for(warehouse: Warehouse, findings: Iterable[Finding]) -> list[Chang
 
 def fix(warehouse: Warehouse, changes: list[Change]) -> bool:
     """Make the changes, by at most two entries of the log; False if there is none to make."""
-    by_stage: dict[str, list[Change]] = {}
+    lives, of_life = dict[int, Life](), dict[int, list[Change]]()
     for change in changes:
-        if change.path and change.stage:
-            by_stage.setdefault(change.stage.title, []).append(change)
-    discarded, new = [], []
-    for of_stage in by_stage.values():
-        stage = of_stage[0].stage
-        assert stage is not None and stage.life is not None
-        if any(change.path == stage.folder for change in of_stage):
-            discarded.append(stage.life.begun)
-        else:
-            new.append(_without(warehouse, stage, of_stage))
-    if discarded:
-        warehouse.append(lambda _state: Discarded(discarded))
-    if new:
-        point_to(warehouse, "repaired", new)
-    return bool(discarded or new)
+        if change.path and (stage := change.stage):
+            life = stage.life
+            if not life or (life.folder and f"generation={life.folder}" not in change.path.parts):
+                raise Refusal("overtaken", what=stage.title, run=warehouse.state.run)
+            lives[life.begun] = life
+            of_life.setdefault(life.begun, []).append(change)
+    ended = [begun for begun, life in lives.items()
+             if any(change.path == warehouse.stage_of(life).folder for change in of_life[begun])]
+    if ended:
+        warehouse.append(lambda _state: Discarded(ended))
+    with rewriting(warehouse, "repaired", lives.values()) as new:
+        for begun in lives.keys() - ended:
+            new.append(NewGeneration.of(warehouse, lives[begun], "repaired"))
+            _leave_out(new[-1], of_life[begun])
+    return bool(lives)
 
 
-def _without(warehouse: Warehouse, stage: Stage, changes: list[Change]) -> NewGeneration:
-    """A new generation of a stage without some of its files."""
-    new, manifest = NewGeneration.of(warehouse, stage, "repaired"), stage.folder / "manifest.json"
+def _leave_out(new: NewGeneration, changes: list[Change]) -> None:
+    """Fill a new generation with the stage's files but those of the changes."""
+    stage = new.warehouse.stage_of(new.life)
+    manifest = stage.folder / "manifest.json"
     going = {change.path for change in changes if change.path}
     kept = None if manifest in going else readable_manifest(stage)
     new.adopt(without=going)
@@ -77,11 +80,10 @@ def _without(warehouse: Warehouse, stage: Stage, changes: list[Change]) -> NewGe
         kept = _copy_of_manifest(stage.folder)
     if kept is None:
         new.facts["open"] = True
-        return new
+        return
     new.facts["lost"] = [*kept.get("lost", []), *(change.path.name for change in changes
                                                   if change.lost and change.path)]
     new.write_manifest(kept, lost=new.facts["lost"])
-    return new
 
 
 def _copy_of_manifest(folder: Path) -> dict[str, Any] | None:

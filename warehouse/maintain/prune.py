@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warehouse.ledger.entries import WeightsDropped
-from warehouse.ledger.state import RunState
-from warehouse.maintain.rewrite import NewGeneration, point_to
+from warehouse.ledger.state import Life, RunState
+from warehouse.maintain.rewrite import NewGeneration, rewriting
 from warehouse.store.commit import ensure_local, file_names, remove_file, remove_folder
 from warehouse.store.errors import counted
 from warehouse.store.parts import part_metadata, read_parts, stored_bytes, write_part
 from warehouse.store.run_folder import TABLES_OF, Warehouse
-from warehouse.store.stage import Stage
 
 UNDER_WAY_SECONDS = 3600        # a command may be writing a generation that the log does not name yet
 DROPPED = {"completions": ("completion_ids", "behaviour_logprobs", "support_ids"), "prompts": ("prompt_ids",),
@@ -46,40 +45,39 @@ def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> Pruned:
     iterations = [number for number in warehouse.state.iterations("rollout") if number < before]
     num_parts = size = after = shared = 0
     for number in tqdm(iterations, desc="prune", unit="iteration", leave=False, disable=None):
-        work = [(stage, parts) for stage in warehouse.stages(number)
-                if stage.life and stage.life.is_complete and not stage.life.pruned
-                and (parts := [*_parts(warehouse, stage)])]
-        num_parts += sum(len(parts) for _, parts in work)
-        size += stored_bytes(part for _, parts in work for _, part in parts)
-        shared += stored_bytes(part for _, parts in work for _, part in parts if part.stat().st_nlink > 1)
-        if work and not dry_run:
-            after += _prune(warehouse, work)
+        lives = [life for stage in warehouse.stages(number)
+                 if (life := stage.life) and life.is_complete and not life.pruned]
+        with rewriting(warehouse, "pruned", lives) as new:
+            for life in lives:
+                parts = [*_parts(warehouse, life)]
+                num_parts += len(parts)
+                size += stored_bytes(part for _, part in parts)
+                shared += stored_bytes(part for _, part in parts if part.stat().st_nlink > 1)
+                if parts and not dry_run:
+                    new.append(NewGeneration.of(warehouse, life, "pruned"))
+                    after += _prune(new[-1], parts)
+        for generation in new:
+            generation.remove_former()
     return Pruned(iterations, num_parts, size, after, shared)
 
 
-def _parts(warehouse: Warehouse, stage: Stage) -> Iterator[tuple[str, Path]]:
-    for table in [table for table in TABLES_OF[stage.name] if table in DROPPED]:
-        parts = warehouse.parts(table, **stage.identity)
+def _parts(warehouse: Warehouse, life: Life) -> Iterator[tuple[str, Path]]:
+    for table in [table for table in TABLES_OF[life.stage] if table in DROPPED]:
+        parts = warehouse.parts(table, **life.identity)
         ensure_local(parts)
         yield from ((table, part) for part in parts)
 
 
-def _prune(warehouse: Warehouse, work: list[tuple[Stage, list[tuple[str, Path]]]]) -> int:
-    """Write the parts of one iteration without tokens into new generations; return the new bytes."""
-    new, num_bytes = [], 0
-    for stage, parts in work:
-        generation = NewGeneration.of(warehouse, stage, "pruned")
-        generation.adopt(without=[part for _, part in parts])
-        for table, part in parts:
-            path = generation.new_path(part)
-            _write_without_tokens(warehouse, table, part, path)
-            num_bytes += path.stat().st_size
-        generation.write_manifest(stage.manifest() or {}, pruned=True)
-        generation.facts["pruned"] = True
-        new.append(generation)
-    point_to(warehouse, "pruned", new)
-    for generation in new:
-        generation.remove_former()
+def _prune(new: NewGeneration, parts: list[tuple[str, Path]]) -> int:
+    """Write a stage's parts without tokens into its new generation; return the new bytes."""
+    new.adopt(without=[part for _, part in parts])
+    num_bytes = 0
+    for table, part in parts:
+        path = new.new_path(part)
+        _write_without_tokens(new.warehouse, table, part, path)
+        num_bytes += path.stat().st_size
+    new.write_manifest(new.warehouse.stage_of(new.life).manifest() or {}, pruned=True)
+    new.facts["pruned"] = True
     return num_bytes
 
 

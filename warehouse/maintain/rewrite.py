@@ -6,7 +6,8 @@ leaves a folder that is never read.
 """
 
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from warehouse.ledger.state import Life
 from warehouse.store.checksums import part_facts
 from warehouse.store.commit import adopt_file, commit_json, ensure_local, file_names, remove_folder
 from warehouse.store.run_folder import Warehouse
-from warehouse.store.stage import TABLES, Stage
+from warehouse.store.stage import TABLES
 
 
 @dataclass
@@ -30,9 +31,8 @@ class NewGeneration:
     facts: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, warehouse: Warehouse, stage: Stage, why: str) -> "NewGeneration":
-        assert stage.life is not None
-        return cls(warehouse, stage.life, f"{why}-{uuid.uuid4().hex[:12]}")
+    def of(cls, warehouse: Warehouse, life: Life, why: str) -> "NewGeneration":
+        return cls(warehouse, life, f"{why}-{uuid.uuid4().hex[:12]}")
 
     def folders(self) -> list[tuple[Path, Path]]:
         """The old and new folders of the stage's files, including the prompts' of a rollout."""
@@ -76,14 +76,24 @@ class NewGeneration:
                         path.unlink(missing_ok=True)
 
 
-def point_to(warehouse: Warehouse, why: str, generations: Collection[NewGeneration]) -> None:
-    """Switch the log to all new folders at once; Refusal, and the folders removed, if a stage changed."""
-    entry = Rewritten(why, {
-        str(each.life.begun): {"former": each.life.folder, "folder": each.name, **each.facts}
-        for each in generations})
+@contextmanager
+def rewriting(warehouse: Warehouse, why: str, lives: Collection[Life]) -> Iterator[list[NewGeneration]]:
+    """The block lists new folders of these stages; at its end the log switches to all of them at once.
+
+    If it fails, they are removed; Refusal if that is because another command changed one of the stages.
+    """
+    new = list[NewGeneration]()
     try:
-        warehouse.append(lambda _state: entry)
-    except Refusal:
-        for each in generations:
+        yield new
+        if new:
+            entry = Rewritten(why, {
+                str(each.life.begun): {"former": each.life.folder, "folder": each.name, **each.facts}
+                for each in new})
+            warehouse.append(lambda _state: entry)
+    except Exception as error:
+        for each in new:
             each.remove()
+        changed = [life for life in lives if warehouse.state.lives[life.begun] != life]
+        if changed and not isinstance(error, Refusal):
+            raise Refusal("overtaken", what=changed[0].title, run=warehouse.state.run) from error
         raise

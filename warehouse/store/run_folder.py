@@ -128,8 +128,11 @@ class Warehouse:
         return [*self._listed(table, **keys)]
 
     def _listed(self, table: str, **keys: Any) -> Listed:
-        folder = self.folder(table, **keys)
-        manifest = None if table == "tasks" else self.stage(STAGE_OF[table], **keys).manifest()
+        manifest, folder = None, self.folder(table, **keys)
+        if table != "tasks":
+            manifest = self.stage(STAGE_OF[table], **keys).manifest()
+            if folder != self.folder(table, **keys):    # another command changed it meanwhile
+                return self._listed(table, **keys)
         return listed_parts(folder, manifest, "prompts" if table == "prompts" else "parts",
                             STEMS.get(table, "part"))
 

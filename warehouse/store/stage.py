@@ -84,15 +84,17 @@ class Stage:
 
     def manifest(self) -> dict[str, Any] | None:
         """The manifest; None while the stage is not complete; StageError if it is damaged or gone."""
-        if not self.is_complete():
-            return None
-        manifest = read_manifest(self.folder)
-        if manifest is None and self.warehouse.log.is_past:
-            raise StageError(f"{self.title} was compacted, pruned or removed since: its rows "
-                             "of then are gone. Name a later entry.")
-        if manifest is None and self.is_complete():
-            raise damaged(self.folder / "manifest.json", "it is missing")
-        return manifest
+        while self.is_complete():
+            folder = self.folder
+            manifest = read_manifest(folder)
+            if manifest is None and self.warehouse.log.is_past:
+                raise StageError(f"{self.title} was compacted, pruned or removed since: its rows "
+                                 "of then are gone. Name a later entry.")
+            if manifest is None and self.is_complete() and self.folder == folder:
+                raise damaged(folder / "manifest.json", "it is missing")
+            if manifest is not None:
+                return manifest
+        return None
 
     def facts(self) -> dict[str, Any] | None:
         """The stage's counts and measurements; None while it is not complete."""
