@@ -38,6 +38,9 @@ SELECT trained_iteration, staleness, optimizer_step, scorer, reward, advantage, 
        drop_reason, log_ratio_abs_max, mismatch_kl, importance_weight_mean, kept_fraction, entropy
 FROM train_samples WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4
 ORDER BY trained_iteration"""
+VERDICTS_SQL = """\
+SELECT * FROM all_samples WHERE iteration = $1 AND purpose = $2 AND task_id = $3 AND sample_index = $4
+ORDER BY scorer"""
 MADE_BY_SQL = """\
 SELECT stage, iteration, purpose, scorer, settings, host, finished_at, rollhouse_version
 FROM stages WHERE (stage = 'rollout' AND iteration = $1 AND purpose = $2)
@@ -92,9 +95,14 @@ def difference(one: str, other: str) -> list[tuple[str, str]]:
 
 
 def completion_page(view: View, ask: Asking, query: Query) -> Page:
-    """One completion: its conversation, tokens, verdict and origin."""
+    """One completion: its conversation, tokens, origin, and the verdict of a scorer."""
     row = row_of(ask, query.text("name"))
     key: Key = (row["iteration"], row["purpose"], row["task_id"], row["sample_index"])
+    verdicts = {verdict["scorer"]: verdict for verdict in ask.rows(VERDICTS_SQL, list(key))}
+    if named := query.text("scorer", ""):
+        if named not in verdicts:
+            raise StageError(f"No scorer {named} judged it: choose one of {', '.join(verdicts) or 'none'}.")
+        row.update(verdicts[named])
     trainings = ask.rows(TRAINED_SQL, list(key))
     last = trainings[-1]["trained_iteration"] if trainings else None
     trained = query.number("trained") if query.text("trained", "") else last
@@ -113,6 +121,7 @@ def completion_page(view: View, ask: Asking, query: Query) -> Page:
         "far": ask.rows(FARTHEST_SQL, [*key, trained]) if stretch and trained is not None else [],
         "pairs": drawn(sheet, payload, outputs, longest=112), "units": units(kind, payload, outputs),
         "ran": kind in RUN, "corrected": corrected,
+        "others": [scorer for scorer in verdicts if scorer != row["scorer"]],
         "parts": parsed(row["reward_parts"]), "extra": parsed(row["extra"]),
         "turns": conversation(ask, row, prompt), "answers": ask.rows(ANSWERS_SQL, list(key)),
         "made_by": ask.rows(MADE_BY_SQL, [key[0], key[1], row["scorer"] or "",

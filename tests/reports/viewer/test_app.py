@@ -301,6 +301,24 @@ def test_a_verdict_is_worded_as_score_explain_words_it(tmp_path: Path) -> None:
         "all right": ["0"], "mixed rewards": ["1"], "all wrong": ["0"], "equal otherwise": ["0"]}
 
 
+def test_the_verdict_of_every_scorer_is_shown(run: Warehouse, tmp_path: Path) -> None:
+    copy = copy_run(run, tmp_path / "copy")
+    row = copy.read("samples", task_ids={"task-003"}, iteration=3, purpose="train",
+                    scorer=SCORER).to_pylist()[0]
+    other = {**row, "scorer": "second", "reward": 0.125, "error_class": "told apart"}
+    write_rows(copy, "samples", [[other]], scorer="second", settings={"code": 9})
+    finish(copy, "score", {"code": 9}, iteration=3, purpose="train", scorer="second")
+    page = f"/copy/completion?name=3/task-003/{row['sample_index']}"
+    with client_of(copy.root) as client:
+        ours, other = (client.get(page + more).text for more in ("", "&scorer=second"))
+        missing = notice(client, f"{page}&scorer=third")
+    shown = {scorer: f"By scorer {scorer}; by " for scorer in (SCORER, "second")}
+    counting, left = (SCORER, "second") if shown[SCORER] in ours else ("second", SCORER)
+    assert shown[counting] in ours and f"scorer={left}" in ours
+    assert shown["second"] in other and "reward 0.125" in other and "told apart" in other
+    assert f"No scorer third judged it: choose one of {SCORER}, second." in missing
+
+
 def test_the_use_of_a_dropped_completion_does_not_contradict_itself(run: Warehouse, tmp_path: Path) -> None:
     copy = copy_run(run, tmp_path / "copy")
     replace_rows(copy, "train_samples", lambda row: {
