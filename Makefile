@@ -13,11 +13,12 @@ PIP_FLAGS := $(if $(findstring cpu,$(REQUIREMENTS)),--no-deps,)
 # Many containers set it; then every process compiles Rollhouse anew, two thirds of a second each.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Files of tests are shared out to this many processes; tests of one file stay together. Tests wait for timeouts, so
-# three processes are faster on two cores than two.
-JOBS ?= 3
-# Tests that start processes, servers and browsers, or attack from them, take as long as all others.
-PROCESSES := $(addprefix tests/,chaos loop reports rollout score/sandbox train/test_many_processes.py \
+# Files of tests are shared out to this many processes, one more than cores as tests wait for timeouts; tests of one file
+# stay together.
+CORES := $(or $(shell nproc 2>/dev/null),2)
+JOBS ?= $(shell echo $$(( ($(CORES) < 8 ? $(CORES) : 8) + 1 )))
+# What runs programs, and what starts processes, servers and browsers: each takes as long as all others.
+PROCESSES := $(addprefix tests/,chaos loop reports rollout train/test_many_processes.py \
   warehouse/objects warehouse/stages warehouse/start)
 PYTEST := $(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # test-all fails when a test cannot run, but for want of these: few machines have a GPU, kernels differ in the
@@ -29,7 +30,7 @@ SHELL := bash
 TOLD := $(PYTHON) -c 'import sys; [print(f"\r{line[:78].rstrip():<78}", end="", flush=True) for line in sys.stdin \
   if line.startswith(("Collecting", "Processing", "Installing")) and sys.stdout.isatty()]; sys.stdout.isatty() and print()'
 
-.PHONY: install demo test test-processes test-all release chaos check starter clean help anew
+.PHONY: install demo test test-score test-processes test-all release chaos check starter clean help anew
 
 help:                   ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -42,10 +43,13 @@ demo: $(VENV)/ready     ## rollout, score and train on grid tasks for ten iterat
 test: $(VENV)/ready-dev ## lint, types and the default tests
 	$(BIN)/ruff check .
 	@$(BIN)/mypy > $(VENV)/types 2>&1 & types=$$!; \
-	$(PYTEST) $(addprefix --ignore=,$(PROCESSES)); tests=$$?; \
+	$(PYTEST) $(addprefix --ignore=,tests/score $(PROCESSES)); tests=$$?; \
 	wait $$types; types=$$?; echo "mypy: $$(cat $(VENV)/types)"; exit $$((tests + types))
 
-test-processes: $(VENV)/ready-dev ## sandbox, kills, servers, browser, job engines, buckets, and the real engine
+test-score: $(VENV)/ready-dev ## verdicts and the sandbox
+	$(PYTEST) tests/score
+
+test-processes: $(VENV)/ready-dev ## kills, servers, browser, job engines, buckets, and the real engine
 	$(PYTEST) $(PROCESSES)
 
 test-all: check         ## every test, one after the other; one that is skipped for want of something fails
