@@ -126,12 +126,18 @@ def test_rollouts_from_a_server_have_the_same_rows_and_the_policy_that_was_train
     words = [sys.executable, "-m", "tests.building.vllm_server", tmp_path / "run", str(port)]
     with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True) as server:
         assert any(READY in line for line in server.stderr or ())
-        served = loop(tmp_path, ROLLOUT_ENDPOINT=f"http://127.0.0.1:{port}", VLLM_API_KEY=KEY)
+        variables = {"ROLLOUT_ENDPOINT": f"http://127.0.0.1:{port}", "VLLM_API_KEY": KEY}
+        served = loop(tmp_path, **variables)
+        command("warehouse", "loop", served.root, 4, "--ahead", **variables)
         server.send_signal(signal.SIGINT)
     if not ON_GPU:
         same_rows(looped[0], served, 0)
     rows = served.read("train_samples", iteration=1).to_pylist()
     assert max(row["log_ratio_abs_max"] for row in rows) < OFF_BY
+    ahead = [served.read("completions", ["policy_version"], iteration=number, purpose="train")
+             for number in (2, 3)]
+    assert [set(rows["policy_version"].to_pylist()) for rows in ahead] == [{2}, {2}]
+    assert served.state.versions == [0, 1, 2, 3, 4]
     engines = served.read("completions", ["engine"], iteration=1, purpose="train")["engine"].to_pylist()
     assert {engine.partition("server")[2] for engine in engines} == {" (merged)"}
 
