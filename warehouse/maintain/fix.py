@@ -97,25 +97,26 @@ def _copy_of_manifest(folder: Path) -> dict[str, Any] | None:
 
 def _changes(warehouse: Warehouse, finding: Finding) -> Iterator[Change]:
     stage, path, why = finding.stage, finding.path, finding.why
-    if stage is None or stage.life is None or finding.consequence not in ("aside", "again"):
+    life = stage.life if stage else None
+    if stage is None or life is None or finding.consequence not in ("aside", "again"):
         return
-    gone_for_good = warehouse.state.why_not_again(stage.life)
+    gone_for_good = warehouse.state.why_not_again(life)
     if finding.consequence == "aside":
         yield Change(path, why, stage)
     elif stage.name == "train":
-        yield from _training(warehouse, stage, finding)
+        yield from _training(warehouse, stage, life, finding)
     elif path.parent == stage.folder and gone_for_good:
         yield Change(path, f"{why}; {gone_for_good} and these rows are lost", stage, lost=True)
         for score in _scores(warehouse, stage):
             if (scored := score.folder / path.name).exists():
                 yield Change(scored, "its completions are lost", score, lost=True)
     elif stage.name == "rollout" and gone_for_good and (
-            stage.life.compacted or not warehouse.state.has_weights(stage.life)):
+            life.compacted or not warehouse.state.has_weights(life)):
         yield Change(None, f"{path} {why}; {gone_for_good}, so a newly drawn plan cannot be "
                      "sampled: restore it from a copy")
     else:
-        if stage.name == "rollout" and (path.parent == stage.folder or stage.life.compacted):
-            yield from _sampled_again(warehouse, stage, path)
+        if stage.name == "rollout" and (path.parent == stage.folder or life.compacted):
+            yield from _sampled_again(warehouse, stage, life, path)
         yield Change(path, why, stage) if not path.is_dir() else Change(None, finding.text)
         yield _run_again(stage)
 
@@ -129,10 +130,10 @@ def _scores(warehouse: Warehouse, stage: Stage) -> list[Stage]:
     return [warehouse.stage_of(life) for life in lives]
 
 
-def _sampled_again(warehouse: Warehouse, stage: Stage, path: Path) -> Iterator[Change]:
+def _sampled_again(warehouse: Warehouse, stage: Stage, life: Life, path: Path) -> Iterator[Change]:
     """What was made from a damaged part of completions, or from a plan that merged parts do not follow."""
     numbers = {part_number(path)}
-    if stage.life and stage.life.compacted:
+    if life.compacted:
         # Merging decided which rows a merged part holds: the plan numbers them differently.
         present = sorted(stage.folder.glob("part-*.parquet"))
         yield from (Change(part, "its compacted rollout is sampled again as a whole", stage)
@@ -145,7 +146,7 @@ def _sampled_again(warehouse: Warehouse, stage: Stage, path: Path) -> Iterator[C
     for score in _scores(warehouse, stage):
         scored = [part for part in sorted(score.folder.glob("part-*.parquet"))
                   if part_number(part) in numbers]
-        lost = bool(score.life and warehouse.state.why_not_again(score.life))
+        lost = bool((judged := score.life) and warehouse.state.why_not_again(judged))
         yield from (Change(part, "its completions are damaged or gone", score, lost) for part in scored)
         if scored and not lost:
             yield _run_again(score)
@@ -154,11 +155,10 @@ def _sampled_again(warehouse: Warehouse, stage: Stage, path: Path) -> Iterator[C
         yield Change(None, f"policy {iteration + 1} stays: it was trained on the rows as they were")
 
 
-def _training(warehouse: Warehouse, stage: Stage, finding: Finding) -> Iterator[Change]:
+def _training(warehouse: Warehouse, stage: Stage, life: Life, finding: Finding) -> Iterator[Change]:
     """A training and its policy are made again, unless later rows were sampled from that policy."""
-    assert stage.life is not None
-    version = stage.life.iteration + 1
-    if not stage.life.is_complete or warehouse.state.can_train_again(stage.life):
+    version = life.iteration + 1
+    if not life.is_complete or warehouse.state.can_train_again(life):
         yield Change(stage.folder, f"{finding.path.name}: {finding.why}; trained again", stage)
     elif finding.path == warehouse.policy_dir(version):
         yield Change(None, f"policy {version} is damaged ({finding.why}) and later rows were sampled from "
