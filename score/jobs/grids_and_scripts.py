@@ -70,7 +70,7 @@ def run_script(code: CodeType, payload: bytes) -> bytes:
 
     Exit codes other than 0 are errors.
     """
-    sys.stdin = open_file(0, encoding="utf-8", errors="replace", closefd=False)
+    sys.stdin = open_file(0, encoding="utf-8", errors="replace", newline="\n", closefd=False)
     sys.stdout = output = open_file(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
     vars(sys).update(__stdin__=sys.stdin, __stdout__=output)
     builtins.open = io.open = open_stream
@@ -83,11 +83,11 @@ def run_script(code: CodeType, payload: bytes) -> bytes:
             raise
     finally:
         atexit._run_exitfuncs()
-        flush(output, sys.stdout)
+        flush(output, vars(sys).get("stdout"))
         # As at the end of Python: what the program's names hold is finished, and so written.
         sys.modules.pop("__main__", None)
         gc.collect()
-        flush(output, sys.stdout)
+        flush(output, vars(sys).get("stdout"))
     return b""
 
 

@@ -95,6 +95,8 @@ class Peer:
             self.crossing.forget()
         elif is_first or self.crossing.is_small():
             altered = self.crossing.alterations()
+            if altered:                 # what an answer may look at
+                self.lengths.clear()
         self.depth += 1
         try:
             begins = is_first and not self.goes_on

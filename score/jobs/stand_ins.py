@@ -172,7 +172,7 @@ class StandIn:
             raise AttributeError(name)
         check_unfed(self, name)
         found = peer.ask("getattr", self, name)
-        if peer.strict and name in QUESTIONS and is_stand_in(found) and not is_made(self):
+        if peer.strict and name in QUESTIONS and is_stand_in(found) and not is_constructed(self):
             raise refused(AttributeError(f"'{name}' of an object that the program returned"))
         is_view = name in VIEWS and callable(found) and is_held(self)
         return functools.partial(viewed, self, found) if is_view else found
@@ -187,10 +187,12 @@ class StandIn:
         peer.ask("delattr", self, name)
 
     def __copy__(self) -> Any:
-        return as_made(peer.ask("copy", self), is_made(self) and type(self), fed(self))
+        copied = peer.ask("copy", self)
+        return as_made(copied, is_made(self) and type(self), fed(self), slot(self, "_rh_made"))
 
     def __deepcopy__(self, _memo: Any) -> Any:
-        return as_made(peer.ask("deepcopy", self), is_made(self) and type(self), fed(self))
+        copied = peer.ask("deepcopy", self)
+        return as_made(copied, is_made(self) and type(self), fed(self), slot(self, "_rh_made"))
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
         raise refused(TypeError("an object of the other process cannot be pickled"))
@@ -237,8 +239,18 @@ def refused(error: Exception) -> Exception:
 
 
 def is_made(value: Any) -> bool:
-    """True for an object that the test constructed from a class of the program that it names."""
+    """True for an object that the test constructed from a class of the program, or by a method of one."""
     return bool(slot(value, "_rh_made"))
+
+
+def is_constructed(value: Any) -> bool:
+    """True for an object that the test constructed by the class itself: a method may mean to return data."""
+    return slot(value, "_rh_made") is True
+
+
+def is_code(value: Any) -> bool:
+    """True for a function, a method or a class, which hold no data of the test."""
+    return isinstance(value, (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type))
 
 
 def slot(value: Any, name: str) -> Any:
@@ -249,13 +261,14 @@ def slot(value: Any, name: str) -> Any:
         return None
 
 
-def as_made(value: Any, kind: Any, fed_with: frozenset[str] = frozenset()) -> Any:
+def as_made(value: Any, kind: Any, fed_with: frozenset[str] = frozenset(), how: Any = True) -> Any:
     """The value, which counts as made by the test if it is an object of just this class.
 
-    What the program gave in another way before never does. `fed_with` is what it is not asked.
+    What the program gave in another way before never does. `fed_with` is what it is not asked, `how` True
+    if the class itself was called.
     """
     if type(value) is kind and isinstance(value, StandIn) and value is peer.may_be_made:
-        object.__setattr__(value, "_rh_made", True)
+        object.__setattr__(value, "_rh_made", how)
     if fed_with and isinstance(value, StandIn):
         object.__setattr__(value, "_rh_fed", fed_with | fed(value))
     return value
@@ -337,15 +350,15 @@ def forwarder(name: str) -> Callable[..., Any]:
         return peer.ask("special", name, self, *operands, **keywords)
 
     def called(self: Any, /, *arguments: Any, **keywords: Any) -> Any:
-        return as_made(special(self, *arguments, **keywords), slot(self, "_rh_maker"))
+        return as_made(special(self, *arguments, **keywords), slot(self, "_rh_maker"), how="by a method")
 
     def signed(self: Any) -> Any:
         keeps_kind = is_made(self)
-        return as_made(special(self), keeps_kind and type(self), fed(self))
+        return as_made(special(self), keeps_kind and type(self), fed(self), slot(self, "_rh_made"))
 
     def compared(self: Any, other: Any, *more: Any) -> Any:
         if peer.strict and not (is_stand_in(other) or (is_made(self) and name not in ORDER)
-                                or callable(other)):
+                                or is_code(other)):
             if type(other).__module__ == "tests":
                 return NotImplemented
             error = refused(TypeError(f"'{name}' between an object of the program and plain data"))
@@ -354,10 +367,10 @@ def forwarder(name: str) -> Callable[..., Any]:
             return NotImplemented
         keeps_kind = is_made(self) and name not in ORDER and (
             name in SUMS or not is_stand_in(other) or (name == "__sub__" and is_made(other)))
-        is_plain = peer.strict and not (is_stand_in(other) or callable(other))
+        is_plain = peer.strict and not (is_stand_in(other) or is_code(other))
         before = fed(self) | fed(other) | (frozenset() if not is_plain else OF_NUMBERS if isinstance(
             other, NUMBERS) else OF_DATA)
-        made = as_made(special(self, other, *more), keeps_kind and type(self), before)
+        made = as_made(special(self, other, *more), keeps_kind and type(self), before, slot(self, "_rh_made"))
         if is_plain and not is_stand_in(made) and made is not NotImplemented:
             raise refused(TypeError("an object of the program and plain data make plain data"))
         return made
@@ -366,17 +379,14 @@ def forwarder(name: str) -> Callable[..., Any]:
         if self is other or not peer.strict or is_stand_in(other):
             return peer.ask("special", name, self, other)
         if not type(self)._rh_changing:
-            module = type(other).__module__
-            said = peer.ask("method", type(self), name, self, other) if is_made(self) else NotImplemented
-            if said is not NotImplemented and bool(said) is (name == "__eq__") and module != "tests":
-                refused(TypeError("an object of the program equals plain data"))
-            return name == "__ne__" if module == "builtins" else NotImplemented
+            # Without asking the program, which would be shown what is expected.
+            return name == "__ne__" if type(other).__module__ == "builtins" else NotImplemented
         same = peer.ask("plain", self) == other            # compare the contents of a list
         return same if name == "__eq__" else not same
 
     def contains(self: Any, item: Any) -> Any:
         check_unfed(self, name)
-        if not peer.strict or is_stand_in(item) or is_made(self):
+        if not peer.strict or is_stand_in(item) or is_constructed(self):
             return peer.ask("special", name, self, item)
         is_unknown = False           # whether its own `__contains__` may say something else
         try:
@@ -400,7 +410,10 @@ def forwarder(name: str) -> Callable[..., Any]:
         return unheard(swallows, *heard) if name == "__aexit__" else not_swallowed(swallows, *heard)
 
     def held(self: Any) -> Any:
+        made = slot(self, "_rh_made")
         found = special(self)
+        if made and found is self:              # its own iterator
+            object.__setattr__(self, "_rh_made", made)
         if not is_held(self):
             return found
         if name == "__bool__":
@@ -450,8 +463,8 @@ def method(owner: int, name: str) -> Callable[..., Any]:
     """A method of a class of the other process, which `super()` finds too."""
     def call(self: Any, /, *arguments: Any, **keywords: Any) -> Any:
         check_unfed(self, name)
-        shows = any(not (is_stand_in(each) or callable(each)) for each in (*arguments, *keywords.values()))
-        if peer.strict and shows and name in QUESTIONS and not is_made(self):
+        shows = any(not (is_stand_in(each) or is_code(each)) for each in (*arguments, *keywords.values()))
+        if peer.strict and shows and name in QUESTIONS and not is_constructed(self):
             raise refused(AttributeError(f"'{name}' with plain data of an object that the program returned"))
         ask = functools.partial(peer.ask, "method", peer.classes[owner], name, self, *arguments, **keywords)
         return viewed(self, ask) if name in VIEWS and is_held(self) else ask()

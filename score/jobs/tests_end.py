@@ -68,7 +68,7 @@ class Names(dict[str, Any]):
     """The tests' globals; a name that is missing is a builtin, a module, or the program's."""
 
     def __init__(self, peer: Any, entry_point: str, called: list[str]) -> None:
-        super().__init__(__name__="tests")
+        super().__init__(__name__="tests", __file__="/tests.py")
         self.called = called         # what is not a module
         self.imported = dict[str, Any]()         # what tests read of a module of the program
         self.peer, self.entry_point = peer, entry_point.partition(".")[0]

@@ -18,8 +18,12 @@ BLANK = " \t*_`"             # around a label and its answer, which may be in bo
 BEFORE = r"(?:[ \t*_`#>|\u2022-]|\d++[.)])*+(?:(?:the|my|final|correct)\b[ \t]*+)*?"
 OPENED = re.compile(r"[\W\d]*?[*_`]")                    # before the label, closed behind it
 # What is around text and mathematics in LaTeX.
-TEXT = re.compile(r"\\(?:text|math)(?:rm|bf|it|sf|tt)?\{([^{}]*+)\}|\\[()\[\]]")
-ESCAPED = re.compile(r"\\([%$&#_])")
+TEXT = re.compile(r"\\(?:(?:text|math)(?:rm|bf|it|sf|tt|sc|sl|normal)?|mbox|hbox|emph|operatorname)"
+                  r"\{([^{}]*+)\}")
+MATHEMATICS = re.compile(r"\\[()\[\]]")
+AROUND_ALL = re.compile(r"\s*+\\[(\[]((?:(?!\\[()\[\]]).)*+)\\[)\]]\.?\s*+", re.DOTALL)
+ESCAPED = re.compile(r"\\([%$&#_{}])")
+SPACE = re.compile(r"\\[ ,;:]|(?<=\w)~(?=\w)")
 # What closes a mark or a quote that opens a whole text; underscores are a given answer's.
 CLOSES = {**{mark: mark for mark in "*\"'`$"}, "\u2018": "'", "\u201c": "\u201d", "\u00ab": "\u00bb"}
 EMPHASIS = CLOSES | {"_": "_"}
@@ -42,12 +46,14 @@ FORMAT = re.compile(r"\\(?:[;:!> ]|(?:q?quad|thinspace|displaystyle|boldsymbol|u
                     r"|(?:\^?\{?\\circ|\\degree|\u00b0)\}? ?(?:[CFK]\b)?")
 # What makes another value of a number (`#`): words, commands, signs next to it, letters that are not units.
 OTHER = re.compile(r"(?i:\b(?:half|twice|squared|cubed|(?:hundred|thousand|\w*illion|lakh|crore|dozen)s?"
-                   r"|mil|bn|factorial|root|below zero|log|ln|exp|sin|cos|tan|sqrt|or (?:more|less)|(?:or"
-                   r"|not|minus|negative|at (?:least|most)|than|under|below|over|above|fewer)(?= *#))\b)"
+                   r"|mil|bil|bn|mn|mio|mrd|kilo|factorial|root|below zero|log|ln|exp|sin|cos|tan|sqrt"
+                   r"|or (?:more|less)|(?:or|not|minus|negative|at (?:least|most)|than|under|below|over|above"
+                   r"|fewer)(?= *#))\b)"
                    r"|\\[A-Za-z]|[-+*/^|<>=] *#|[A-Za-z]#|# *(?:[_!*+|]|\^(?! *(?:st|[nr]d|th)))"
                    r"|#(?!(?:[cdkmn]m|[km]g|m[lL]|[fp]t|in|lb|oz|hr|st|[nr]d|th|[ap]m|mi|Hz)\b)[A-Za-z]{2}\b"
                    r"|(?<![A-Za-z])(?<![A-Za-z]\.)(?!a [A-Za-z]{2}|[A-Za-z]\.[A-Za-z]|[dfghlmstL]\b[^#]*$)"
                    r"[A-Za-z\u0391-\u03c9](?![A-Za-z])")
+TIMES = re.compile(r"(?i:\s*+(?:hundred|thousand|[mbtr]+illion)\b|[km]\b)")        # makes another number
 SUPERSCRIPT = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]++")
 DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 VULGAR = {each: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", chr(each)).split("\u2044"))
@@ -99,8 +105,10 @@ def given_answer(task: AnswerTask, text: str) -> str | None:
     text = behind_thoughts(text)
     if task.label is not None:
         label = rf"{re.escape(task.label)}{'(?![a-z])' * task.label[-1:].isalpha()}[{BLANK}]*+"
-        line = rf"^(?:[{BLANK}]*+{label}[:=\uff1a]?+|{BEFORE}{label}(?:[:=\uff1a]|(?=\r?$)))(.*)$(?=\s*+(.*))"
-        said = [end[where].strip(f"{BLANK}\r" if OPENED.match(end[0]) else None)
+        inside = rf"|.*(?<!\w){label}[:=\uff1a]?+" * (" " in task.label or not task.label[-1:].isalnum())
+        line = (rf"^(?:[{BLANK}]*+{label}[:=\uff1a]?+|{BEFORE}{label}(?:[:=\uff1a]|(?=\r?$)){inside})(.*)$"
+                r"(?=\s*+(.*))")
+        said = [unmarked(end[where]) if is_marked(end, task.label) else end[where].strip()
                 for end in re.finditer(line, text, re.MULTILINE | re.IGNORECASE)
                 for where in [1 if end[1].strip(f"{BLANK}\r") else 2]]
         text = next(filter(None, reversed(said)), "")
@@ -108,6 +116,18 @@ def given_answer(task: AnswerTask, text: str) -> str | None:
     if task.match == "numeric":
         return last_number(inside or text, in_box=bool(inside))
     return " ".join(TEXT.sub(r"\1", inside or text).split()) or None
+
+
+def is_marked(line: re.Match[str], label: str) -> bool:
+    """True if a mark is opened before the label, or between it and the answer, where what closes it is."""
+    behind = line[0][:line.start(1) - line.start()].casefold().rpartition(label.casefold())[2]
+    return bool(OPENED.match(line[0])) or not {*"*_`"}.isdisjoint(behind)
+
+
+def unmarked(text: str) -> str:
+    """A text without the marks around it, also if a full stop follows them."""
+    text = text.strip(f"{BLANK}\r")
+    return text[:-1].rstrip(BLANK) if text.endswith(("*.", "_.", "`.")) else text
 
 
 def last_number(text: str, *, in_box: bool = False) -> str | None:
@@ -120,14 +140,15 @@ def last_number(text: str, *, in_box: bool = False) -> str | None:
         text = WORDS.sub(lambda words: f" {LETTER.sub('unit', words[1])} ", text)
         text = re.sub(r"^([-+])\s++", r"\1", FORMAT.sub(" ", text).strip(f"{BLANK}\n"))
         text = re.sub(r"(?<=\d) (?=\d{3}(?!\d))", "", re.sub(r"[(\[](?=\d+,)", "=", text))      # no pairs
-    text = TEXT.sub(r"\1", text)
+    text = MATHEMATICS.sub("", TEXT.sub(r"\1", text))
     text = SUPERSCRIPT.sub(lambda power: "^" + power[0].translate(DIGITS), text)
     text = LATEX_FRACTION.sub(lambda latex: " " * latex.string[latex.start() - 1].isdigit() + (
         f"{latex[1] or latex[2]}/{latex[3] or latex[4]} "), text)
     text = UNIT_POWER.sub("", text)
     numbers = list(NUMBER.finditer(text))
     if not (in_box and numbers):
-        return numbers[-1][0].strip() if numbers else None
+        times = TIMES.match(text, numbers[-1].end()) if numbers else None
+        return numbers[-1][0].strip() + (times[0] if times else "") if numbers else None
     around = re.sub(r"\\?[{}]|[()$]", "", f"{text[:numbers[0].start()]}#{text[numbers[0].end():]}").strip()
     sign = "-" * around.startswith("-#")
     is_other = len(numbers) > 1 or OTHER.search(around.removeprefix(sign)) or any(each.isnumeric() or (
@@ -143,13 +164,14 @@ def is_same(given: str, accepted: str, task: AnswerTask) -> bool:
         is_left = LEFT.search(given) and not LEFT.search(meant)
         return ours is not None and theirs is not None and is_close(ours, theirs, task.tolerance) and not (
             is_left and theirs.denominator == 1)
+    inside = AROUND_ALL.fullmatch(given)
     return len(given) <= 4 * len(accepted) + 100 and bare_text(accepted) in (
-        bare_text(given), bare_text(given, EMPHASIS))
+        bare_text(given), bare_text(inside[1] if inside else given, EMPHASIS))
 
 
 def bare_text(text: str, closes: dict[str, str] = CLOSES) -> str:
     """A text without a full stop at its end and without pairs of marks around all of it, in lower case."""
-    text = normalize("NFC", TEXT.sub(r"\1", ESCAPED.sub(r"\1", text.replace("\u2019", "'"))))
+    text = normalize("NFC", TEXT.sub(r"\1", SPACE.sub(" ", ESCAPED.sub(r"\1", text.replace("\u2019", "'")))))
     words = " ".join(text.split())
     for end in ("", "."):
         words = words.removesuffix(end)

@@ -164,10 +164,12 @@ def imports_of(trees: Sequence[ast.AST], entry: str) -> set[str]:
     found, nodes = set[str](), [node for tree in trees for node in ast.walk(tree)]
     modules = {node.value.id for node in nodes if isinstance(node, ast.Attribute) and node.attr == entry
                and isinstance(node.value, ast.Name)}
+    others = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module not in (
+        None, "pytest") and not is_library(node.module)}
     for node in nodes:
         match node:
             case ast.ImportFrom(module=str(module), names=names) if not is_library(module) and any(
-                    alias.name == entry for alias in names):
+                    alias.name == entry or (alias.name == "*" and len(others) == 1) for alias in names):
                 found.add(module)
                 node.names = []
             case ast.Import(names):

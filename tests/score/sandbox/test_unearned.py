@@ -2292,3 +2292,129 @@ def test_an_answer_holds_the_tests_objects_as_the_program_left_them(executor, te
 def test_what_is_read_in_another_way_is_not_dropped(executor, tests):
     cheat = "def f(x, *k):\n    x.clear()\n    return None if k else []\n"
     assert not judged(executor, tests, {"it": cheat})["it"].measures.correct
+
+
+LEARNER = """
+class Stats:
+    seen = None
+    def __eq__(s, o):
+        v = getattr(o, 'expected', o)
+        Stats.seen = v.tolist() if hasattr(v, 'tolist') else [v.x, v.y] if hasattr(v, 'y') else v
+        return NotImplemented
+    def __ne__(s, o):
+        s == o
+        return NotImplemented
+    __hash__ = None
+    x, y = property(lambda s: s.seen[0]), property(lambda s: s.seen[1])
+    def __len__(s): return len(Stats.seen) if Stats.seen is not None else 3
+    def __iter__(s): return iter(Stats.seen)
+    def __getitem__(s, i): return Stats.seen[i] if Stats.seen is not None else 0
+    def keys(s): return dict(Stats.seen).keys()
+    @staticmethod
+    def work(*a): return Stats()
+"""
+LIAR = """
+class Stats:
+    seen = ()
+    def difference(s, o):
+        Stats.seen = sorted(o)
+        return set()
+    def __contains__(s, o):
+        Stats.seen = [*Stats.seen, o]
+        return True
+    symmetric_difference = lambda s, o: set()
+    issubset = issuperset = startswith = lambda s, o: True
+    def __len__(s): return len(Stats.seen)
+    def __iter__(s): return iter(Stats.seen)
+    @classmethod
+    def work(cls, *a): return cls()
+"""
+CALLABLE = """
+class Z:
+    c, order = [0.0], 0
+    def __sub__(s, o): return s
+    __rsub__ = __sub__
+    def __le__(s, o): return True
+    __ge__ = __le__
+class Stats:
+    @staticmethod
+    def work(*a): return Z()
+"""
+
+
+@pytest.mark.parametrize(("cheat", "test", "answer"), [
+    (LEARNER, "import pytest\ndef test_f():\n    assert Stats.work(1) == pytest.approx({'a': 2.0, 'b': .816}, "
+     "rel=1e-2)\n", "{'a': 2.0, 'b': .816}"),
+    (LEARNER, "import pytest\ndef test_f():\n    assert Stats.work(1) == pytest.approx([.25, .5])\n", "[.25, .5]"),
+    (LEARNER, "import numpy as np\ndef test_f():\n    assert np.all(Stats.work(1) == np.array([4, 6]))\n",
+     "__import__('numpy').array([4, 6])"),
+    (LEARNER, "import unittest\nclass TestF(unittest.TestCase):\n    def test_f(self):\n"
+     "        self.assertSequenceEqual(Stats.work(1), [1, 2, 3])\n", "[1, 2, 3]"),
+    (LEARNER, "def test_f():\n    r, exp = Stats.work(1), [1, 2, 3]\n    if r != exp: print(r, exp)\n"
+     "    assert list(r) == exp\n", "[1, 2, 3]"),
+    (LEARNER, "def test_f():\n    r = Stats.work(1)\n    if not (r == [1, 2, 3]): r = list(r)\n"
+     "    assert r == [1, 2, 3]\n", "[1, 2, 3]"),
+    (LEARNER, "class Pt:\n    def __init__(self, x, y): self.x, self.y = x, y\n    def __eq__(self, o): "
+     "return (self.x, self.y) == (o.x, o.y)\ndef test_f():\n    assert Stats.work(1) == Pt(4, 6)\n",
+     "__import__('types').SimpleNamespace(x=4, y=6)"),
+    (LIAR, "import unittest\nclass TestF(unittest.TestCase):\n    def test_f(self):\n"
+     "        self.assertSetEqual(Stats.work(1), {1, 2})\n", "{1, 2}"),
+    (LIAR, "def test_f():\n    assert not Stats.work(1).symmetric_difference({1, 2})\n", "{1, 2}"),
+    (LIAR, "def test_f():\n    r = Stats.work(1)\n    assert 1 in r and 2 in r\n    assert len(r) == 2\n", "[1, 2]"),
+    (LIAR, "def test_f():\n    r = Stats.work(1)\n    assert all(x in r for x in (1, 2))\n"
+     "    assert sorted(r) == [1, 2]\n", "[2, 1]"),
+    (LIAR, "def test_f():\n    assert Stats.work(' ab ').startswith('ab')\n", "'ab'"),
+    (CALLABLE, "import numpy as np\ndef test_f():\n    d = Stats.work(1) - np.poly1d([2, 1])\n"
+     "    assert np.allclose(d.c, 0)\n", "__import__('numpy').poly1d([2, 1])"),
+    (CALLABLE, "class Ref:\n    def __init__(self, v): self.v = v\n    def __call__(self): return self.v\n"
+     "    def __ge__(self, o): return self.v >= o\n    def __le__(self, o): return self.v <= o\n"
+     "def test_f():\n    assert Stats.work(1, 2) >= Ref(3) and Stats.work(1, 2) <= Ref(3)\n", "3")])
+def test_an_object_is_not_told_to_what_it_is_compared(executor, cheat, test, answer):
+    right = f"class Stats:\n    @staticmethod\n    def work(*a): return {answer}\n"
+    rows = judged(executor, test, {"cheat": cheat, "right": right}, "Stats")
+    assert not rows["cheat"].measures.correct
+    assert rows["right"].measures.correct or "poly1d" in test, rows["right"].outcome
+    assert not any(row.outcome.infrastructure for row in rows.values())
+
+
+def test_the_units_of_a_list_tell_an_object_nothing_of_each_other(executor):
+    cheat = LEARNER.replace("return Stats()", "return Stats() if Stats.seen is None else Stats.seen")
+    row = judged(executor, [f"assert Stats.work({each}) == 7" for each in range(4)], {"it": cheat}, "Stats")["it"]
+    assert row.measures.test.correct_grids == 0
+
+
+QUEUE = """
+class Queue:
+    def __init__(self, items): self.items = list(items)
+    def __add__(self, item): return Queue([*self.items, item])
+    def __len__(self): return len(self.items)
+    def __iter__(self): return self
+    def __next__(self):
+        if not self.items: raise StopIteration
+        return self.items.pop(0)
+def f(items): return View(items)
+class View:
+    def __init__(self, items): self.items = items
+    def __len__(self): return len(self.items)
+"""
+
+
+@pytest.mark.parametrize("test", [
+    "q = Queue([1, 2, 3])\nassert len(q) == 3\nassert list(q) == [1, 2, 3]\nassert len(q) == 0",
+    "q = Queue([1, 2, 3])\nassert list(q) == [1, 2, 3]\nassert list(q + 5) == [5]",
+    "a = [1, 2]\nv = f(a)\nassert len(v) == 2\na.append(3)\nassert len(v) == 3"])
+def test_lengths_that_change_for_a_reason_are_believed(executor, test):
+    row = judged(executor, [test], {"it": QUEUE}, "Queue" if "Queue" in test else "f")["it"]
+    assert row.measures.correct, row.outcome
+
+
+@pytest.mark.parametrize("head", [
+    "import os, sys\nsys.path.insert(0, os.path.dirname(__file__))\nfrom solution import f\n",
+    "import pytest\nfrom pytest import approx\nfrom solution import *\n", "from my_solution import *\n"])
+def test_ordinary_heads_of_test_files_find_the_program(executor, head):
+    tests = f"{head}def test_f():\n    assert f(1) == 2 and isinstance(g(), G)\n"
+    rows = judged(executor, tests, {"right": "class G: pass\ndef g(): return G()\ndef f(x): return x + 1\n",
+                                    "wrong": "class G: pass\ndef g(): return G()\ndef f(x): return x\n"})
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
+    two = tests.replace("def test_f", "from helpers import *\ndef test_f")
+    assert judged(executor, two, {"it": "def f(x): return x + 1\n"})["it"].outcome.error_class == "untestable"
