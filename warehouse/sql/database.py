@@ -33,6 +33,7 @@ else:
 MOST_WARNINGS = 5
 READ_OFTEN = ("task_results", "iteration_stats", "adjusted", "signals")     # views; each reads earlier ones
 # DuckDB's errors if a file is too large, the disk full or read-only, or the quota used up.
+GONE = re.compile(r'No files found that match the pattern "(.*?\.parquet)"')
 REFUSED = re.compile(r'(?s)file \\*"(?P<path>.+?)\\*": (?P<why>{})'.format("|".join(
     os.strerror(number) for number in (errno.EFBIG, errno.ENOSPC, errno.EROFS, errno.EDQUOT))))
 Answer = TypeVar("Answer")
@@ -113,6 +114,9 @@ def explain_errors() -> Iterator[None]:
             number = next(number for number in errno.errorcode if os.strerror(number) == refused["why"])
             path = Path(refused["path"].partition(TEMPORARY_MARK)[0])
             raise readable(OSError(number, str(error)), path) from error
+        if gone := GONE.search(str(error)):
+            raise StageError(f"{gone[1]} is gone, as after `warehouse compact`, `prune` or `discard`. Run the "
+                             "same command again; `warehouse check RUN` says if it is lost.") from error
         way_out = ("\nRun `warehouse check RUN` to see what is damaged." if ".parquet" in str(error) else "")
         raise StageError(f"{str(error).strip()}{way_out}") from error
     except duckdb.Error as error:

@@ -109,6 +109,14 @@ def test_a_reader_sees_every_row_once_while_parts_are_merged(run: Warehouse) -> 
     assert counts == {12}
 
 
+def test_a_query_of_rows_that_are_merged_meanwhile_says_to_run_it_again(run: Warehouse) -> None:
+    connection = connect(run)
+    compact_run(run)
+    with pytest.raises(StageError, match=r"part-00000.parquet is gone, as after `warehouse compact`, .* Run "
+                                         "the same command again"):
+        rows_of(connection, "SELECT completion FROM completions")
+
+
 def test_a_late_twin_adds_nothing(run: Warehouse) -> None:
     late = read_part(run.parts("completions", **KEYS)[1])
     before = tables(run)
