@@ -115,8 +115,8 @@ def explain_errors() -> Iterator[None]:
             path = Path(refused["path"].partition(TEMPORARY_MARK)[0])
             raise readable(OSError(number, str(error)), path) from error
         if gone := GONE.search(str(error)):
-            raise StageError(f"{gone[1]} is gone, as after `warehouse compact`, `prune` or `discard`. Run the "
-                             "same command again; `warehouse check RUN` says if it is lost.") from error
+            raise StageError(f"{gone[1]} is gone, as after `warehouse compact`, `prune` or `discard`. Run "
+                             "the same command again; `warehouse check RUN` says if it is lost.") from error
         way_out = ("\nRun `warehouse check RUN` to see what is damaged." if ".parquet" in str(error) else "")
         raise StageError(f"{str(error).strip()}{way_out}") from error
     except duckdb.Error as error:

@@ -2343,9 +2343,11 @@ class Stats:
 
 
 @pytest.mark.parametrize(("cheat", "test", "answer"), [
-    (LEARNER, "import pytest\ndef test_f():\n    assert Stats.work(1) == pytest.approx({'a': 2.0, 'b': .816}, "
-     "rel=1e-2)\n", "{'a': 2.0, 'b': .816}"),
-    (LEARNER, "import pytest\ndef test_f():\n    assert Stats.work(1) == pytest.approx([.25, .5])\n", "[.25, .5]"),
+    (LEARNER, "import pytest\ndef test_f():\n    want = {'a': 2.0, 'b': .816}\n"
+     "    assert Stats.work(1) == pytest.approx(want, .1)\n",
+     "{'a': 2.0, 'b': .816}"),
+    (LEARNER, "import pytest\ndef test_f():\n    assert Stats.work(1) == pytest.approx([.25, .5])\n",
+     "[.25, .5]"),
     (LEARNER, "import numpy as np\ndef test_f():\n    assert np.all(Stats.work(1) == np.array([4, 6]))\n",
      "__import__('numpy').array([4, 6])"),
     (LEARNER, "import unittest\nclass TestF(unittest.TestCase):\n    def test_f(self):\n"
@@ -2360,7 +2362,8 @@ class Stats:
     (LIAR, "import unittest\nclass TestF(unittest.TestCase):\n    def test_f(self):\n"
      "        self.assertSetEqual(Stats.work(1), {1, 2})\n", "{1, 2}"),
     (LIAR, "def test_f():\n    assert not Stats.work(1).symmetric_difference({1, 2})\n", "{1, 2}"),
-    (LIAR, "def test_f():\n    r = Stats.work(1)\n    assert 1 in r and 2 in r\n    assert len(r) == 2\n", "[1, 2]"),
+    (LIAR, "def test_f():\n    r = Stats.work(1)\n    assert 1 in r and 2 in r\n    assert len(r) == 2\n",
+     "[1, 2]"),
     (LIAR, "def test_f():\n    r = Stats.work(1)\n    assert all(x in r for x in (1, 2))\n"
      "    assert sorted(r) == [1, 2]\n", "[2, 1]"),
     (LIAR, "def test_f():\n    assert Stats.work(' ab ').startswith('ab')\n", "'ab'"),
@@ -2379,7 +2382,8 @@ def test_an_object_is_not_told_to_what_it_is_compared(executor, cheat, test, ans
 
 def test_the_units_of_a_list_tell_an_object_nothing_of_each_other(executor):
     cheat = LEARNER.replace("return Stats()", "return Stats() if Stats.seen is None else Stats.seen")
-    row = judged(executor, [f"assert Stats.work({each}) == 7" for each in range(4)], {"it": cheat}, "Stats")["it"]
+    units = [f"assert Stats.work({each}) == 7" for each in range(4)]
+    row = judged(executor, units, {"it": cheat}, "Stats")["it"]
     assert row.measures.test.correct_grids == 0
 
 

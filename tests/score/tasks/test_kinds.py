@@ -472,6 +472,21 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
         *(({"answer": "Paris", "label": "Answer"}, text, False) for text in (
             "## Answer\nRome\nParis",
             "Answer: Rome\nParis", "Answer: Paris\nFinal answer: Rome", "Answer:\nRome\nParis")),
+        *(({"answer": "A", "label": "The answer is"}, text, True) for text in (
+            "The answer is **A**", "The answer is **A**.", "The answer is `A`", "The answer is **(A)**.",
+            "Therefore, the answer is A.", "I think the answer is: A", "- The answer is A",
+            "**Therefore, the answer is (A).**")),
+        ({"answer": "A", "label": "The answer is"}, "The answer is A.\nSo the answer is B.", False),
+        ({"answer": "Paris", "label": "Answer"}, "Answer **Paris**", True),
+        ({"answer": "Paris", "label": "Answer"}, "The capital, and my answer to that, Paris", False),
+        ({"answer": 18, "match": "numeric", "label": "####"}, "So #### 18", True),
+        *(({"answer": answer}, rf"\boxed{{{given}}}", True) for answer, given in (
+            ("{1,2}", r"\{1,2\}"), ("New York", r"New\ York"), ("New York", r"\text{New~York}"),
+            ("3 m", r"3\,\text{m}"), ("Yes", r"\mbox{Yes}"), ("Yes", r"\operatorname{Yes}"))),
+        *(({"answer": r"\(\d+\)"}, given, given[1] == "(") for given in (r"\d+", r"\(\d+\)")),
+        *(({"answer": 7, "match": "numeric"}, text, False) for text in (
+            "It is $7 billion.", "7k", "7 thousand", "$7M", r"\boxed{7\text{ bil}}", r"\boxed{7 mio}")),
+        *(({"answer": 7, "match": "numeric"}, text, True) for text in ("7 km", "7 m", "7 dozen", "7 kids")),
     ],
 )
 def test_answers(executor, payload, text, correct):
