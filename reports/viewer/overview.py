@@ -1,8 +1,10 @@
 """Pages about whole runs: their list, one with its figures, settings and history, several compared."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
+from threading import Thread
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -43,6 +45,7 @@ FORGOTTEN_SQL = """\
 SELECT task_id, best_rate, last_rate, last_solved, last_iteration FROM task_history
 WHERE forgotten ORDER BY best_rate DESC, task_id LIMIT 8"""
 LONGEST_VALUE = 200
+SECONDS_FOR_LINE = 0.3      # for which the list of runs waits
 MOST_ENTRIES = 1000
 
 
@@ -93,10 +96,30 @@ def spark(shares: Sequence[float | None]) -> str:
             f'<path class="line" d="M{path}"/></svg>') if points else ""
 
 
+def keep_line(session: Session) -> None:
+    """Compute a run's line of the data now; StageError if it cannot be read."""
+    try:
+        session.line = line_of(session.view())
+    except StageError:
+        session.line = None
+        raise
+
+
+def newest_line(session: Session) -> Line | None:
+    """A run's line; that of earlier data, or None, if the new one takes long to compute."""
+    def compute() -> None:
+        with suppress(StageError):          # which the session keeps
+            keep_line(session)
+    if not session.at_work.is_alive():
+        session.at_work = Thread(target=compute, daemon=True)
+        session.at_work.start()
+    session.at_work.join(SECONDS_FOR_LINE)
+    return session.line
+
+
 def runs_page(sessions: Sequence[Session]) -> Page:
-    """Every run in a line; runs that are still being opened are named."""
-    views = {session.name: session.seen for session in sessions}
-    lines = {name: line_of(view) for name, view in views.items() if view and "line" in view.made}
+    """Every run in a line; the page loads again while one of them is computed."""
+    lines = {session.name: line for session in sessions if (line := newest_line(session))}
     known = [line.settings for line in lines.values()]
     names = sorted({name for settings in known for name in settings})
     differ = [name for name in names if len({settings[name] for settings in known if name in settings}) > 1
@@ -105,7 +128,7 @@ def runs_page(sessions: Sequence[Session]) -> Page:
              "problem": session.problem,
              "settings": [(name, short(lines[session.name].settings.get(name))) for name in differ]
              if session.name in lines else []} for session in sessions]
-    waiting = any(row["line"] is None and not row["problem"] for row in rows)
+    waiting = any(session.at_work.is_alive() for session in sessions)
     return Page("runs.html", "Runs", {"rows": rows, "waiting": waiting})
 
 

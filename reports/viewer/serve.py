@@ -53,9 +53,9 @@ def named_sessions(runs: Sequence[str]) -> list[Session]:
 
 def open_early(session: Session) -> None:
     """Open a run before its page is requested; its page shows any error."""
-    from reports.viewer.overview import line_of, story_of
+    from reports.viewer.overview import keep_line, story_of
     try:
-        line_of(session.view())
+        keep_line(session)
         story_of(session.view())
     except StageError as error:
         click.echo(f"warning: {error}", err=True)

@@ -98,6 +98,8 @@ class Session:
         self._lock = threading.Lock()
         self.seen: View | None = None       # the data at the last look; None while the run is being opened
         self.problem = ""       # why it could not be opened
+        self.line: Any = None               # of the list of runs, as it was last computed
+        self.at_work = threading.Thread()   # computes it anew
         self.is_address, self._look_at = is_address(path), 0.0
         self._sync_at = time.monotonic() + SYNC_AGAIN
 

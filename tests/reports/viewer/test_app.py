@@ -365,6 +365,23 @@ def test_several_runs_are_told_apart_and_compared(run: Warehouse, tmp_path: Path
         assert "needs at least two runs" in notice(client, "/compare?run=blow-up")
 
 
+def test_the_list_of_runs_shows_what_each_has_now(tmp_path: Path) -> None:
+    grows = build_run(tmp_path / "grows", iterations=2)
+    with client_of(grows.root) as client:
+        def shown(said: str) -> bool:
+            until = time.monotonic() + 60
+            while (text := client.get("/").text) and (said not in text or "data-waiting" in text):
+                if time.monotonic() > until:
+                    return False
+            return True
+        assert shown("2 iterations")
+        write_iteration(grows, 2, "train", Weather(), np.random.default_rng(0))
+        time.sleep(2 * LOOK_AGAIN)
+        assert shown("3 iterations")
+        assert client.get("/grows/tasks").status_code == 200
+        assert shown("3 iterations")
+
+
 def test_the_history_shows_every_entry_of_the_log(run: Warehouse, tmp_path: Path) -> None:
     other = copy_run(run, tmp_path / "changed")
     discard(other, 7, "eval")
