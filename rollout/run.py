@@ -96,11 +96,14 @@ def check_prompts(job: Job) -> None:
 def sample_and_finish(job: Job, plan: Plan, engine: Engine | None, clock: Clock,
                       stop: StopRequest) -> list[str]:
     """Sample what is missing of this worker's share, before a resident engine sleeps; the lines to print."""
-    writing, sampled = sample(job, plan, engine, stop)
+    with job.stage.working(clock.elapsed):
+        writing, sampled = sample(job, plan, engine, stop)
     clock.lap("sampling")
     job.warehouse.check_live("rollout", **job.keys)
     elsewhere = job.missing(plan.rows, Shard())
     if elsewhere and not job.stage.is_complete():
+        if sampled:
+            job.stage.note_work(clock.elapsed(), f"share {job.options.shard} is done")
         num_parts, shard = len(split_parts(plan.rows, job.options.part_size, Shard())), job.options.shard
         size = max(1, sum(row["group_size"] for row in plan.rows) // (4 * shard.count))
         few = [f"{counted(num_parts, 'part')} for {shard.count} shards: some have nothing to do. Set "

@@ -74,7 +74,11 @@ def run_score(options: ScoreOptions, scorer: Scorer, say: Callable[[str], None],
         lanes_and_stop.enter_context(stop)
         session = Session(warehouse, options, scorer, Executor(pool, isolated=tier.isolated), tier, stop, say)
         for iteration, purpose in due:
-            if not score_rollout(session, iteration, purpose, clock):
+            stage = warehouse.stage("score", iteration=iteration, purpose=purpose, scorer=scorer.identity)
+            with stage.working(clock.total):
+                complete = score_rollout(session, iteration, purpose, clock)
+            if not complete:
+                stage.note_work(clock.total(), "the rollout is not complete")
                 unfinished.append(f"{iteration} ({purpose})")
             clock = Clock()                     # the start of the lanes counts once
     if unfinished:
@@ -178,6 +182,7 @@ def finish_rollout(session: Session, stage: Stage, numbers: list[int], clock: Cl
     where = f"iteration {keys['iteration']} {keys['purpose']}"
     missing = len(numbers) - len(session.warehouse.parts("samples", **keys))
     if missing:
+        stage.note_work(clock.total(), f"share {session.options.shard} is done")
         session.say(f"shard {session.options.shard} of {where} is done; left to the other shards: "
                     f"{counted(missing, 'part')}")
         return

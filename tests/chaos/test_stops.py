@@ -1,6 +1,9 @@
 """Stopping in order, for every stage: what is finished is kept, the exit code is 75, the reason is told."""
 
+import json
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +22,11 @@ from tests.building.runs import small_run
 from tests.building.scripted import ScriptedEngine
 from tests.chaos.loop import contents
 from train.cli import train
+from warehouse.inspect.history import history
+from warehouse.ledger.entries import Worked
+from warehouse.sql.database import connect, rows_of
 from warehouse.stages import warm
+from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.run_folder import Warehouse
 
@@ -82,6 +89,28 @@ def test_an_engine_whose_start_a_signal_ends_is_a_stop_that_tells_it(tmp_path: P
         sample(small_run(tmp_path), Interrupted())
 
 
+def test_the_log_says_how_long_each_process_worked_on_a_stage_where_and_why_it_left(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warehouse = small_run(tmp_path)
+    for name, value in {"JOB_ID": "15", "ARRAY_JOB_ID": "13", "ARRAY_TASK_ID": "1"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    with pytest.raises(StageStopped):
+        sample(warehouse, Failing(terminate), part_size=4)
+    sample(warehouse, part_size=4, shard=Shard(0, 2))
+    sample(warehouse, part_size=4, shard=Shard(1, 2))
+    told = [(row["host"], row["what"]) for row in history(warehouse.state) if row["kind"] == "worked"]
+    assert {host for host, _ in told} == {f"{platform.node()}, job 13_1"}
+    assert [re.sub(r"\d+ s:", "- s:", what) for _, what in told] == [
+        "rollout of iteration 0, purpose train was worked on for - s: share 0/2 is done",
+        "rollout of iteration 0, purpose train was worked on for - s: Stopped because SIGTERM was received, "
+        "with 7 of 20 completions kept"]
+    noted = [entry.what.seconds for entry in warehouse.state.entries.values()
+             if isinstance(entry.what, Worked)]
+    [row] = rows_of(connect(warehouse), "SELECT seconds, facts FROM stages")
+    own = sum(json.loads(row["facts"])["seconds"].values())
+    assert row["seconds"] == pytest.approx(sum(noted) + own, abs=0.11) and len(noted) == 2
+
+
 @pytest.fixture
 def completed(tmp_path: Path) -> Warehouse:
     """A rollout of six different programs in two parts."""
@@ -99,6 +128,7 @@ def test_score_stops_at_its_time_limit_with_the_parts_it_finished(completed: War
     stopped = run_score(completed, "--time-limit", "0")
     assert stopped.exit_code == 75
     assert "Stopped because the time limit of 0 s is over, with 0 of 2 parts scored. Run" in stopped.output
+    assert not any(row["kind"] == "worked" for row in history(completed.state))       # it had not begun
     assert run_score(completed, "--time-limit", "1000").exit_code == 0
 
 

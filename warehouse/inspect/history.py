@@ -60,6 +60,8 @@ def sentence(state: RunState, entry: entries.Entry) -> str:
         case entries.Changed() as what:
             return (f"{titles([what.generation])} continues with {what.setting} = {shorten(what.now, 60)}, "
                     f"before {shorten(what.before, 60)}")
+        case entries.Worked(generation=generation, seconds=seconds, why=why):
+            return f"{titles([generation])} was worked on for {seconds:.0f} s: {why}"
         case entries.Completed(generation=generation, facts=facts):
             policy = f"; policy {state.lives[generation].iteration + 1}" if "policy" in facts else ""
             return f"{titles([generation])} is complete{policy}"

@@ -46,6 +46,15 @@ class Changed:
 
 
 @dataclass(frozen=True)
+class Worked:
+    """A process left a stage that is not complete: after how many seconds, and why."""
+
+    generation: int
+    seconds: float
+    why: str
+
+
+@dataclass(frozen=True)
 class Completed:
     """A stage is complete. `manifest` is the sha256 of its manifest.json.
 
@@ -137,9 +146,10 @@ class OldPolicy:
     facts: dict[str, Any]
 
 
-Transition = (Made | Begun | Changed | Completed | Discarded | RolledBack | Alarmed | Rewritten | TasksChanged
-              | WeightsDropped | Branched | OldPolicy)
-KINDS: dict[str, type] = {"made": Made, "begun": Begun, "changed": Changed, "completed": Completed,
+Transition = (Made | Begun | Changed | Worked | Completed | Discarded | RolledBack | Alarmed | Rewritten
+              | TasksChanged | WeightsDropped | Branched | OldPolicy)
+KINDS: dict[str, type] = {"made": Made, "begun": Begun, "changed": Changed, "worked": Worked,
+                          "completed": Completed,
                           "discarded": Discarded, "rolled back": RolledBack, "alarmed": Alarmed,
                           "rewritten": Rewritten, "tasks changed": TasksChanged,
                           "weights dropped": WeightsDropped, "branched": Branched, "old policy": OldPolicy}

@@ -49,6 +49,9 @@ class Fold:
             case entries.Changed():
                 change = {"setting": what.setting, "before": what.before, "now": what.now}
                 self._change(what.generation, changes=(*now.lives[what.generation].changes, change))
+            case entries.Worked():
+                worked = now.lives[what.generation].worked + what.seconds
+                self._change(what.generation, worked=round(worked, 1))
             case entries.Completed():
                 self._completed(entry.number, what)
             case entries.Discarded():

@@ -100,7 +100,7 @@ class Log:
 
     def _commit(self, what: Transition) -> bool:
         """Commit an entry at the next number; False if another is there."""
-        entry = Entry(self._next, what, time.time(), platform.node(), command_line())
+        entry = Entry(self._next, what, time.time(), place(), command_line())
         content = json_bytes({**entry.to_json(), "nonce": uuid.uuid4().hex, "before": self._before})
         first = commit_bytes(self.path(self._next), content)
         self._read_next()
@@ -132,6 +132,13 @@ class Log:
         self._next += 1
         self._before = hashlib.sha256(text.encode()).hexdigest()
         return True
+
+
+def place() -> str:
+    """This machine, and the job of SLURM that runs here."""
+    task = "_".join(filter(None, map(os.environ.get, ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"))))
+    job = task or os.environ.get("SLURM_JOB_ID")
+    return platform.node() + (f", job {job}" if job else "")
 
 
 def command_line() -> str:

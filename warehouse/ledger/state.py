@@ -35,6 +35,7 @@ class Life:
     pruned: bool = False
     compacted: bool = False                         # its parts were merged and no longer follow the plan
     lost: tuple[str, ...] = ()
+    worked: float = 0.0                             # seconds of processes that left it before it was complete
     ended: int | None = None                        # number of the entry that ended it
     shared: int | None = None                       # in a branch: the last policy shared with the run that
                                                     # sampled these rows with a later one

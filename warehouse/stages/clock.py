@@ -30,7 +30,15 @@ class Clock:
 
     def __init__(self, started: float | None = None) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
-        self._last = time.perf_counter() if started is None else started
+        self._started = self._last = time.perf_counter() if started is None else started
+
+    def elapsed(self) -> float:
+        """Seconds since the start, also between phases."""
+        return time.perf_counter() - self._started
+
+    def total(self) -> float:
+        """Seconds of all phases so far."""
+        return sum(self.seconds.values())
 
     def lap(self, phase: str) -> None:
         now = time.perf_counter()

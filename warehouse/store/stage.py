@@ -6,8 +6,8 @@ import json
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cache
@@ -15,7 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from warehouse.ledger.entries import Begun, Changed, Completed, Transition
+from warehouse.ledger.entries import Begun, Changed, Completed, Transition, Worked
 from warehouse.ledger.log import Log
 from warehouse.ledger.state import Key, Life, RunState
 from warehouse.store.checksums import part_facts, sha256_of
@@ -62,6 +62,11 @@ class Stage:
     name: str
     identity: dict[str, Any]
     warehouse: Run = field(compare=False)
+
+    @property
+    def key(self) -> Key:
+        identity = self.identity
+        return self.name, identity["iteration"], identity.get("purpose"), identity.get("scorer")
 
     @property
     def life(self) -> Life | None:
@@ -126,8 +131,7 @@ class Stage:
         began it.
         """
         settings = json.loads(json.dumps(settings))
-        key: Key = (self.name, self.identity["iteration"], self.identity.get("purpose"),
-                    self.identity.get("scorer"))
+        key = self.key
         if key in self.warehouse.joined:
             self.warehouse.check_live(self.name, **self.identity)
         life = self.life
@@ -161,6 +165,27 @@ class Stage:
         self.warehouse.append(lambda state: None if change in state.lives[begun].changes
                               else Changed(begun, **change))
 
+    @contextmanager
+    def working(self, seconds: Callable[[], float]) -> Iterator[None]:
+        """Note in the log how long this process worked on the stage if an error or a stop ends the block."""
+        try:
+            yield
+        except Exception as error:
+            with suppress(StageError, OSError):     # the block's error is what matters
+                self.note_work(seconds(), str(error).partition(". ")[0] or type(error).__name__)
+            raise
+
+    def note_work(self, seconds: float, why: str) -> None:
+        """Note in the log that this process leaves the stage, if it joined it and it is not complete."""
+        if (begun := self.warehouse.joined.get(self.key)) is None:
+            return
+
+        def leave(state: RunState) -> Worked | None:
+            life = state.lives[begun]
+            is_over = life.is_complete or life.ended is not None
+            return None if is_over else Worked(begun, round(seconds, 1), why)
+        self.warehouse.append(leave)
+
     def complete(self, facts: dict[str, Any], numbers: Iterable[int] | None = None) -> dict[str, Any]:
         """Write the manifest: `facts`, the settings, versions, and sha256 and size of every part.
 
@@ -169,6 +194,7 @@ class Stage:
         """
         while not (life := self.warehouse.check_live(self.name, **self.identity)).is_complete:
             folder = self.warehouse.folder_of(TABLES[self.name], life, **self.identity)
+            facts = {**facts, "seconds_before": life.worked} if life.worked else facts
             commit_json(folder / "manifest.json", self.facts_to_store(facts, numbers))
             written = read_manifest(folder)
             assert written is not None

@@ -1,7 +1,7 @@
 -- Everyday views over the physical tables. Keys everywhere: iteration, purpose, task_id.
 -- Evaluations are rows with another purpose than 'train'. Lists (token ids, logprobs) are never read here.
 
--- Seconds are the sum of the stage's phases.
+-- Seconds are the sum of the phases of the process that completed the stage, and what others worked on it before.
 CREATE OR REPLACE VIEW stages AS
 SELECT document ->> '$.stage' AS stage,
        (document ->> '$.iteration')::INTEGER AS iteration,
@@ -9,7 +9,8 @@ SELECT document ->> '$.stage' AS stage,
        document ->> '$.scorer' AS scorer,
        CASE json_type(document, '$.facts.seconds') WHEN 'OBJECT'
             THEN list_sum(list_transform(json_extract(document, '$.facts.seconds.*'), lambda phase: phase::DOUBLE))
-            ELSE (document ->> '$.facts.seconds')::DOUBLE END AS seconds,
+            ELSE (document ->> '$.facts.seconds')::DOUBLE END
+           + coalesce((document ->> '$.facts.seconds_before')::DOUBLE, 0) AS seconds,
        list_sum(list_transform(json_extract(document, '$.parts[*].bytes'), lambda size: size::BIGINT))::BIGINT
            AS bytes,
        len(json_extract(document, '$.parts[*].name'))::INTEGER AS num_parts,
@@ -143,8 +144,8 @@ SELECT iteration, purpose, error_class, error_name, num::INTEGER AS num,
 FROM kinds
 QUALIFY error_class IS NOT NULL;
 
--- Tokens that an iteration carried over were sampled by it, not by the one that continues them. A rollout's rates, like
--- its seconds, are those of the process that ended it: other processes may have sampled before it or at the same time.
+-- Tokens that an iteration carried over were sampled by it, not by the one that continues them. A rollout's rates are
+-- those of the process that ended it: others may have sampled before it or at the same time.
 CREATE OR REPLACE VIEW costs AS
 WITH work AS (
     SELECT 'rollout' AS stage, iteration, purpose, NULL::VARCHAR AS scorer, count(*) AS num_completions,
@@ -163,7 +164,8 @@ carried_over AS (
           FROM stages WHERE stage = 'rollout')),
 timed AS (
     SELECT stages.*, work.num_completions, work.num_tokens + coalesce(num_more, 0) AS num_tokens,
-           nullif((stages.facts ->> '$.num_tokens_sampled_last')::BIGINT, 0) AS num_timed
+           nullif((stages.facts ->> '$.num_tokens_sampled_last')::BIGINT, 0) AS num_timed,
+           seconds - coalesce((stages.facts ->> '$.seconds_before')::DOUBLE, 0) AS last_seconds
     FROM stages
     LEFT JOIN work ON work.stage = stages.stage AND work.iteration = stages.iteration
         AND work.purpose IS NOT DISTINCT FROM stages.purpose
@@ -171,8 +173,9 @@ timed AS (
     LEFT JOIN carried_over ON carried_over.stage = stages.stage AND carried_over.iteration = stages.iteration
         AND carried_over.purpose = stages.purpose)
 SELECT stage, iteration, purpose, scorer, seconds, num_completions::BIGINT AS num_completions,
-       num_tokens::BIGINT AS num_tokens, coalesce(num_timed, num_tokens) / seconds AS tokens_per_second,
-       num_completions * coalesce(num_timed / num_tokens, 1) / seconds AS completions_per_second, bytes, host
+       num_tokens::BIGINT AS num_tokens, coalesce(num_timed / last_seconds, num_tokens / seconds) AS tokens_per_second,
+       num_completions * coalesce(num_timed / num_tokens / last_seconds, 1 / seconds) AS completions_per_second,
+       bytes, host
 FROM timed;
 
 -- ESS over tokens is what `train` wrote into its manifest: the rows hold only means per completion.
