@@ -186,11 +186,13 @@ def finish(job: Job, plan: Plan, seconds: dict[str, float], sampled: int) -> lis
     left = facts.get("num_carried_groups", 0)
     carried = f"; {counted(left, 'group')} carried over" if left else ""
     rate = sampled / max(facts["seconds"]["sampling"], 1e-9)
+    whose = "this process: " if sampled < facts["num_tokens"] else ""
     sampler = job.options.model or f"policy {job.policy['policy_version']}"
     return [
         f"rollout of {job.title}: {counted(facts['num_completions'], 'completion')} of "
         f"{counted(facts['num_tasks'], 'task')} by {sampler}, {counted(facts['num_tokens'], 'token')}, "
         f"{facts['num_truncated'] / facts['num_completions']:.1%} truncated{left_out}{carried}",
-        f"  {seconds['sampling']:.1f} s sampling ({rate:,.0f} tokens/s), {seconds['import']:.1f} s import "
+        f"  {whose}{seconds['sampling']:.1f} s sampling ({rate:,.0f} tokens/s), "
+        f"{seconds['import']:.1f} s import "
         f"and prompts, {seconds['start']:.1f} s engine start; next: score {shell_quote(job.options.run)}",
     ]

@@ -82,8 +82,8 @@ def run_score(options: ScoreOptions, scorer: Scorer, say: Callable[[str], None],
                 unfinished.append(f"{iteration} ({purpose})")
             clock = Clock()                     # the start of the lanes counts once
     if unfinished:
-        raise StageStopped(f"The rollout of iteration {', '.join(unfinished)} is still under way: its "
-                           "complete parts are scored. Run `score` again once it is done.")
+        raise StageStopped(f"The rollout of iteration {', '.join(unfinished)} is not complete: its parts so "
+                           "far are scored. Run `score` again once it is.")
 
 
 def rollouts_due(warehouse: Warehouse, options: ScoreOptions,

@@ -41,11 +41,13 @@ stage() {
   child=
   # Killed: once more. A launcher says 1 of that, too; what failed by itself fails again.
   if [[ -z $again ]] && { ((code > 128)) || [[ $code == 1 && ${TRAIN:-} && $1 == "${train[0]}" ]]; }; then
-    ((code > 128)) && echo "$1 was killed: it starts once more" ||
+    ((code > 128)) && echo "$(date -Is) $1 was killed: it starts once more" ||
       echo "$1 ended with 1, as also if a training under it is killed: it starts once more"
     code=0 again=yes
     stage "$@" || code=$?
     again=
+  elif ((code > 128)); then
+    echo "$(date -Is) $1 was killed again: this job ends"
   fi
   return "$code"
 }
@@ -60,7 +62,7 @@ sample() {   # ITERATION [--shard K/N]: first of an evaluation, if one is due; `
 score_share() {
   local code=0
   stage score "$run" --iteration "$1" --shard "$share" || code=$?
-  ((code == 0 || code == 75)) || exit "$code"   # 75: the rollout is still under way
+  ((code == 0 || code == 75)) || exit "$code"   # 75: the rollout is not complete
 }
 
 learn() {

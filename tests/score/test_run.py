@@ -172,7 +172,7 @@ def test_every_complete_rollout_that_is_due_is_scored(warehouse):
     assert warehouse.state.scorers(1, "eval") and warehouse.state.scorers(1, "train")
     under_way = invoke(warehouse.root)
     assert under_way.exit_code == 75
-    assert "The rollout of iteration 2 (train) is still under way" in under_way.output
+    assert "The rollout of iteration 2 (train) is not complete: its parts so far" in under_way.output
     assert warehouse.state.scorers(0, "train") and not warehouse.state.scorers(2, "train")
 
 

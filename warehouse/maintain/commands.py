@@ -98,8 +98,9 @@ def rollback(run: Path, to: int, why: str) -> None:
     The newest policy gets its weights and optimizer state; if that has sampled, the next one does. Iterations
     go on counting. To train an iteration again, use `warehouse branch`.
     """
-    from warehouse.maintain.rollback import roll_back
-    for line in roll_back(open_run(run), to, why):
+    from warehouse.maintain.rollback import alarms_behind, roll_back
+    warehouse = open_run(run)
+    for line in roll_back(warehouse, to, why or alarms_behind(warehouse, to)):
         click.echo(by_address(line))
 
 

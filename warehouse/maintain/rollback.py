@@ -8,6 +8,16 @@ from warehouse.store.errors import shell_quote
 from warehouse.store.run_folder import Warehouse
 
 
+def alarms_behind(warehouse: Warehouse, to: int) -> str:
+    """The signals that fired since the last rollback in iterations behind a policy, for the log."""
+    from warehouse.inspect.alarms import last_rollback, raised_alarms
+    from warehouse.sql.database import connect
+    alarms = raised_alarms(connect(warehouse), since=last_rollback(warehouse))
+    fired = {alarm.signal: alarm.first_iteration for alarm in alarms
+             if alarm.fired and alarm.last_iteration >= to}
+    return f"{', '.join(fired)} since iteration {min(fired.values())}" if fired else ""
+
+
 def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
     """Make policy `to` the newest policy again; return the lines to print.
 

@@ -16,14 +16,18 @@ from warehouse.store.errors import counted, shell_quote
 @click.option("--iteration", multiple=True, type=click.IntRange(min=0),
               help="Iteration; repeatable. [default: all]")
 @click.option("--purpose", default=None, help="One purpose, or eval for every evaluation. [default: all]")
+@click.option("--where", default=None, metavar="SQL",
+              help="Condition on what is written, as \"correct AND reward > .9\"; a QUALIFY may follow.")
 @shows_errors
-def export_command(run: Path, output: Path, iteration: tuple[int, ...], purpose: str | None) -> None:
+def export_command(run: Path, output: Path, iteration: tuple[int, ...], purpose: str | None,
+                   where: str | None) -> None:
     """Write completions, tokens and rewards for other tools.
 
     With task and first training. OUTPUT ends in .jsonl, .jsonl.zst or .parquet.
     """
     from warehouse.transfer.export_rows import export_rows
-    export_rows(warehouse.open(run, strict=True), output, iterations=iteration, purpose=purpose)
+    export_rows(warehouse.open(run, strict=True), output, iterations=iteration, purpose=purpose,
+                chosen=where)
     click.echo(output)
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from warehouse.sql.catalog import condition, of_purposes, quoted
-from warehouse.sql.database import Connection, explain_errors, rows_of
+from warehouse.sql.database import Connection, check_asks, explain_errors, rows_of
 from warehouse.store.commit import replace_file
 from warehouse.store.errors import StageError
 
@@ -38,10 +38,11 @@ FORMATS = {"": PLAIN, ".jsonl": PLAIN, ".json": PLAIN, ".zst": "FORMAT json, COM
 
 
 def export_rows(connection: Connection, output: Path, *, iterations: tuple[int, ...] = (),
-                purpose: str | None = None) -> None:
+                purpose: str | None = None, chosen: str | None = None) -> None:
     """Write the completions of the given iterations (all by default): JSON lines, or Parquet by the suffix.
 
-    The file appears complete; a device or a pipe stays one.
+    `chosen` is a condition on the columns that are written. The file appears complete; a device or a pipe
+    stays one.
     """
     if output.suffix not in FORMATS:
         raise StageError(f"{output} has no known format. Name a file that ends in .jsonl, .jsonl.zst or "
@@ -50,7 +51,11 @@ def export_rows(connection: Connection, output: Path, *, iterations: tuple[int, 
     if not rows_of(connection, f"SELECT 1 FROM completions WHERE {where} LIMIT 1"):
         raise StageError("No complete rollout matches. List them: SELECT DISTINCT iteration, "
                          "purpose FROM completions")
+    rows = ROWS.format(where=where)
+    if chosen:
+        rows = f"SELECT * FROM ({rows}) AS exported WHERE {chosen}\n"
+        check_asks(connection, rows)
     with explain_errors():
         replace_file(output, lambda written: connection.execute(
-            f"COPY ({ROWS.format(where=where)}) TO {quoted(written)} "
+            f"COPY ({rows}) TO {quoted(written)} "
             f"({FORMATS[output.suffix]}, USE_TMP_FILE false)"))

@@ -109,6 +109,25 @@ def test_a_parquet_file_has_the_same_rows(built: Warehouse, tmp_path: Path) -> N
     assert len(rows) == 48 and set(rows["purpose"]) == {"train", "eval"}
 
 
+def test_the_best_completion_of_each_task_is_exported_by_a_condition(built: Warehouse,
+                                                                     tmp_path: Path) -> None:
+    where = ("purpose = 'train' QUALIFY row_number() OVER (PARTITION BY task_id ORDER BY reward DESC) = 1 "
+             "-- the best")
+    assert warehouse("export", built.root, tmp_path / "all.jsonl").exit_code == 0
+    assert warehouse("export", built.root, tmp_path / "best.jsonl", "--where", where).exit_code == 0
+    rewards = dict[str, list[float]]()
+    for line in lines_of(tmp_path / "all.jsonl"):
+        if line["purpose"] == "train":
+            rewards.setdefault(line["task_id"], []).append(line["reward"])
+    assert {line["task_id"]: line["reward"] for line in lines_of(tmp_path / "best.jsonl")} == {
+        task: max(each) for task, each in rewards.items()}
+    assert "prompt_ids" in lines_of(tmp_path / "best.jsonl")[0]
+    for wrong in ("nowhere = 1", "true) TO 'x'; DROP TABLE tasks; SELECT (1", "reward >"):
+        done = warehouse("export", built.root, tmp_path / "none.jsonl", "--where", wrong)
+        assert done.exit_code == 1 and "Traceback" not in done.output
+    assert not (tmp_path / "none.jsonl").exists()
+
+
 def test_no_other_format_is_written(built: Warehouse, tmp_path: Path) -> None:
     done = warehouse("export", built.root, tmp_path / "rows.csv")
     assert done.exit_code == 1 and not [*tmp_path.iterdir()]
