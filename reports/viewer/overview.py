@@ -35,8 +35,10 @@ SELECT stage, if(name = 'code', 'code_version', name) AS name,
            SELECT string_agg(DISTINCT prompt_format, ', ' ORDER BY prompt_format) FROM prompts
            WHERE purpose = 'train' AND iteration = last_iteration), value) ELSE value END AS value FROM (
     SELECT stage, iteration AS last_iteration, unnest(json_keys(settings)) AS name, settings ->> name AS value
-    FROM (SELECT stage, iteration, settings FROM stages WHERE coalesce(purpose, 'train') = 'train'
-          QUALIFY row_number() OVER (PARTITION BY stage ORDER BY iteration DESC, finished_at DESC) = 1))
+    FROM (SELECT stage, iteration, settings FROM stages
+          WHERE coalesce(purpose, 'train') = 'train' AND (scorer IS NULL OR (iteration, purpose, scorer) IN (
+              SELECT (iteration, purpose, scorer) FROM scorers WHERE chosen))
+          QUALIFY row_number() OVER (PARTITION BY stage ORDER BY iteration DESC) = 1))
 ORDER BY ALL"""
 HISTORY_SQL = """\
 SELECT finished_at, stage, iteration, purpose, scorer, seconds, bytes, host, rollhouse_version

@@ -1,5 +1,6 @@
 """A verdict on a run in words: learned, sharpened, collapsed since when, or nothing judged yet."""
 
+import json
 from itertools import groupby
 from math import hypot
 from statistics import fmean
@@ -9,6 +10,7 @@ from warehouse.inspect.alarms import MISMATCH_SIGNALS, STEP_SIGNALS, Alarm
 from warehouse.inspect.render import short_share
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.config_file import price_per_hour
+from warehouse.store.errors import counted
 from warehouse.store.run_folder import Warehouse
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "repetition_penalty", "presence_penalty",
@@ -37,6 +39,11 @@ SELECT CASE WHEN $4 = 1 OR count(*) >= 6 THEN       -- as beyond_chance, where c
 FROM (FROM visits WHERE iteration = $2) AS former
 FULL JOIN (FROM visits WHERE iteration = $3) AS now USING (task_id)
 HAVING count(now.value - former.value) = count(*)"""
+JUDGED_SQL = """
+SELECT iteration, scorer, value AS replaced
+FROM (FROM scorers WHERE chosen AND purpose = $1 AND iteration IN ($2, $3)) AS counting
+LEFT JOIN (SELECT iteration, value FROM settings WHERE stage = 'score' AND key = 'replaced' AND purpose = $1)
+    USING (iteration) ORDER BY iteration"""
 SECONDS = """
 SELECT stage, sum(seconds) AS seconds FROM stages WHERE seconds IS NOT NULL
 GROUP BY stage ORDER BY list_position(['rollout', 'score', 'train'], stage)"""
@@ -162,7 +169,18 @@ def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[A
     said = {1: "Learned the training tasks", 0: "No change beyond chance on the training tasks",
             -1: "Lost on the training tasks"}[change.direction]
     means = f", means of the first and last {change.span}" if change.span > 1 else ""
-    return f"{said}: {name} {change} over iterations {first} to {last}{means}."
+    return (f"{said}: {name} {change} over iterations {first} to {last}{means}."
+            f"{_corrected(connection, 'train', first, last)}")
+
+
+def _corrected(connection: Connection, purpose: str, first: int, last: int) -> str:
+    """That tasks were corrected between two visits, which are judged by different tests."""
+    judged = rows_of(connection, JUDGED_SQL, [purpose, first, last])
+    former, now = (json.loads(row["replaced"] or "{}") for row in (judged[0], judged[-1]))
+    if not (num := sum(former.get(name) != now.get(name) for name in former.keys() | now.keys())):
+        return ""
+    return (f" {counted(num, 'task')} had other tests at iteration {first}: to judge all alike, run `score`, "
+            f"then set scorer = \"{judged[-1]['scorer']}\" under [warehouse] in config.toml.")
 
 
 def _fall(rows: list[dict[str, Any]], falls: dict[str, int]) -> str:
@@ -203,7 +221,8 @@ def _evaluation(connection: Connection, purpose: str, rows: list[dict[str, Any]]
         said = "it learned" if max(directions) > 0 else "no change beyond chance"
     fired = f" Fired: {', '.join(alarm.signal for alarm in firing)}." if firing else ""
     moved = ", ".join(f"{name} {change}" for name, change in changes.items())
-    return f"On '{purpose}', policy {before} to {now}: {said}; {moved}{apart}.{fired}"
+    corrected = _corrected(connection, purpose, rows[0]["iteration"], rows[-1]["iteration"])
+    return f"On '{purpose}', policy {before} to {now}: {said}; {moved}{apart}.{fired}{corrected}"
 
 
 def _change(connection: Connection, rows: list[dict[str, Any]], measure: str) -> Change:

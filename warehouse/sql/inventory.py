@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from warehouse.ledger.state import Choice
+from warehouse.ledger.state import Choice, is_named
 from warehouse.sql.rollup_files import Rollup, valid_rollup
 from warehouse.sql.verified import find_damage
 from warehouse.sql.vocabulary import vocabulary_file
@@ -54,7 +54,12 @@ def take_inventory(warehouse: Warehouse, *, partial: bool = False, iteration: in
     tasks, stages = _sound_stages(warehouse, left_out, partial, iteration)
     sound = {(held.stage.identity["iteration"], held.stage.identity["purpose"], held.stage.identity["scorer"])
              for held in stages if held.stage.name == "score" and held.manifest and not held.damaged}
-    choices = warehouse.state.scorer_choices(named_scorer(warehouse.root), sound)
+    named = named_scorer(warehouse.root)
+    choices = warehouse.state.scorer_choices(named, sound)
+    scorers = sorted({choice.scorer for choice in choices})
+    if named and scorers and iteration is None and not any(is_named(scorer, named) for scorer in scorers):
+        left_out.append(f"config.toml names the scorer {named}, but the scores here are by "
+                        f"{', '.join(scorers)}: name one of these, or `score` with {named}.")
     inventory = Inventory({"tasks": tasks}, choices, None, stages, _policies(warehouse, left_out), left_out,
                           vocabulary_file(warehouse),
                           warehouse.facts.get("oldest_part", warehouse.facts["schema_version"]))

@@ -9,11 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from score.cli import score
-from tests.building.runs import TURN, arc_file, new_run
+from tests.building.runs import TURN, add_policy, arc_file, new_run
+from tests.building.stored import weights
 from tests.building.texts import SAME, add_rollout, fenced
 from tests.reports.viewer.conftest import client_of
 from warehouse.cli import cli
 from warehouse.inspect.history import history
+from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import open_warehouse
 
 PAGES = ("completion?name=0/add/0", "task?task=add", "group?iteration=0&group=0/train/add/0")
@@ -90,6 +92,40 @@ def test_of_several_corrections_the_last_before_the_verdict_counts(run: Path) ->
     replace(run, 4, "Write add.")                                   # as the second judged it
     assert "corrected" not in said(score, "explain", run, "0/add/0", "--scorer", second)
     assert f"`--scorer {second}` shows" in said(score, "explain", run, "0/add/0", "--scorer", first)
+
+
+def test_a_task_is_not_paired_with_itself_under_other_tests(tmp_path: Path) -> None:
+    """Policy 1 writes what policy 0 wrote: all that it gains is the correction."""
+    payloads = {name: {"entry_point": "add", "tests": [f"assert add(1, 1) == {expected}"]}
+                for name, expected in (("add", 3), ("other", 2))}
+    warehouse = new_run(tmp_path / "run", {name: ("function", each) for name, each in payloads.items()})
+    run, texts = warehouse.root, [(name, fenced("def add(a, b):\n    return a + b\n")) for name in payloads]
+    add_rollout(warehouse, texts)
+    said(score, run)
+    replace(run, 2)
+    add_policy(warehouse, 1, weights(warehouse, 1, "one"))
+    add_rollout(warehouse, texts, iteration=1)
+    said(score, run, "--iteration", 1)
+    connection = connect(open_warehouse(run))
+    assert [row["task_id"] for row in rows_of(connection, "FROM compare(0, 1)")] == ["other"]
+    story = said(cli, "summary", run)
+    newer = open_warehouse(run).choose_scorer(1, "train")[0]
+    assert (f" 1 task had other tests at iteration 0: to judge all alike, run `score`, then set scorer = "
+            f'"{newer}" under [warehouse] in config.toml.') in story
+    said(score, run, "--iteration", 0)
+    (run / "config.toml").write_text(f'[warehouse]\nscorer = "{newer}"\n')
+    connection = connect(open_warehouse(run))
+    assert {row["gain"] for row in rows_of(connection, "FROM compare(0, 1)")} == {0.0}
+    assert "other tests" not in said(cli, "summary", run)
+
+
+def test_a_scorer_in_the_config_by_which_nothing_is_scored_is_named(run: Path) -> None:
+    judged = judge(run)
+    (run / "config.toml").write_text('[warehouse]\nscorer = "nonsense"\n')
+    warned = CliRunner().invoke(cli, ["summary", str(run)]).stderr
+    assert f"config.toml names the scorer nonsense, but the scores here are by {judged}: name one" in warned
+    (run / "config.toml").write_text('[warehouse]\nscorer = "exact"\n')
+    assert CliRunner().invoke(cli, ["summary", str(run)]).stderr == ""
 
 
 def test_grids_are_compared_with_those_of_the_verdict(tmp_path: Path) -> None:

@@ -55,14 +55,18 @@ tasks_of AS (SELECT task_id, avg(coalesce(correct, false)::INTEGER) AS p, count(
              FROM whole LEFT JOIN winners USING (task_id, block) GROUP BY task_id)
 SELECT avg(p) AS maj_at_k, count(*)::INTEGER AS num_tasks, min(blocks)::INTEGER AS num_blocks FROM tasks_of;
 
--- Two policies on common tasks, paired per task; purposes is a LIKE pattern, eval all evaluations. First turns unless it names turns. No
--- reward gain between different scorers. Carried completions count for the last policy that sampled the task in that
+-- Two policies on common tasks, paired per task; purposes is a LIKE pattern, eval all evaluations. First turns unless it names turns. A
+-- task that was corrected is paired only if both were judged by the same tests. No reward gain between different scorers. Carried completions count for the last policy that sampled the task in that
 -- iteration.
 CREATE OR REPLACE MACRO compare(policy_a, policy_b, purposes := '%') AS TABLE
-WITH results AS (SELECT policy_version, purpose, task_id, sum(n) AS n, sum(c) AS c,
+WITH corrected AS (SELECT iteration, purpose, scorer, task_id, replaced ->> ('$."' || task_id || '"') AS contents
+                   FROM (SELECT *, unnest(json_keys(replaced)) AS task_id
+                         FROM (SELECT *, settings -> '$.replaced' AS replaced FROM stages WHERE stage = 'score'))),
+results AS (SELECT policy_version, purpose, task_id, sum(n) AS n, sum(c) AS c,
                         sum(reward_mean * n) / sum(n) AS reward,
-                        CASE WHEN min(scorer) = max(scorer) THEN min(scorer) END AS scorer
-                 FROM task_results
+                        CASE WHEN min(scorer) = max(scorer) THEN min(scorer) END AS scorer,
+                        list_sort(list_distinct(list(coalesce(contents, '')))) AS contents
+                 FROM task_results LEFT JOIN corrected USING (iteration, purpose, scorer, task_id)
                  WHERE is_asked(purpose, purposes) AND (turn_of(purpose) = 1 OR purposes LIKE '%turn%')
                  GROUP BY policy_version, purpose, task_id HAVING sum(n) > 0)
 SELECT purpose, task_id, a.n::INTEGER AS n_a, a.c::INTEGER AS c_a, b.n::INTEGER AS n_b, b.c::INTEGER AS c_b,
@@ -70,6 +74,7 @@ SELECT purpose, task_id, a.n::INTEGER AS n_a, a.c::INTEGER AS c_a, b.n::INTEGER 
        CASE WHEN a.scorer = b.scorer THEN b.reward - a.reward END AS reward_gain
 FROM (FROM results WHERE policy_version = policy_a) AS a
 JOIN (FROM results WHERE policy_version = policy_b) AS b USING (purpose, task_id)
+WHERE a.contents = b.contents AND len(a.contents) = 1
 ORDER BY purpose, gain DESC, task_id;
 
 -- Every token that an iteration's training read; none after `prune`. gap is log rho, rho = pi_old / mu; ratio is
