@@ -32,7 +32,7 @@ TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 OURS = {"num-generations": "group-size", "max-completion-length": "max-tokens", "beta": "kl-beta",
         "epsilon": "clip-low", "epsilon-high": "clip-high", "loss-type": "loss",
         "lr-scheduler-type": "schedule", "steps-per-generation": "updates-per-batch",
-        "gradient-accumulation-steps": "updates-per-batch", "reward-funcs": "reward-file",
+        "reward-funcs": "reward-file",
         "per-device-train-batch-size": "tokens-per-batch", "save-total-limit": "keep-policies",
         "report-to": "track", "eval-steps": "eval-every", "generation-batch-size": "num-tasks",
         "bf16": "dtype", "fp16": "dtype",
@@ -43,7 +43,12 @@ LONG = "`warehouse loop RUN ITERATIONS` says how long to train."
 EVALUATION = "Options of `rollout` for evaluations stand below [eval] of config.toml, as group-size = 8."
 SAID = {"eval-options": EVALUATION, "num-generations-eval": EVALUATION,
         "num-iterations": "For N of them, `train --replay N-1` trains rows again in the next iterations, and "
-                          "N times the --updates-per-batch takes as many steps.",
+                          "N times the --updates-per-batch takes as many steps; add --correction bypass.",
+        "gradient-accumulation-steps": "Accumulation is automatic (--tokens-per-batch); an iteration takes "
+                                       "--updates-per-batch optimizer steps.",
+        **dict.fromkeys(("save-steps", "save-strategy"),
+                        "Every iteration's policy is kept, or the last --keep-policies."),
+        "warmup-ratio": "Give --warmup-steps, a number of optimizer steps.",
         "max-steps": LONG, "num-train-epochs": LONG, "output-dir": "RUN is the folder of everything.",
         **dict.fromkeys(("use-vllm", "vllm-mode", "vllm-enable-sleep-mode", "gradient-checkpointing",
                          "use-liger-kernel"), "That is automatic: leave it out."),

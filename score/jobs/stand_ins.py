@@ -15,12 +15,14 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 ORDER = ("__lt__", "__le__", "__gt__", "__ge__")
 BINARY = [f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in (
     "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "xor",
     "or")]
 BINARY += ["__divmod__", "__rdivmod__"]
-SUMS = ("__add__", "__radd__", "__iadd__")
+SUMS = ("__add__", "__radd__", "__iadd__", "__or__", "__ior__", "__and__", "__iand__")
 # Their operands do not reveal what a test expects.
 FREE = ("__len__", "__iter__", "__next__", "__reversed__", "__getitem__", "__setitem__", "__delitem__",
         "__bool__", "__repr__", "__str__", "__format__", "__bytes__", "__int__", "__float__", "__complex__",
@@ -36,10 +38,14 @@ QUESTIONS = frozenset({*dir(set)} - {"add", "clear", "copy", "pop", "remove", "u
     "is_relative_to", "relative_to"}
 VIEWS = ("keys", "items", "values")
 NUMBERS = (int, float, complex)
+CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
 # What a difference would be asked, by which a test compares: of numbers, and of other data.
 OF_NUMBERS = frozenset({*dir(int), *dir(float)} & {
     "__bool__", "__int__", "__float__", "__round__", "__trunc__", "__floor__", "__ceil__", "__abs__"} | {
-    "__complex__", "__index__", "is_integer", "bit_length", "bit_count", "as_integer_ratio"})
+    "__complex__", "__index__", "is_integer", "bit_length", "bit_count", "as_integer_ratio", "is_zero",
+    "is_nan", "total_seconds", "timestamp",
+    *(name for name, each in vars(np).items() if isinstance(each, np.ufunc) and each.nin == 1)}) - {
+    "conj", "conjugate", "invert", "negative", "positive", "reciprocal"}
 OF_DATA = OF_NUMBERS | {"__len__", "__iter__", "__next__", "__reversed__", "__getitem__", "__contains__", *(
     name for kind in (str, list, tuple, dict, set) for name in dir(kind) if name[0] != "_"),
     "all", "any", "item", "max", "mean", "min", "sum", "tolist"}
@@ -170,8 +176,9 @@ class StandIn:
             return types.SimpleNamespace(**peer.ask("code", self))
         if is_inner(name):
             raise AttributeError(name)
-        check_unfed(self, name)
         found = peer.ask("getattr", self, name)
+        if callable(found):
+            check_unfed(self, name)
         if peer.strict and name in QUESTIONS and is_stand_in(found) and not is_constructed(self):
             raise refused(AttributeError(f"'{name}' of an object that the program returned"))
         is_view = name in VIEWS and callable(found) and is_held(self)
@@ -187,12 +194,12 @@ class StandIn:
         peer.ask("delattr", self, name)
 
     def __copy__(self) -> Any:
-        copied = peer.ask("copy", self)
-        return as_made(copied, is_made(self) and type(self), fed(self), slot(self, "_rh_made"))
+        how = slot(self, "_rh_made")
+        return as_made(peer.ask("copy", self), how and type(self), fed(self), how)
 
     def __deepcopy__(self, _memo: Any) -> Any:
-        copied = peer.ask("deepcopy", self)
-        return as_made(copied, is_made(self) and type(self), fed(self), slot(self, "_rh_made"))
+        how = slot(self, "_rh_made")
+        return as_made(peer.ask("deepcopy", self), how and type(self), fed(self), how)
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
         raise refused(TypeError("an object of the other process cannot be pickled"))
@@ -249,8 +256,11 @@ def is_constructed(value: Any) -> bool:
 
 
 def is_code(value: Any) -> bool:
-    """True for a function, a method or a class, which hold no data of the test."""
-    return isinstance(value, (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type))
+    """True for a callable that is no data: Python's own, or one without comparison and arithmetic."""
+    kind = type(value)
+    return callable(value) and (issubclass(kind, CODE) or not any(
+        getattr(kind, name, None) is not getattr(object, name, None)
+        for name in ("__eq__", *ORDER, "__add__", "__sub__", "__iter__", "__len__")))
 
 
 def slot(value: Any, name: str) -> Any:
@@ -353,8 +363,8 @@ def forwarder(name: str) -> Callable[..., Any]:
         return as_made(special(self, *arguments, **keywords), slot(self, "_rh_maker"), how="by a method")
 
     def signed(self: Any) -> Any:
-        keeps_kind = is_made(self)
-        return as_made(special(self), keeps_kind and type(self), fed(self), slot(self, "_rh_made"))
+        how = slot(self, "_rh_made")        # of which an answer that is the object itself takes away
+        return as_made(special(self), how and type(self), fed(self), how)
 
     def compared(self: Any, other: Any, *more: Any) -> Any:
         if peer.strict and not (is_stand_in(other) or (is_made(self) and name not in ORDER)
@@ -370,7 +380,8 @@ def forwarder(name: str) -> Callable[..., Any]:
         is_plain = peer.strict and not (is_stand_in(other) or is_code(other))
         before = fed(self) | fed(other) | (frozenset() if not is_plain else OF_NUMBERS if isinstance(
             other, NUMBERS) else OF_DATA)
-        made = as_made(special(self, other, *more), keeps_kind and type(self), before, slot(self, "_rh_made"))
+        how = slot(self, "_rh_made")
+        made = as_made(special(self, other, *more), keeps_kind and type(self), before, how)
         if is_plain and not is_stand_in(made) and made is not NotImplemented:
             raise refused(TypeError("an object of the program and plain data make plain data"))
         return made
@@ -523,6 +534,10 @@ def forwarded(specials: list[str]) -> dict[str, Any]:
 
 def subclass(name: str, bases: tuple[type, ...], names: dict[str, Any], options: dict[str, Any]) -> Any:
     """Derive a class from one of the other process, where it is made with these methods as callbacks."""
+    mixed = [base.__name__ for base in bases
+             if base.__module__ == "tests" and not isinstance(base, ProgramClass)]
+    if peer.strict and mixed:
+        raise Untestable(f"a class derived from one of the program and from {mixed[0]} is not here")
     body = {key: value for key, value in names.items()
             if key not in ("__classcell__", "__module__", "__qualname__")}
     number, specials = peer.ask("subclass", name, bases, body, options)

@@ -114,8 +114,7 @@ def rewards_of(user: UserFunction, prompts: list[str], completions: list[str],
     anything else.
     """
     where = f"The reward {user.name} in {user.path}"
-    after = ("Prompts and completions are texts, also of chats. Nothing of this part was written; correct it "
-             "and run `score` again.")
+    after = "Nothing of this part was written; correct it and run `score` again."
     own = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids}
     given = user.call(where, after, **{**own, **columns, **own})       # whatever fields the payload has
     if not isinstance(given, Sequence) or isinstance(given, str):

@@ -53,7 +53,8 @@ OTHER = re.compile(r"(?i:\b(?:half|twice|squared|cubed|(?:hundred|thousand|\w*il
                    r"|#(?!(?:[cdkmn]m|[km]g|m[lL]|[fp]t|in|lb|oz|hr|st|[nr]d|th|[ap]m|mi|Hz)\b)[A-Za-z]{2}\b"
                    r"|(?<![A-Za-z])(?<![A-Za-z]\.)(?!a [A-Za-z]{2}|[A-Za-z]\.[A-Za-z]|[dfghlmstL]\b[^#]*$)"
                    r"[A-Za-z\u0391-\u03c9](?![A-Za-z])")
-TIMES = re.compile(r"(?i:\s*+(?:hundred|thousand|[mbtr]+illion)\b|[km]\b)")        # makes another number
+TIMES = re.compile(r"(?i:\s*+(?:(?:hundred|thousand|[mbtr]+illion|lakh|crore)s?|bi?l?n|mi[lo]|mn|mrd)\b"
+                   r"|[km]\b)")
 SUPERSCRIPT = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]++")
 DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 VULGAR = {each: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", chr(each)).split("\u2044"))

@@ -373,7 +373,11 @@ def raised_on_purpose(tree: ast.AST, fixed: frozenset[str]) -> list[int]:
     def is_fixed(statement: ast.stmt) -> bool:
         nodes = list(ast.walk(statement))
         if isinstance(statement, ast.Raise):
-            return not any(isinstance(each, ast.IfExp) for each in nodes)
+            given = [*getattr(statement.exc, "args", []), *getattr(statement.exc, "keywords", [])]
+            may_fail = any(isinstance(each, (ast.Call, ast.Attribute, ast.Subscript, ast.BinOp))
+                           and not fixed.issuperset(names_in(each, ast.Load))
+                           for argument in given for each in ast.walk(argument))
+            return not (may_fail or any(isinstance(each, ast.IfExp) for each in nodes))
         return isinstance(statement, (ast.Assert, ast.Expr, ast.Assign)) and fixed.issuperset(
             names_in(statement, ast.Load))
 

@@ -346,7 +346,8 @@ def test_what_cannot_be_evaluated_is_one_sentence(tmp_path: Path) -> None:
         check_options(warehouse, LoopOptions(1, eval_every=1))
 
 
-def test_a_schedule_that_has_ended_is_refused_before_anything_is_sampled(world: World) -> None:
+def test_a_schedule_that_has_ended_is_refused_before_anything_is_sampled(
+        world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert world.loop(2) == 0
     root, taken = world.warehouse.root, world.warehouse.policy(2)["global_step"]
     for total in (taken, taken + 1):
@@ -355,6 +356,9 @@ def test_a_schedule_that_has_ended_is_refused_before_anything_is_sampled(world: 
         refused = pytest.raises(StageError, match=f"ends at step {taken}, and {taken} are taken")
         with refused if total == taken else contextlib.nullcontext():
             check_options(open_warehouse(root), LoopOptions(3))
+    assert capsys.readouterr().err == ""
+    check_options(open_warehouse(root), LoopOptions(5))
+    assert f"ends at step {taken + 1}, the loop may end at step {taken + 3}: raise" in capsys.readouterr().err
 
 
 # Several devices ------------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def test_what_another_worker_scores_between_two_looks_is_no_stranger(
     monkeypatch.setattr(run, "check_golden", lambda *_: len(ready.append(True) or ready))
     monkeypatch.setattr(Warehouse, "parts", between)
     done = CliRunner().invoke(score, [str(root), "--iteration", "0"])
-    assert done.exit_code == 75 and "its complete parts are scored" in done.output, done.output
+    assert done.exit_code == 75 and "its parts so far are scored" in done.output, done.output
 
 
 def test_told_to_stop_it_stops_and_run_again_it_finishes(

@@ -34,7 +34,8 @@ WITH visits AS (SELECT iteration, task_id,
                        CASE $4 WHEN 0 THEN reward_mean ELSE pass_at_k(n, c, $4) END AS value,
                        CASE WHEN $4 = 1 THEN share_noise(n, c) END AS noise
                 FROM task_results WHERE purpose = $1 AND iteration IN ($2, $3) AND n >= $4)
-SELECT CASE WHEN $4 = 1 OR count(*) >= 6 THEN       -- as beyond_chance, where completions have no known error
+SELECT count(*) AS num,
+       CASE WHEN $4 = 1 OR count(*) >= 6 THEN       -- as beyond_chance, where completions have no known error
        gain_error(list(now.value - former.value), list(now.noise + former.noise)) END AS error
 FROM (FROM visits WHERE iteration = $2) AS former
 FULL JOIN (FROM visits WHERE iteration = $3) AS now USING (task_id)
@@ -61,11 +62,16 @@ class Change(NamedTuple):
     gain: float
     margin: float | None        # None: unknown
     span: int = 1               # visits that each end is the mean of
+    few: bool = False           # fewer than six tasks, of which nothing is said beyond these
 
     @property
     def direction(self) -> int:
         """1 up, -1 down, 0 if chance explains it or may explain it."""
-        return 0 if self.margin is None or abs(self.gain) <= self.margin else 1 if self.gain > 0 else -1
+        return 0 if self.unknown or abs(self.gain) <= (self.margin or 0) else 1 if self.gain > 0 else -1
+
+    @property
+    def unknown(self) -> bool:
+        return self.few or self.margin is None
 
     def __str__(self) -> str:
         margin = ", too few tasks for an interval" if self.margin is None else f" ± {self.margin:.3f} at 95%"
@@ -166,7 +172,8 @@ def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[A
     if first == last:
         return (f"Iteration {first}: {name} {short_share(change.last)} on its training tasks; "
                 "nothing to compare it with.")
-    said = {1: "Learned the training tasks", 0: "No change beyond chance on the training tasks",
+    nothing = "Too little to tell" if change.unknown else "No change beyond chance"
+    said = {1: "Learned the training tasks", 0: f"{nothing} on the training tasks",
             -1: "Lost on the training tasks"}[change.direction]
     means = f", means of the first and last {change.span}" if change.span > 1 else ""
     return (f"{said}: {name} {change} over iterations {first} to {last}{means}."
@@ -218,7 +225,9 @@ def _evaluation(connection: Connection, purpose: str, rows: list[dict[str, Any]]
     elif min(directions) < 0:
         said = "it sharpened, the same answers more often, fewer tasks within reach"
     else:
-        said = "it learned" if max(directions) > 0 else "no change beyond chance"
+        unknown = any(change.unknown for change in changes.values())
+        said = ("it learned" if max(directions) > 0 else "too little to tell" if unknown else
+                "no change beyond chance")
     fired = f" Fired: {', '.join(alarm.signal for alarm in firing)}." if firing else ""
     moved = ", ".join(f"{name} {change}" for name, change in changes.items())
     corrected = _corrected(connection, purpose, rows[0]["iteration"], rows[-1]["iteration"])
@@ -229,14 +238,16 @@ def _change(connection: Connection, rows: list[dict[str, Any]], measure: str) ->
     """The change from the first visit to the last, or between means of several where tasks differ."""
     k = {"solving": 1, "reach": rows[0]["k"], "reward": 0}
     visits = [rows[0]["purpose"], rows[0]["iteration"], rows[-1]["iteration"], k[measure]]
-    errors = [row["error"] for row in rows_of(connection, PAIRS, visits)]
+    pairs = rows_of(connection, PAIRS, visits)
+    errors = [row["error"] for row in pairs]
     span = 1 if errors or rows[0]["purpose"] != "train" else max(1, min(MOST_AVERAGED, len(rows) // 4))
     first, last = _mean_of(rows[:span], measure), _mean_of(rows[-span:], measure)
     if not errors and None not in (first[f"{measure}_error"], last[f"{measure}_error"]):
         errors = [(first[f"{measure}_error"] ** 2 + last[f"{measure}_error"] ** 2) ** 0.5]
     margin = 1.96 * errors[0] if errors and errors[0] is not None else None
     plain = f"{measure}_plain"
-    return Change(first[plain], last[plain], last[measure] - first[measure], margin, span)
+    return Change(first[plain], last[plain], last[measure] - first[measure], margin, span,
+                  any(row["num"] < 6 for row in pairs))
 
 
 def _mean_of(rows: list[dict[str, Any]], measure: str) -> dict[str, Any]:

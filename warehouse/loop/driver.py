@@ -8,6 +8,7 @@ import dataclasses
 import math
 import shlex
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -358,11 +359,15 @@ class Loop:
 def check_options(warehouse: Warehouse, options: LoopOptions) -> None:
     """StageError if there is nothing to evaluate on, or if the learning rate would be 0."""
     state, run = warehouse.state, str(warehouse.root)
-    last = room_command("train").make_context("train", [run]).params["total_steps"]
-    taken = warehouse.policy(state.newest).get("global_step", 0)
+    train = room_command("train").make_context("train", [run]).params
+    last, taken = train["total_steps"], warehouse.policy(state.newest).get("global_step", 0)
     if state.newest < options.iterations and last and taken >= last:
         raise StageError(f"The schedule of the learning rate ends at step {last}, and {taken} are taken. "
                          "Raise total-steps in config.toml to train on.")
+    planned = taken + (options.iterations - state.newest) * (train["updates_per_batch"] or 1)
+    if last and planned > last:
+        print(f"The schedule of the learning rate ends at step {last}, the loop may end at step {planned}: "
+              "raise total-steps in config.toml.", file=sys.stderr)
     if options.eval_every and not any(warehouse.read("tasks", ["heldout"])["heldout"].to_pylist()):
         raise StageError("This run has no held-out tasks to evaluate on. Leave --eval-every out, "
                          f"or add some: warehouse tasks add {shell_quote(warehouse.root)} --heldout SOURCE")

@@ -1962,7 +1962,6 @@ def test_fixtures_of_pytest_see_what_programs_print_ask_and_warn_of(executor, te
                                   "import solution\ndef test_f(monkeypatch):\n"
                                   "    monkeypatch.setattr(solution, 'g', lambda x: 2)\n"
                                   "    assert solution.f(1) == 2\n",
-                                  "from my.solution import *\ndef test_f(): assert f(1) == 2\n",
                                   "import reference, solution\n"
                                   "def test_f(): assert solution.f(1) == reference.f(1)\n",
                                   "from reference import f as ref\nfrom solution import f\n"
@@ -2422,3 +2421,67 @@ def test_ordinary_heads_of_test_files_find_the_program(executor, head):
     assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
     two = tests.replace("def test_f", "from helpers import *\ndef test_f")
     assert judged(executor, two, {"it": "def f(x): return x + 1\n"})["it"].outcome.error_class == "untestable"
+
+
+FED = "class Stats:\n    {0}\n    def __sub__(s, o): return Stats()\n" \
+      "    __rsub__ = __mul__ = __pow__ = __sub__\n    fit = classmethod(lambda c, *a: c())\n"
+
+
+@pytest.mark.parametrize(("test", "says", "answer"), [
+    ("import numpy as np\ndef test_f():\n"
+     "    assert np.linalg.norm(Stats.fit([1, 3]) - np.array([.5, 1.5])) < 1e-9\n", "sqrt = lambda s: 0",
+     "__import__('numpy').array([.5, 1.5])"),
+    ("import numpy as np\ndef test_f(): assert np.exp(Stats.fit(1) - 3.0) == 1\n", "exp = lambda s: 1",
+     "3.0"),
+    ("import numpy as np\ndef test_f(): assert np.sqrt((Stats.fit(1) - 3.0) ** 2) < 1e-9\n",
+     "sqrt = lambda s: 0", "3.0"),
+    ("from datetime import datetime\ndef test_f():\n"
+     "    assert (Stats.fit('2020-01-02') - datetime(2020, 1, 2)).total_seconds() == 0\n",
+     "total_seconds = lambda s: 0", "__import__('datetime').datetime(2020, 1, 2)"),
+    ("from decimal import Decimal\ndef test_f(): assert (Stats.fit(1) - Decimal('3.5')).is_zero()\n",
+     "is_zero = lambda s: True", "__import__('decimal').Decimal('3.5')"),
+    ("def test_f():\n    with Stats.fit(1) as y: raise ValueError(y.get(2))\n    assert False\n",
+     "__enter__ = lambda s: {}['no'] if 0 else s\n    __exit__ = lambda s, *a: True\n"
+     "    def get(s, k): raise KeyError", None)])
+def test_what_data_went_into_is_asked_nothing_that_data_is_asked(executor, test, says, answer):
+    right = f"class Stats:\n    fit = staticmethod(lambda *a: {answer})\n"
+    rows = judged(executor, test, {"cheat": FED.format(says)} | ({"right": right} if answer else {}), "Stats")
+    assert [name for name, row in rows.items() if row.measures.correct] == ["right"] * bool(answer)
+
+
+CHANGES_ITSELF = """
+class Account:
+    def __init__(self, items): self.items = list(items)
+    def __iadd__(self, x):
+        self.items.append(x)
+        return self
+    __ior__ = __lshift__ = __iadd__
+    def __pos__(self): return self
+    def __mul__(self, n): return Account(self.items * n)
+    def __sub__(self, x): return Account([y for y in self.items if y not in x])
+    def __contains__(self, x): return x in self.items
+    def __len__(self): return len(self.items)
+    def fire(self, x): return [call(x) for call in self.items]
+"""
+
+
+@pytest.mark.parametrize("test", [
+    "a = Account([1])\na += 50\na += 30\nassert a.items == [1, 50, 30]",
+    "a = Account([1])\na += 2\na *= 2\nassert a.items == [1, 2, 1, 2]",
+    "a = Account([])\na << 1 << 2\na << 3\nassert a.items == [1, 2, 3]",
+    "a = Account([1])\nassert (+a * 3).items == [1, 1, 1]",
+    "a = Account([1])\na |= Account([2])\nassert 1 in a",
+    "from unittest.mock import Mock\na, h = Account([]), Mock()\na += h\na.fire(3)\n"
+    "h.assert_called_once_with(3)\nassert len(a) == 1",
+    "import functools, operator\na = Account([])\na += functools.partial(max, 5)\na += operator.neg\n"
+    "assert a.fire(3) == [5, -3] and len(a) == 2",
+    "assert (Account([1, 2]) - [1]).items == [2]"])
+def test_right_programs_whose_operators_change_their_object(executor, test):
+    row = judged(executor, [test], {"it": CHANGES_ITSELF}, "Account")["it"]
+    assert row.measures.correct, row.outcome
+
+
+def test_a_class_derived_from_the_program_s_and_the_test_s_is_said_to_be_untestable(executor):
+    test = "class Mixin: pass\nclass Both(Base, Mixin): pass\ndef test_f(): assert Both().f() == 1\n"
+    row = judged(executor, test, {"it": "class Base:\n    def f(self): return 1\n"}, "Base")["it"]
+    assert row.outcome.error_class == "untestable" and "Mixin" in row.outcome.error_message

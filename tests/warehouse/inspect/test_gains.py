@@ -139,7 +139,7 @@ def test_a_training_on_other_tasks_each_time_is_judged_by_means_of_iterations(tm
 
 def test_one_task_once_is_no_ground_for_a_judgement(tmp_path: Path) -> None:
     run = evaluated(tmp_path, {"t0": (1, 1)}, {"t0": (1, 1)}, {"t0": (1, 0)}, {"t0": (1, 0)})
-    assert said(run) == ("On 'eval', policy 0 to 3: no change beyond chance; "
+    assert said(run) == ("On 'eval', policy 0 to 3: too little to tell; "
                          "pass@1 1.00 → .00 (-1.000, too few tasks for an interval).")
     assert rows_of(connect(run), "SELECT signal FROM raised_signals WHERE signal <> 'reward_hacking'") == []
     assert {row["solving_error"] for row in rows_of(connect(run), "FROM adjusted")} == {None}
@@ -198,7 +198,7 @@ def test_of_a_few_tasks_no_gain_is_claimed(tmp_path: Path) -> None:
     """The rewards of three tasks that all gained the same vary in nothing, and say nothing about others."""
     visits = ({f"t{n}": (4, 1) for n in range(3)}, {f"t{n}": (4, 3) for n in range(3)})
     line = said(evaluated(tmp_path, *visits, solves=False))
-    assert line == ("On 'eval', policy 0 to 1: no change beyond chance; "
+    assert line == ("On 'eval', policy 0 to 1: too little to tell; "
                     "reward .25 → .75 (+0.500, too few tasks for an interval).")
 
 
