@@ -38,7 +38,7 @@ class UserFunction(NamedTuple):
         except (Exception, SystemExit) as error:      # a user's exit would look like the stage's
             has = f"{gets}. " if named and isinstance(error, KeyError) else ""    # a missing column?
             if "prompts" in named and isinstance(error, (TypeError, KeyError, AttributeError)):
-                has = f"Prompts and completions are texts, also of chats. {has}"
+                has += "Prompts and completions are texts, also of chats. "
             raise StageError(f"{where} raised {first_line(error)}{line_in(error, self.path)}. "
                              f"{has}{after}") from error
 
