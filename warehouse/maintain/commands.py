@@ -66,9 +66,10 @@ def check(run: Path, iteration: int | None, quick: bool, fixes: bool, as_json: b
     from warehouse.maintain.fix import fix
     warehouse = open_run(run)
     report = check_run(warehouse, iteration, quick=quick)
-    left, to_do = report.problems, list[str]()
+    left, to_do, opened = report.problems, list[str](), list[str]()
     if fixes:
         after = check_run(warehouse, iteration, quick=quick) if fix(warehouse, report.changes) else report
+        opened = [f"note: {note}" for note in after.notes if note not in report.notes]
         to_do = [problem for problem in after.problems
                  if problem in after.unfinished or problem not in report.problems]
         left = [problem for problem in after.problems if problem not in to_do]
@@ -79,10 +80,11 @@ def check(run: Path, iteration: int | None, quick: bool, fixes: bool, as_json: b
     would = "Fixed:" if fixes else "`warehouse check --fix` would go on without:"
     lines = [*(f"note: {note}" for note in report.notes), *report.problems,
              *([would, *map(str, report.changes)] if report.changes else []),
-             *(problem for problem in to_do if problem not in report.problems)]
+             *opened, *(problem for problem in to_do if problem not in report.problems)]
     click.echo(by_address("".join(f"{line}\n" for line in lines)), nl=False)
     click.echo(f"{counted(report.num_parts, 'part')}, {counted(report.num_rows, 'row', ',')}, "
-               f"{counted(len(report.problems), 'problem')}" + (f", {len(left)} left" if fixes else ""))
+               f"{counted(len(report.problems), 'problem')}" + (f", {len(left)} left" if fixes else "")
+               + (f", {counted(len(to_do) + len(opened), 'stage')} to run" if to_do or opened else ""))
     if left:
         raise SystemExit(1)
 

@@ -141,11 +141,12 @@ def _without_damage(held: Held, damage: dict[Path, str], left_out: list[str]) ->
 
 
 def is_built_upon(warehouse: Warehouse, stage: Stage) -> bool:
-    """True for a scored rollout and for a trained score: both were complete once."""
-    state, life = warehouse.state, stage.life
-    readers = state.readers(life.begun) if life else []
-    return stage.name != "train" and any(reader.is_complete and (stage.name, reader.stage) in (
-        ("rollout", "score"), ("score", "train")) for reader in readers)
+    """True for a scored rollout and for a trained score, now perhaps open again: they were complete once."""
+    life = stage.life
+    readers = [reader for reader in (warehouse.state.readers(life.begun) if life else [])
+               if (stage.name, reader.stage) in (("rollout", "score"), ("score", "train"))]
+    return any(reader.is_complete or is_built_upon(warehouse, warehouse.stage_of(reader))
+               for reader in readers)
 
 
 def _parts_of(stage: Stage, manifest: dict[str, Any] | None) -> Listed:

@@ -340,6 +340,20 @@ def test_the_command_lists_problems_and_fails(run: Warehouse) -> None:
     bad = CliRunner().invoke(cli, ["check", str(run.root)])
     assert bad.exit_code == 1 and bad.stdout.splitlines()[-1].endswith(", 1 problem")
     fixed = CliRunner().invoke(cli, ["check", str(run.root), "--fix"])
-    assert fixed.exit_code == 0 and fixed.stdout.splitlines()[-1].endswith(", 1 problem, 0 left")
+    assert fixed.exit_code == 0 and fixed.stdout.splitlines()[-1].endswith(
+        ", 1 problem, 0 left, 1 stage to run")
     assert "score of iteration 1" in fixed.stdout and run.state.due().stage == "score"
     assert f"To finish it: score {run.root} --iteration 1\n" in fixed.stdout
+
+
+def test_a_repair_names_every_stage_that_is_to_be_run_again(run: Warehouse) -> None:
+    part = run.root / COMPLETIONS
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.chmod(0o644)
+    part.write_bytes(content)
+    fixed = CliRunner().invoke(cli, ["check", str(run.root), "--fix"])
+    assert fixed.exit_code == 0 and fixed.stdout.splitlines()[-1].endswith(" 0 left, 2 stages to run")
+    iteration = COMPLETIONS.partition("iteration=")[2][0]
+    for stage in ("rollout", "score"):
+        assert f"To finish it: {stage} {run.root} --iteration {iteration}\n" in fixed.stdout
