@@ -13,9 +13,10 @@ from train.steps.logprob_pass import PROBE
 from warehouse.stages.base_model import check_base
 from warehouse.store.checksums import OPTIMIZER
 from warehouse.store.errors import StageError
-from warehouse.store.json_files import read_json
+from warehouse.store.json_files import json_bytes, read_json
 from warehouse.store.run_folder import Warehouse
 
+ORIGIN = "rollhouse.json"       # of which policy and dtype an exported folder is
 # Mean nats. Not the largest difference: rounding sends single tokens of a mixture to other experts.
 LIMITS = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.2}
 
@@ -28,11 +29,14 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
     `dtype` explains.
     """
     policy_json, place = warehouse.policy(version), warehouse.policy_dir(version)
+    dtype = dtype or policy_json.get("settings", {}).get("dtype", "bfloat16")
+    origin = {"policy": policy_json["sha256"], "dtype": dtype}
     if folder.exists() and any(folder.iterdir()):
+        if read_json(folder / ORIGIN) == origin:
+            return f"{folder} holds policy {version} in {dtype} already"
         raise StageError(f"{folder} is not empty. Name a new folder with --output.")
     check_base(warehouse)
     warehouse.verify_policy(version, unread=[OPTIMIZER])
-    dtype = dtype or policy_json.get("settings", {}).get("dtype", "bfloat16")
     is_adapter = policy_json["kind"] == "lora"
     source, revision = ((str(place), None) if policy_json["kind"] == "full" else
                         (warehouse.model, warehouse.facts.get("model_revision")))
@@ -61,6 +65,7 @@ def export_policy(warehouse: Warehouse, version: int, folder: Path, *, dtype: st
     shutil.rmtree(unfinished, ignore_errors=True)
     model.save_pretrained(str(unfinished))
     copy_tokenizer(source, unfinished)
+    (unfinished / ORIGIN).write_bytes(json_bytes(origin))
     set_modes(unfinished)
     unfinished.replace(folder)
     trained = "base and adapter" if is_adapter else "the trained weights"

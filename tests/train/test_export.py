@@ -75,6 +75,9 @@ def test_a_killed_export_leaves_nothing_that_a_second_one_trips_over(run, tmp_pa
     assert not (tmp_path / "merged").exists()
     assert CliRunner().invoke(train_command, arguments).exit_code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["merged"]
+    again = CliRunner().invoke(train_command, arguments)
+    assert (again.exit_code, again.stdout) == (0, f"{tmp_path / 'merged'} holds policy 1 in float32 already\n")
+    assert CliRunner().invoke(train_command, [*arguments, "--dtype", "bfloat16"]).exit_code == 1
 
 
 def test_what_cannot_be_exported_is_one_sentence(run, tmp_path):
