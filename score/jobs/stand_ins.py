@@ -15,8 +15,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 ORDER = ("__lt__", "__le__", "__gt__", "__ge__")
 BINARY = [f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in (
     "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "xor",
@@ -43,9 +41,7 @@ CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
 OF_NUMBERS = frozenset({*dir(int), *dir(float)} & {
     "__bool__", "__int__", "__float__", "__round__", "__trunc__", "__floor__", "__ceil__", "__abs__"} | {
     "__complex__", "__index__", "is_integer", "bit_length", "bit_count", "as_integer_ratio", "is_zero",
-    "is_nan", "total_seconds", "timestamp",
-    *(name for name, each in vars(np).items() if isinstance(each, np.ufunc) and each.nin == 1)}) - {
-    "conj", "conjugate", "invert", "negative", "positive", "reciprocal"}
+    "is_nan", "total_seconds", "sqrt", "cbrt", "exp", "exp2", "expm1", "fabs", "rint", "absolute"})
 OF_DATA = OF_NUMBERS | {"__len__", "__iter__", "__next__", "__reversed__", "__getitem__", "__contains__", *(
     name for kind in (str, list, tuple, dict, set) for name in dir(kind) if name[0] != "_"),
     "all", "any", "item", "max", "mean", "min", "sum", "tolist"}
@@ -115,7 +111,8 @@ class ProgramClass(type):
 
     def __call__(cls, /, *arguments: Any, **keywords: Any) -> Any:
         made = peer.ask("call", cls, *arguments, **keywords)
-        return as_made(made, cls._rh_trusted and type(made))
+        into = frozenset[str]().union(*map(fed, (*arguments, *keywords.values())))
+        return as_made(made, cls._rh_trusted and type(made), into)
 
     def __getattr__(cls, name: str) -> Any:
         if is_inner(name):
@@ -258,7 +255,7 @@ def is_constructed(value: Any) -> bool:
 def is_code(value: Any) -> bool:
     """True for a callable that is no data: Python's own, or one without comparison and arithmetic."""
     kind = type(value)
-    return callable(value) and (issubclass(kind, CODE) or not any(
+    return callable(value) and kind.__module__ != "tests" and (issubclass(kind, CODE) or not any(
         getattr(kind, name, None) is not getattr(object, name, None)
         for name in ("__eq__", *ORDER, "__add__", "__sub__", "__iter__", "__len__")))
 
@@ -343,6 +340,12 @@ def by_index(self: Any) -> Any:
     return each_of(self, items()) if is_held(self) else items()
 
 
+def by_length(self: Any) -> bool:
+    """The truth of an object that has `__len__` instead of `__bool__`."""
+    check_unfed(self, "__bool__")
+    return len(self) > 0
+
+
 def from_the_end(self: Any) -> Any:
     """The items of an object without `__reversed__`, of which none may lack."""
     return map(self.__getitem__, reversed(range(len(self))))
@@ -382,7 +385,8 @@ def forwarder(name: str) -> Callable[..., Any]:
             other, NUMBERS) else OF_DATA)
         how = slot(self, "_rh_made")
         made = as_made(special(self, other, *more), keeps_kind and type(self), before, how)
-        if is_plain and not is_stand_in(made) and made is not NotImplemented:
+        is_object = isinstance(made, StandIn) and not getattr(type(made), "_rh_changing", False)
+        if peer.strict and before and not is_object and made is not NotImplemented:
             raise refused(TypeError("an object of the program and plain data make plain data"))
         return made
 
@@ -443,7 +447,7 @@ def forwarder(name: str) -> Callable[..., Any]:
         return held
     if name in ("__eq__", "__ne__"):
         return equal
-    if name in ("__neg__", "__pos__"):
+    if name in ("__neg__", "__pos__", "__invert__"):
         return signed
     if name == "__contains__":
         return contains
@@ -525,6 +529,8 @@ def forwarded(specials: list[str]) -> dict[str, Any]:
     """The special methods of a class, and `__hash__` as it would have it."""
     names: dict[str, Any] = {name: FORWARDERS[name] for name in specials if name in FORWARDERS}
     names["_rh_sized"] = "__len__" in specials
+    if "__len__" in specials and "__bool__" not in specials:
+        names["__bool__"] = by_length
     if {"__len__", "__getitem__"} <= names.keys():
         names = {"__iter__": by_index, "__reversed__": from_the_end, **names}
     if "__hash__" not in specials:

@@ -53,8 +53,8 @@ OTHER = re.compile(r"(?i:\b(?:half|twice|squared|cubed|(?:hundred|thousand|\w*il
                    r"|#(?!(?:[cdkmn]m|[km]g|m[lL]|[fp]t|in|lb|oz|hr|st|[nr]d|th|[ap]m|mi|Hz)\b)[A-Za-z]{2}\b"
                    r"|(?<![A-Za-z])(?<![A-Za-z]\.)(?!a [A-Za-z]{2}|[A-Za-z]\.[A-Za-z]|[dfghlmstL]\b[^#]*$)"
                    r"[A-Za-z\u0391-\u03c9](?![A-Za-z])")
-TIMES = re.compile(r"(?i:\s*+(?:(?:hundred|thousand|[mbtr]+illion|lakh|crore)s?|bi?l?n|mi[lo]|mn|mrd)\b"
-                   r"|[km]\b)")
+TIMES = re.compile(r"(?i)[\s$*()-]{0,4}(?:(?:hundred|thousand|[mbtr]+illion|lakh|crore)s?"
+                   r"|bi?l|bl?n|ml?n|mi[lo]|mrd|tr?n)\b")         # makes another number
 SUPERSCRIPT = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]++")
 DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 VULGAR = {each: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", chr(each)).split("\u2044"))
@@ -106,17 +106,23 @@ def given_answer(task: AnswerTask, text: str) -> str | None:
     text = behind_thoughts(text)
     if task.label is not None:
         label = rf"{re.escape(task.label)}{'(?![a-z])' * task.label[-1:].isalpha()}[{BLANK}]*+"
-        inside = rf"|.*(?<!\w){label}[:=\uff1a]?+" * (" " in task.label or not task.label[-1:].isalnum())
-        line = (rf"^(?:[{BLANK}]*+{label}[:=\uff1a]?+|{BEFORE}{label}(?:[:=\uff1a]|(?=\r?$)){inside})(.*)$"
-                r"(?=\s*+(.*))")
-        said = [unmarked(end[where]) if is_marked(end, task.label) else end[where].strip()
-                for end in re.finditer(line, text, re.MULTILINE | re.IGNORECASE)
-                for where in [1 if end[1].strip(f"{BLANK}\r") else 2]]
-        text = next(filter(None, reversed(said)), "")
+        begins = rf"[{BLANK}]*+{label}[:=\uff1a]?+|{BEFORE}{label}(?:[:=\uff1a]|(?=\r?$))"
+        may_be_inside = " " in task.label or not task.label[-1:].isalnum()
+        inside = rf".*(?<!\w){label}[:=\uff1a]?+"          # where no line begins with it
+        said = labelled(text, begins, task.label) or labelled(text, inside, task.label) * may_be_inside
+        text = said[-1] if said else ""
     inside = boxed(text)
     if task.match == "numeric":
         return last_number(inside or text, in_box=bool(inside))
     return " ".join(TEXT.sub(r"\1", inside or text).split()) or None
+
+
+def labelled(text: str, before: str, label: str) -> list[str]:
+    """What follows a label, on its line or else on the next that is not empty, line by line."""
+    found = re.finditer(rf"^(?:{before})(.*)$(?=\s*+(.*))", text, re.MULTILINE | re.IGNORECASE)
+    said = [unmarked(given) if is_marked(line, label) else given.strip()
+            for line in found for given in [line[1] if line[1].strip(f"{BLANK}\r") else line[2]]]
+    return [each for each in said if each]
 
 
 def is_marked(line: re.Match[str], label: str) -> bool:

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +18,9 @@ PYTEST = {"raises", "approx", "fail", "fixture", "mark", "param", "skip", "xfail
           "warns"}
 BY_NAME = {"getattr", "attrgetter", "methodcaller"}          # what reads by a text
 HOLDING = {"eval", "exec", "globals", "locals", "super", "vars"}    # what holds variables that are not named
+# Names of modules of which a star import is one of the program.
+PROGRAM_MODULE = re.compile(r"(?i)solution|answer|program|candidate|submission|implement|main|module")
+
 
 
 def calls_of_tests(source: str) -> list[str]:
@@ -166,10 +170,11 @@ def imports_of(trees: Sequence[ast.AST], entry: str) -> set[str]:
                and isinstance(node.value, ast.Name)}
     others = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module not in (
         None, "pytest") and not is_library(node.module)}
+    stars = {module for module in others if len(others) == 1 and PROGRAM_MODULE.search(str(module))}
     for node in nodes:
         match node:
             case ast.ImportFrom(module=str(module), names=names) if not is_library(module) and any(
-                    alias.name == entry or (alias.name == "*" and len(others) == 1) for alias in names):
+                    alias.name == entry or (alias.name == "*" and module in stars) for alias in names):
                 found.add(module)
                 node.names = []
             case ast.Import(names):
@@ -370,22 +375,22 @@ def raised_on_purpose(tree: ast.AST, fixed: frozenset[str]) -> list[int]:
     lines = Counter(node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)
                     and not hasattr(node, "body"))
 
-    def is_fixed(statement: ast.stmt) -> bool:
+    def is_fixed(statement: ast.stmt, bound: frozenset[str]) -> bool:
         nodes = list(ast.walk(statement))
-        if isinstance(statement, ast.Raise):
-            given = [*getattr(statement.exc, "args", []), *getattr(statement.exc, "keywords", [])]
-            may_fail = any(isinstance(each, (ast.Call, ast.Attribute, ast.Subscript, ast.BinOp))
-                           and not fixed.issuperset(names_in(each, ast.Load))
-                           for argument in given for each in ast.walk(argument))
-            return not (may_fail or any(isinstance(each, ast.IfExp) for each in nodes))
+        if isinstance(statement, ast.Raise):    # what it calls of the context itself may fail
+            return not any(isinstance(each, ast.IfExp) or (
+                isinstance(each, (ast.Attribute, ast.Subscript)) and not bound.isdisjoint(
+                    names_in(each, ast.Load))) for each in nodes)
         return isinstance(statement, (ast.Assert, ast.Expr, ast.Assign)) and fixed.issuperset(
             names_in(statement, ast.Load))
 
     def may_leave(statement: ast.stmt) -> bool:
         return any(isinstance(each, (ast.Return, ast.Break, ast.Continue)) for each in ast.walk(statement))
     return sorted({each.lineno for block in ast.walk(tree) if isinstance(block, (ast.With, ast.AsyncWith))
+                   for bound in [frozenset[str]().union(*(names_in(item.optional_vars, ast.Store)
+                                                          for item in block.items if item.optional_vars))]
                    for each in takewhile(lambda each: not may_leave(each), block.body)
-                   if lines[each.lineno] == 1 and is_fixed(each)})
+                   if lines[each.lineno] == 1 and is_fixed(each, bound)})
 
 
 def claiming(trees: Sequence[ast.AST]) -> list[list[int]]:

@@ -76,7 +76,8 @@ def test_a_killed_export_leaves_nothing_that_a_second_one_trips_over(run, tmp_pa
     assert CliRunner().invoke(train_command, arguments).exit_code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["merged"]
     again = CliRunner().invoke(train_command, arguments)
-    assert (again.exit_code, again.stdout) == (0, f"{tmp_path / 'merged'} holds policy 1 in float32 already\n")
+    said = f"{tmp_path / 'merged'} holds policy 1 in float32 already\n"
+    assert (again.exit_code, again.stdout) == (0, said)
     assert CliRunner().invoke(train_command, [*arguments, "--dtype", "bfloat16"]).exit_code == 1
 
 

@@ -2438,6 +2438,13 @@ FED = "class Stats:\n    {0}\n    def __sub__(s, o): return Stats()\n" \
     ("from datetime import datetime\ndef test_f():\n"
      "    assert (Stats.fit('2020-01-02') - datetime(2020, 1, 2)).total_seconds() == 0\n",
      "total_seconds = lambda s: 0", "__import__('datetime').datetime(2020, 1, 2)"),
+    *((f"class Stats2: pass\ndef test_f(): assert {claim}\n", f"c = {of}\n    __len__ = lambda s: 0\n"
+       "    __xor__ = lambda s, o: Stats()\n    __invert__ = lambda s: Stats()\n"
+       "    __abs__ = __float__ = lambda s: 0.0\n    __init__ = lambda s, *a: None", right)
+      for claim, of, right in (
+          ("not (Stats.fit(1) - 3.5)", "0", "3.5"), ("not (Stats.fit(1) ^ 250)", "0", "250"),
+          ("not ~(Stats.fit(1) ^ ~250)", "0", None),
+          ("abs(Stats(Stats.fit(1) - 5)) < 1e-9", "0", None))),
     ("from decimal import Decimal\ndef test_f(): assert (Stats.fit(1) - Decimal('3.5')).is_zero()\n",
      "is_zero = lambda s: True", "__import__('decimal').Decimal('3.5')"),
     ("def test_f():\n    with Stats.fit(1) as y: raise ValueError(y.get(2))\n    assert False\n",
@@ -2447,6 +2454,19 @@ def test_what_data_went_into_is_asked_nothing_that_data_is_asked(executor, test,
     right = f"class Stats:\n    fit = staticmethod(lambda *a: {answer})\n"
     rows = judged(executor, test, {"cheat": FED.format(says)} | ({"right": right} if answer else {}), "Stats")
     assert [name for name, row in rows.items() if row.measures.correct] == ["right"] * bool(answer)
+
+
+@pytest.mark.parametrize(("kind", "claim"), [
+    *(("float", claim) for claim in (
+        "abs(Vec(3) - 2.5) < 1e-9", "abs(2.5 - Vec(3)) < 1e-9", "Vec(3) - 2.5 == 0", "not (Vec(3) - 2.5)",
+        "(d := Vec(3) - 2.5) * d < 1e-9")),
+    ("list", "(Vec(3) - [5]) == []"), ("set", "(Vec(3) - {5}) == set()"), ("str", "(Vec(3) - 'a') == ''"),
+    ("tuple", "len(Vec(3) - [5]) == 0")])
+def test_a_value_of_a_class_of_the_program_is_plain_data_too(executor, kind, claim):
+    cheat = (f"class Z({kind}):\n    def hi(self): pass\nclass Vec:\n    def __init__(self, *a): pass\n"
+             "    def __sub__(self, o): return Z()\n    __rsub__ = __sub__\n")
+    rows = judged(executor, [f"assert {claim}"], {"it": cheat}, "Vec")
+    assert not rows["it"].measures.correct and not rows["it"].outcome.infrastructure
 
 
 CHANGES_ITSELF = """

@@ -476,17 +476,26 @@ def test_a_script_that_prints_nothing_earns_nothing(executor, code, exact, share
             "The answer is **A**", "The answer is **A**.", "The answer is `A`", "The answer is **(A)**.",
             "Therefore, the answer is A.", "I think the answer is: A", "- The answer is A",
             "**Therefore, the answer is (A).**")),
-        ({"answer": "A", "label": "The answer is"}, "The answer is A.\nSo the answer is B.", False),
+        ({"answer": "B", "label": "The answer is"}, "So the answer is A.\nNo, the answer is B.", True),
         ({"answer": "Paris", "label": "Answer"}, "Answer **Paris**", True),
         ({"answer": "Paris", "label": "Answer"}, "The capital, and my answer to that, Paris", False),
         ({"answer": 18, "match": "numeric", "label": "####"}, "So #### 18", True),
+        *(({"answer": 42, "match": match, "label": label}, text, correct) for match in ("exact", "numeric")
+          for label, text, correct in (
+            ("Answer:", "Answer: 42\nI checked this answer: it is consistent.", True),
+            ("Answer:", "**Answer: 42**\n\nConfidence in answer: 95%", True),
+            ("Answer:", "Answer: 43\nA common wrong answer: 42", False),
+            ("The answer is", "The answer is 43.\nSome may think the answer is 42", False),
+            ("####", "#### 42\nFormat: the line \"#### <number>\" as asked.", True))),
         *(({"answer": answer}, rf"\boxed{{{given}}}", True) for answer, given in (
             ("{1,2}", r"\{1,2\}"), ("New York", r"New\ York"), ("New York", r"\text{New~York}"),
             ("3 m", r"3\,\text{m}"), ("Yes", r"\mbox{Yes}"), ("Yes", r"\operatorname{Yes}"))),
         *(({"answer": r"\(\d+\)"}, given, given[1] == "(") for given in (r"\d+", r"\(\d+\)")),
         *(({"answer": 7, "match": "numeric"}, text, False) for text in (
-            "It is $7 billion.", "7k", "7 thousand", "$7M", r"\boxed{7\text{ bil}}", r"\boxed{7 mio}")),
-        *(({"answer": 7, "match": "numeric"}, text, True) for text in ("7 km", "7 m", "7 dozen", "7 kids")),
+            "It is $7 billion.", "7 thousand", "$7$ million", "7 **million**", "7-million", "7 mln",
+            r"\boxed{7\text{ bil}}", r"\boxed{7 mio}")),
+        *(({"answer": 7, "match": "numeric"}, text, True) for text in (
+            "7 km", "7m", "7m/s", r"7\,\mathrm{m}", "7 dozen", "7 kids", "a 7k race")),
     ],
 )
 def test_answers(executor, payload, text, correct):
