@@ -56,7 +56,8 @@ def find_waiting(warehouse: Warehouse, options: RolloutOptions, iteration: int,
     StageError if this rollout would sample them with other settings.
     """
     prompts, num_unfinished = [], 0
-    for earlier, groups in (warehouse.state.waiting_groups(iteration) if purpose == TRAIN else {}).items():
+    for earlier, groups in (
+            warehouse.state.waiting_groups(iteration, own=True) if purpose == TRAIN else {}).items():
         keys: dict[str, Any] = {"iteration": earlier, "purpose": TRAIN}
         _check_same(warehouse.stage("rollout", **keys).settings() or {}, options, earlier)
         planned = {row["group_id"]: row for row in warehouse.read("prompts", **keys).to_pylist()}

@@ -252,6 +252,21 @@ def test_a_killed_iteration_takes_up_what_was_carried_again(run: Warehouse) -> N
         group for group, _, _ in ended}
 
 
+def test_groups_are_taken_also_if_a_kill_came_before_their_plan_was_stored(
+        run: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = [group for groups in run.state.waiting_groups(1).values() for group in groups]
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("rollout.run.commit_json", killed)
+        sample(run, 1)
+    assert waiting and [*run.state.life("rollout", 1, "train").taken] == waiting
+    sample(run, 1)
+    planned = {row["group_id"] for row in rows(run, "prompts", iteration=1)}
+    assert {*waiting} <= planned
+
+
 @pytest.mark.parametrize("rule", [None, "1groups"])
 def test_parts_of_which_nothing_is_left_to_sample_are_written(tmp_path: Path, rule: str | None) -> None:
     """Killed just before: all their completions are saved, or all their groups carried over."""

@@ -295,12 +295,17 @@ class RunState:
         life = self.life("rollout", iteration, TRAIN)
         return life.carried if life else []
 
-    def waiting_groups(self, before: int, *, complete: bool = False) -> dict[int, list[str]]:
-        """Groups carried over by earlier iterations that no later plan has taken, by iteration."""
+    def waiting_groups(self, before: int, *, complete: bool = False,
+                       own: bool = False) -> dict[int, list[str]]:
+        """Groups carried over by earlier iterations that no later plan has taken, by iteration.
+
+        With `own`, also those that iteration `before` took: it may have been killed before its plan was stored.
+        """
         carried = {life.iteration: life.carried for life in self.of_stage("rollout", purpose=TRAIN)
                    if life.iteration < before and life.carried}
         taken = self.taken_groups(min(carried), complete=complete) if carried else {}
-        waiting = {iteration: [group for group in groups if taken.get(group, 0) <= iteration]
+        waiting = {iteration: [group for group in groups if taken.get(group, 0) <= iteration
+                               or (own and taken[group] == before)]
                    for iteration, groups in carried.items()}
         return {iteration: groups for iteration, groups in waiting.items() if groups}
 
