@@ -299,7 +299,7 @@ class RunState:
                        own: bool = False) -> dict[int, list[str]]:
         """Groups carried over by earlier iterations that no later plan has taken, by iteration.
 
-        With `own`, also those that iteration `before` took: it may have been killed before its plan was stored.
+        With `own`, also those that iteration `before` took: a kill may come before its plan is stored.
         """
         carried = {life.iteration: life.carried for life in self.of_stage("rollout", purpose=TRAIN)
                    if life.iteration < before and life.carried}
