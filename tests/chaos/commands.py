@@ -62,6 +62,7 @@ def watch(once: Path | None) -> None:
     def reached(point: str, path: Path) -> None:
         run = next((folder for folder in path.parents if (folder / "warehouse.json").exists()), path.parent)
         instant = f"{point} {re.sub('spill-.*', 'spill', str(path.relative_to(run)))}"
+        instant = re.sub("/generation=[^/]+", "", instant)          # of which some have names made up
         if once is None:
             print(f"instant: {instant}", flush=True)
         elif instant not in passed:

@@ -34,12 +34,13 @@ def test_commands_pass_the_instants_that_the_promise_names(
     rollout, train = "completions/iteration=0/purpose=train", "train/iteration=0"
     assert set(TRAIN) <= set(instants["train"])
     for point in ("before write", "before link", "after link"):
-        for name in ("settings.json", "part-00000.parquet", "part-00000.parquet.spill", "manifest.json"):
+        for name in ("part-00000.parquet", "part-00000.parquet.spill", "manifest.json"):
             assert f"{point} {rollout}/{name}" in instants["rollout"]
+        for name in ("_log/00000001.json", "prompts/iteration=0/purpose=train/plan.json"):
+            assert f"{point} {name}" in instants["rollout"]
         assert f"{point} {train}/manifest.json" in instants["train"]
     assert sum("manifest.json" in instant for instant in instants["score"]) == 3
-    assert "before rename policies/1" in instants["train"] and "after rename policies/1" in instants["train"]
-    assert f"before replace {rollout}/manifest.json" in instants["compact"]
+    assert f"after link {rollout}/manifest.json" in instants["compact"]
     assert [f"{point} report.html" for point in ("before write", "before replace", "after replace")] == [
         instant for instant in instants["report"] if "report.html" in instant]
 
