@@ -4,7 +4,7 @@ from warehouse.ledger.entries import Alarmed, RolledBack
 from warehouse.ledger.state import RunState
 from warehouse.store.checksums import OPTIMIZER
 from warehouse.store.commit import next_to
-from warehouse.store.errors import shell_quote
+from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.run_folder import Warehouse
 
 
@@ -12,7 +12,10 @@ def alarms_behind(warehouse: Warehouse, to: int) -> str:
     """The signals that fired since the last rollback in iterations behind a policy, for the log."""
     from warehouse.inspect.alarms import last_rollback, raised_alarms
     from warehouse.sql.database import connect
-    alarms = raised_alarms(connect(warehouse), since=last_rollback(warehouse))
+    try:
+        alarms = raised_alarms(connect(warehouse), since=last_rollback(warehouse))
+    except StageError:              # of rows that cannot be read: going back does not need them
+        return ""
     fired = {alarm.signal: alarm.first_iteration for alarm in alarms
              if alarm.fired and alarm.last_iteration >= to}
     return f"{', '.join(fired)} since iteration {min(fired.values())}" if fired else ""

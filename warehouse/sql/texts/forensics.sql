@@ -55,9 +55,9 @@ tasks_of AS (SELECT task_id, avg(coalesce(correct, false)::INTEGER) AS p, count(
              FROM whole LEFT JOIN winners USING (task_id, block) GROUP BY task_id)
 SELECT avg(p) AS maj_at_k, count(*)::INTEGER AS num_tasks, min(blocks)::INTEGER AS num_blocks FROM tasks_of;
 
--- Two policies on common tasks, paired per task; purposes is a LIKE pattern, eval all evaluations. First turns unless it names turns. A
--- task that was corrected is paired only if both were judged by the same tests. No reward gain between different scorers. Carried completions count for the last policy that sampled the task in that
--- iteration.
+-- Two policies on common tasks, paired per task; purposes is a LIKE pattern, eval all evaluations. First turns unless it
+-- names turns. A task that was corrected is paired only if both were judged by the same tests. No reward gain between
+-- different scorers. Carried completions count for the last policy that sampled the task in that iteration.
 CREATE OR REPLACE MACRO compare(policy_a, policy_b, purposes := '%') AS TABLE
 WITH corrected AS (SELECT iteration, purpose, scorer, task_id, replaced ->> ('$."' || task_id || '"') AS contents
                    FROM (SELECT *, unnest(json_keys(replaced)) AS task_id
