@@ -21,7 +21,7 @@ import train.run
 import train.start
 import train.steps.steps
 from rollout.cli import rollout as rollout_command
-from tests.building.runs import back_before, change_document, copy_run, finish, write_part
+from tests.building.runs import back_before, begin, change_document, copy_run, finish, write_part
 from tests.building.sampled import (
     END,
     OPTIONS,
@@ -134,6 +134,10 @@ def test_a_second_run_says_that_it_is_trained(run):
     assert run_train(run).stdout == ("nothing to train: iteration 1 has no rollout yet; "
                                      f"next: rollout {run.root}\n")
     assert run_train(run, "--iteration", "0").stdout == "iteration 0 is trained already: policy 1\n"
+    begin(run, "rollout", {"policy_version": 1}, iteration=1, purpose="train")
+    assert run_train(run).stdout == (
+        f"nothing to train: the rollout of iteration 1 is not complete; next: rollout {run.root} "
+        "--iteration 1, with the options it was begun with\n")
 
 
 def test_the_next_iteration_starts_from_the_policy_and_its_optimizer(trained, tmp_path):

@@ -47,6 +47,9 @@ def due_iteration(warehouse: Warehouse, purpose: str = "train") -> int | None:
 def nothing_due(warehouse: Warehouse, purpose: str) -> str:
     """The message if `due_iteration` is None: what is missing, and what there is instead."""
     iteration = warehouse.state.train_due()
+    if purpose == "train" and warehouse.state.life("rollout", iteration, purpose):
+        return (f"nothing to train: the rollout of iteration {iteration} is not complete; next: rollout "
+                f"{shell_quote(warehouse.root)} --iteration {iteration}, with the options it was begun with")
     others = [name for name in warehouse.state.purposes(iteration)
               if name == "train" or f"{name}-".startswith("distil-")]
     instead = f", but rows of purpose {' and '.join(others)} (see --purpose)" if others else ""

@@ -83,12 +83,12 @@ def summary_facts(warehouse: Warehouse, connection: Connection) -> dict[str, Any
 
 def iteration_rows(connection: Connection, iteration: int, purpose: str = "train") -> list[dict[str, Any]]:
     """The numbers of one iteration, or of each of its evaluations; StageError if it is not scored."""
-    rows = [row for row in rows_of(connection, QUERY.format(where=f"iteration = {int(iteration)}"))
-            if is_of(row["purpose"], purpose)]
-    if not rows:
-        raise StageError(f"Iteration {iteration} ({purpose}) has no complete scores to sum up. "
-                         "Run `score` on it first.")
-    return rows
+    found = rows_of(connection, QUERY.format(where=f"iteration = {int(iteration)}"))
+    if rows := [row for row in found if is_of(row["purpose"], purpose)]:
+        return rows
+    others = ", ".join(row["purpose"] for row in found)
+    raise StageError(f"Iteration {iteration} ({purpose}) has no complete scores to sum up. " + (
+        f"It has those of --purpose {others}." if others else "Run `score` on it first."))
 
 
 def line_of(row: dict[str, Any]) -> str:

@@ -144,6 +144,9 @@ def test_one_iteration_is_one_line(run: Warehouse) -> None:
         "iteration 2  eval  pass@1 .23  pass@16 .88  truncated .02\n")
     missing = warehouse("summary", run.root, "--iteration", 9, "--line")
     assert missing.exit_code == 1 and "Iteration 9 (train) has no complete scores" in missing.stderr
+    assert "Run `score` on it first." in missing.stderr
+    missing = warehouse("summary", run.root, "--iteration", 2, "--purpose", "distil")
+    assert "to sum up. It has those of --purpose eval, train.\n" in missing.stderr
 
 
 def test_the_summary_of_an_empty_run_says_what_comes_next(tmp_path: Path) -> None:
