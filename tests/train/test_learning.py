@@ -236,7 +236,7 @@ def test_two_processes_train_the_same_adapter_as_one(run, stale, tmp_path, updat
     alone = copy_run(stale, tmp_path / "alone")
     assert run_train(alone, "--updates-per-batch", updates).exit_code == 0
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone",
-               "-m", "train.cli"]
+               str(Path(sys.executable).with_name("train"))]
     result = subprocess.run([*command, str(run.root), *OPTIONS, "--updates-per-batch", updates],
                             capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
