@@ -44,17 +44,17 @@ LETTER = re.compile(r"\b(?!k\b|M\b(?!&))[A-Za-z]\b")
 FORMAT = re.compile(r"\\(?:[;:!> ]|(?:q?quad|thinspace|displaystyle|boldsymbol|underline|min|cents?|pounds"
                     r"|euro|[dt]?frac(?=(?:\{[^{}\d\\]*\}){2}))(?![a-z]))|[~\s]+"
                     r"|(?:\^?\{?\\circ|\\degree|\u00b0)\}? ?(?:[CFK]\b)?")
+LARGE = r"(?:hundred|thousand|\w*illion|lakh|crore)s?|bi?l|bl?n|ml?n|mi[lo]|mrd|tr?n"
 # What makes another value of a number (`#`): words, commands, signs next to it, letters that are not units.
-OTHER = re.compile(r"(?i:\b(?:half|twice|squared|cubed|(?:hundred|thousand|\w*illion|lakh|crore|dozen)s?"
-                   r"|mil|bil|bn|mn|mio|mrd|kilo|factorial|root|below zero|log|ln|exp|sin|cos|tan|sqrt"
+OTHER = re.compile(rf"(?i:\b(?:half|twice|squared|cubed|{LARGE}|dozens?|kilo"
+                   r"|factorial|root|below zero|log|ln|exp|sin|cos|tan|sqrt"
                    r"|or (?:more|less)|(?:or|not|minus|negative|at (?:least|most)|than|under|below|over|above"
                    r"|fewer)(?= *#))\b)"
                    r"|\\[A-Za-z]|[-+*/^|<>=] *#|[A-Za-z]#|# *(?:[_!*+|]|\^(?! *(?:st|[nr]d|th)))"
                    r"|#(?!(?:[cdkmn]m|[km]g|m[lL]|[fp]t|in|lb|oz|hr|st|[nr]d|th|[ap]m|mi|Hz)\b)[A-Za-z]{2}\b"
                    r"|(?<![A-Za-z])(?<![A-Za-z]\.)(?!a [A-Za-z]{2}|[A-Za-z]\.[A-Za-z]|[dfghlmstL]\b[^#]*$)"
                    r"[A-Za-z\u0391-\u03c9](?![A-Za-z])")
-TIMES = re.compile(r"(?i)[\s$*()-]{0,4}(?:(?:hundred|thousand|[mbtr]+illion|lakh|crore)s?"
-                   r"|bi?l|bl?n|ml?n|mi[lo]|mrd|tr?n)\b")         # makes another number
+TIMES = re.compile(rf"(?i)[\s$*()-]{{0,4}}(?:{LARGE})\b")      # the same, where a text may say more
 SUPERSCRIPT = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]++")
 DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 VULGAR = {each: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", chr(each)).split("\u2044"))

@@ -63,7 +63,7 @@ def fix(warehouse: Warehouse, changes: list[Change]) -> bool:
     if ended:
         warehouse.append(lambda _state: Discarded(ended))
     with rewriting(warehouse, "repaired", lives.values()) as new:
-        for begun in lives.keys() - ended:
+        for begun in [each for each in lives if each not in ended]:
             new.append(NewGeneration.of(warehouse, lives[begun], "repaired"))
             _leave_out(new[-1], of_life[begun])
     return bool(lives)
