@@ -44,7 +44,8 @@ SELECT min(k) AS k FROM (SELECT top_k(quantile_disc(n, -0.9)) AS k FROM task_res
 # For training the latest common iteration, for evaluations all of the latest. Only rows of one iteration and
 # purpose are paired: rows of other policies or evaluations would differ for that reason alone.
 PAIRED_SQL = """\
-SELECT DISTINCT iteration, purpose FROM compare_runs($1, $2) WHERE turn_of(purpose) = 1
+SELECT DISTINCT iteration, purpose FROM compare_runs($1, $2)
+WHERE turn_of(purpose) = 1 AND concat(iteration, ' ', purpose) NOT IN (SELECT unnest($3::VARCHAR[]))
 QUALIFY iteration = max(iteration) OVER (PARTITION BY purpose = 'train')
 ORDER BY iteration DESC, purpose = 'train', purpose"""
 GAIN_SQL = "FROM gains_of_runs($1, $2) WHERE iteration = $3 AND purpose = $4"
@@ -84,10 +85,13 @@ def comparison(runs: Sequence[Warehouse]) -> tuple[str, str, str, dict[str, Any]
     """
     connection = connect_runs(runs)
     first, *others = names = run_names([run.root for run in runs])
-    gains = [row for other in others for row in paired_gains(connection, first, other)]
+    gains = [row for other, run in zip(others, runs[1:], strict=True)
+             for row in paired_gains(connection, first, other, shared_scores(runs[0], run))]
     tokens_differ = len({run.facts.get("tokenizer_sha256") for run in runs}) > 1
     curves, charts = _curves(connection, names, [name for name in PER_TOKEN if tokens_differ])
     remarks = [other_tasks(connection, first, other) for other in others]
+    if same := [other for other in others if other not in {row["run"] for row in gains}]:
+        remarks.append(f"{', '.join(same)}: no rows but those of {first}.")
     if len(gains) > 1:
         remarks.append(f"Each of these {len(gains)} is tested alone at 95%: without any difference, one of "
                        "twenty is beyond chance.")
@@ -95,16 +99,28 @@ def comparison(runs: Sequence[Warehouse]) -> tuple[str, str, str, dict[str, Any]
         remarks.append(OTHER_TOKENIZERS)
     quiet = "".join(f'<p class="quiet">{escape(remark)}</p>' for remark in remarks if remark)
     body = (f"<h2>What differs</h2>{_settings_notice(connection, runs, names)}<h2>Beyond chance</h2>"
-            f'{gains_table(first, gains)}{quiet}<h2>Curves</h2><div class="figures">{curves}</div>')
+            f"{gains_table(first, gains) if gains else ''}{quiet}<h2>Curves</h2>"
+            f'<div class="figures">{curves}</div>')
     data = {"figures": {key: chart.hover for key, chart in charts.items() if chart}}
     return f"{', '.join(names[:-1])} and {names[-1]}", " · ".join(str(run.root) for run in runs), body, data
 
 
-def paired_gains(connection: Connection, first: str, other: str) -> list[dict[str, Any]]:
-    """Rows of gains_of_runs for the latest training and evaluations that both runs have, newest first."""
-    gains = [{"run": other, **row} for pair in rows_of(connection, PAIRED_SQL, [first, other])
+def shared_scores(first: Warehouse, other: Warehouse) -> list[str]:
+    """Iterations and purposes, as '3 train', that branches scored before they parted."""
+    scored, others = ({f"{life.iteration} {life.purpose}": run.state.entries[life.begun]
+                       for life in run.state.of_stage("score")} for run in (first, other))
+    return [place for place, entry in scored.items() if others.get(place) == entry]
+
+
+def paired_gains(connection: Connection, first: str, other: str,
+                 shared: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Rows of gains_of_runs for the latest training and evaluations that both runs have, newest first.
+
+    What both share is left out: a row that is compared with itself shows no difference.
+    """
+    gains = [{"run": other, **row} for pair in rows_of(connection, PAIRED_SQL, [first, other, [*shared]])
              for row in rows_of(connection, GAIN_SQL, [first, other, *pair.values()])]
-    if not gains:
+    if not gains and not shared:
         raise StageError("Two of the runs have no scored task in common at the same iteration, so there is "
                          "nothing to compare in pairs. Evaluate both at the same iteration on the same "
                          "split: rollout RUN --eval --split NAME --label NAME --iteration I, then score RUN")

@@ -25,8 +25,14 @@ MEASURES = (("pass_at_1", "pass@1"), ("pass_at_max_k", "pass@{max_k}"), ("reward
             ("failed_share", "programs failed"), ("loop_share", "loops"), ("tokens_mean", "tokens"),
             ("nll_sampled", "sampled NLL"), ("distinct_outputs_share", "different outputs"),
             ("zero_variance_share", "groups of equal rewards"), ("mismatch_kl", "mismatch"))
-TWO_SQL = """\
-SELECT * FROM iteration_stats WHERE purpose = $2 AND iteration <= $1 ORDER BY iteration DESC LIMIT 2"""
+# The iteration and those that led to its policy: what a rollback left behind is not what it is compared with.
+IN_LINE = """\
+iteration <= $1 AND EXISTS (
+    FROM ancestry() WHERE iteration BETWEEN begun AND ended AND epoch = (
+        SELECT max(epoch) FROM ancestry() WHERE begun <= $1 AND ended = 2147483647))"""
+TWO_SQL = f"""\
+SELECT * FROM iteration_stats WHERE purpose = $2 AND {IN_LINE}
+ORDER BY iteration DESC LIMIT 2"""
 PARTS_SQL = """\
 SELECT 'reward: ' || part AS name, max(mean) FILTER (iteration = $1) AS now,
        max(mean) FILTER (iteration = $3) AS former
@@ -39,11 +45,11 @@ NEW_SQL = """\
 SELECT count(*) FILTER (iteration = $1) AS num, count(*) FILTER (iteration = $1 AND num_visits = 1) AS new
 FROM (SELECT iteration, count(*) OVER (PARTITION BY task_id) AS num_visits FROM task_results
       WHERE purpose = $2 AND iteration IN ($1, $3))"""
-MOVED_SQL = """\
+MOVED_SQL = f"""\
 WITH visits AS (SELECT task_id, iteration, n, c, c / n AS rate, reward_mean, tokens_mean, truncated_share,
                        lag(c / n) OVER (PARTITION BY task_id ORDER BY iteration) AS former,
                        lag(iteration) OVER (PARTITION BY task_id ORDER BY iteration) AS former_iteration
-                FROM task_results WHERE purpose = $2 AND n > 0 AND iteration <= $1)
+                FROM task_results WHERE purpose = $2 AND n > 0 AND {IN_LINE})
 SELECT *, rate - former AS gain FROM visits WHERE iteration = $1
 ORDER BY gain NULLS LAST, rate, task_id LIMIT 2000"""
 HISTORY_SQL = """\

@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -12,7 +13,8 @@ from docs.generate import JSON_KEYS
 from reports.cli import cli
 from reports.compare import gains_table
 from tests.building.runs import change_document, change_settings, copy_run
-from tests.building.weather import build_run
+from tests.building.weather import Weather, build_run, write_iteration
+from warehouse.experiments.branch import make_branch
 from warehouse.maintain.tasks import replace_tasks
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -93,3 +95,15 @@ def test_a_task_that_another_run_has_otherwise_is_not_paired(runs: list[Warehous
     text = compared([open_warehouse(run.root) for run in runs], tmp_path)
     assert "1 task with the same name in a and b but other contents, not paired: task-001." in text
     assert "<td>training</td><td>2</td><td>5</td>" in text
+
+
+def test_rows_that_both_runs_share_are_not_compared(made: list[Warehouse], tmp_path: Path) -> None:
+    run, branch = copy_run(made[0], tmp_path / "a"), tmp_path / "branch"
+    make_branch(run, branch, 2, rows=False)
+    assert "<td>branch</td>" not in (text := compared([run, open_warehouse(branch)], tmp_path))
+    assert "branch: no rows but those of a." in text
+    rng = np.random.default_rng(0)
+    for warehouse in (run, new := open_warehouse(branch)):
+        write_iteration(warehouse, 2, "eval", Weather(), rng, num_tasks=6, group_size=4)
+    text = compared([run, new], tmp_path)
+    assert re.findall(r"<td>branch</td><td>(\w+)</td><td>(\d)</td>", text) == [("eval", "2")]

@@ -115,6 +115,8 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
         lines.append(f"Gains over policy {plan.at} on {tasks} held-out tasks, {k} completions each, with the "
                      f"same seeds; each interval is of one arm. p{of} is corrected by Holm for "
                      f"{counted(tests, 'arm')}{f', p@{k} as well' * (k > 1)}.")
+        if 2 ** (1 - tasks) * tests > 0.05:         # when each task is better, or each is worse
+            lines.append(f"On {counted(tasks, 'task')} no difference can reach p 0.05.")
     return "\n".join(lines)
 
 

@@ -66,7 +66,8 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
         lines += ["", *_table(evaluations[-last:], "evaluation")]
     spent = cost_lines(warehouse, connection)
     lines += [*(["", *spent] if spent else []), *_remarks(rows, inventory)]
-    due = f"Next: {warehouse.state.due().stage} {shell_quote(warehouse.root)}"
+    despite = ", if it is to go on despite the alarm" if any(alarm.fired for alarm in alarms) else ""
+    due = f"Next{despite}: {warehouse.state.due().stage} {shell_quote(warehouse.root)}"
     lines += ["", due if rows else f"Nothing is scored yet. {due}"]
     return [*lines, *alarm_count_lines(warehouse, alarms)]
 

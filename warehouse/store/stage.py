@@ -156,8 +156,8 @@ class Stage:
                 continue
             if name not in accept_change:
                 accept = f"continue with `--accept-change {name}`, " if name in may_change else ""
-                raise SettingChanged(self.title, name, **values, way_out=f"Run it with the former value, "
-                                     f"{accept}or {self.way_to_discard()}.")
+                raise SettingChanged(self.title, name, **values, way_out="Give the former value (option or "
+                                     f"config.toml), {accept}or {self.way_to_discard()}.")
             if not life.is_complete:
                 self._note_change(begun, {"setting": name, **values})
 

@@ -38,6 +38,7 @@ from tests.building.weather import SCORER, Weather, build_run, write_iteration
 from tests.reports.viewer.conftest import TOKEN, client_of
 from warehouse.maintain.discard import discard
 from warehouse.maintain.prune import prune_run
+from warehouse.maintain.rollback import roll_back
 from warehouse.objects.mirror import mirror_run
 from warehouse.sql.database import lock, rows_of
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -82,6 +83,18 @@ def test_an_iteration_says_how_many_of_its_tasks_are_others(tmp_path: Path) -> N
     write_iteration(run, 3, "train", Weather(), random, 2 * tasks, 4)
     page = client_of(run.root).get("/run/iteration?iteration=3").text
     assert "2 of 4 tasks are not those of iteration 2." in page
+
+
+def test_an_iteration_after_a_rollback_is_compared_with_those_that_led_to_its_policy(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=4, evals=(), num_tasks=4, group_size=4)
+    roll_back(run, 1, "for the test")
+    write_iteration(run, 4, "train", Weather(), np.random.default_rng(0), num_tasks=4, group_size=4)
+    client = client_of(run.root)
+    for number, before in ((4, 1), (3, 2)):
+        text = client.get(f"/run/iteration?iteration={number}").text
+        assert f"What changed since iteration {before}<" in text
+        visited = re.findall(r'<td class="left"><a href="[^"]*">task-\d+</a>.*?</tr>', text, re.DOTALL)
+        assert len(visited) == 4 and all(f">{before}<" in row for row in visited)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", ""])

@@ -173,6 +173,13 @@ def test_a_reward_that_is_not_pass_at_1_has_columns_of_its_own(run: Warehouse) -
     assert "reward" not in arms_text([row | {"reward": 0.5}], plan)
 
 
+def test_on_few_tasks_it_is_said_that_none_can_differ_beyond_chance(run: Warehouse) -> None:
+    for num_tasks, arms, said in ((5, 1, True), (6, 1, False), (6, 2, True), (7, 2, False)):
+        row = {"arm": "low", "title": "", "settings": {}, "num_tasks": num_tasks, "p_value": 1.0}
+        text = arms_text([row] * arms, plan_of(run))
+        assert (f"On {num_tasks} tasks no difference can reach p 0.05." in text) == said
+
+
 def test_a_wide_table_becomes_two_that_both_name_the_arms(run: Warehouse) -> None:
     row = dict.fromkeys(("pass_1", "pass_k", "gain", "gain_low", "gain_high", "gain_k", "gain_k_low",
                          "gain_k_high", "reward", "p_value", "p_k", "kl", "ess", "seconds"), 0.5)

@@ -55,7 +55,7 @@ def test_a_collapse_is_the_last_thing_said(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", shape="wrong-adapter", iterations=6, evals=(), num_tasks=4,
                     group_size=8)
     due, alarms = ending(run)
-    assert due == f"Next: rollout {run.root}"
+    assert due == f"Next, if it is to go on despite the alarm: rollout {run.root}"
     assert alarms.startswith("1 signal since iteration 5")
     assert alarms.endswith(f": warehouse watch {run.root}")
     roll_back(run, 5)
