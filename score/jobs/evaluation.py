@@ -3,6 +3,7 @@
 import ast
 import builtins
 import contextlib
+import pickletools
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +23,11 @@ PLAIN_EVAL, BLANKS = eval, " \t"          # which `eval` takes off
 # Of expressions that numbers alone make; large powers and shifts are made of little text.
 ARITHMETIC = (ast.Expression, ast.Constant, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator,
               ast.unaryop, ast.boolop, ast.cmpop)
+
+
+# Codes of pickles that name an object, and those that name a place, whose table grows with it.
+OBJECT_CODES = ("GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID")
+MEMO_CODES = ("PUT", "BINPUT", "LONG_BINPUT")
 
 
 class Example(str):
@@ -149,23 +155,37 @@ def patch_pickle(peer: Peer, is_own: Callable[[Any], bool]) -> None:
     if pickle is None:
         return
     plain_dumps, plain_loads = pickle.dumps, pickle.loads
-    written: list[Any] = []              # by the tests, of plain data
+    written = set[bytes]()               # by the tests, of their own objects
 
     def dumps(value: Any, *more: Any, **options: Any) -> Any:
         if is_stand_in(value):
             return peer.ask("dumps", value)
-        written.append(plain_dumps(value, *more, **options))
-        return written[-1]
+        written.add(data := plain_dumps(value, *more, **options))
+        return data
 
     def loads(data: Any, **options: Any) -> Any:
-        is_the_tests = is_own(data) or any(data is each for each in written)
+        is_the_tests = is_own(data) or bytes(data) in written or holds_data(bytes(data))
         return plain_loads(data, **options) if is_the_tests else peer.ask("loads", bytes(data))
-    pickle.dumps = dumps                     # type: ignore[attr-defined]
-    pickle.loads = loads                     # type: ignore[attr-defined]
-    pickle._loads = loads                    # type: ignore[attr-defined]
-    pickle.load = lambda file, **_options: pickle.loads(file.read())  # type: ignore[attr-defined]
-    pickle.Unpickler = lambda file, **_options: SimpleNamespace(  # type: ignore[attr-defined]
-        load=lambda: pickle.load(file))
+
+    def dump(value: Any, file: Any, *more: Any, **options: Any) -> None:
+        file.write(dumps(value, *more, **options))
+
+    def load(file: Any, **options: Any) -> Any:
+        return loads(file.read(), **options)
+
+    vars(pickle).update(
+        dumps=dumps, loads=loads, _loads=loads, dump=dump, load=load,
+        Pickler=lambda file, *more, **options: SimpleNamespace(
+            dump=lambda value: dump(value, file, *more, **options)),
+        Unpickler=lambda file, **options: SimpleNamespace(load=lambda: load(file, **options)))
+
+
+def holds_data(pickled: bytes) -> bool:
+    """Whether a pickle makes plain data alone, which is the same wherever it is read."""
+    with contextlib.suppress(ValueError, IndexError):
+        return not any(code.name in OBJECT_CODES or (code.name in MEMO_CODES and int(at or 0) > len(pickled))
+                       for code, at, _place in pickletools.genops(pickled))
+    return False
 
 
 def is_free(name: str) -> bool:

@@ -35,6 +35,9 @@ QUESTIONS = frozenset({*dir(set)} - {"add", "clear", "copy", "pop", "remove", "u
     "equals", "subtract", "compare", "compare_signal", "compare_total", "compare_total_mag", "same_quantum",
     "is_relative_to", "relative_to"}
 VIEWS = ("keys", "items", "values")
+# Operators of data that has a class of its own.
+BETWEEN = (*ORDER, *BINARY, "__neg__", "__pos__", "__abs__", "__invert__", "__bool__", "__call__",
+           "__contains__")
 NUMBERS = (int, float, complex)
 CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
 # What a difference would be asked, by which a test compares: of numbers, and of other data.
@@ -384,7 +387,10 @@ def forwarder(name: str) -> Callable[..., Any]:
         before = fed(self) | fed(other) | (frozenset() if not is_plain else OF_NUMBERS if isinstance(
             other, NUMBERS) else OF_DATA)
         how = slot(self, "_rh_made")
-        made = as_made(special(self, other, *more), keeps_kind and type(self), before, how)
+        made = special(self, other, *more)
+        if made is self and how and name.startswith("__i"):     # as by a method
+            return as_made(made, type(self), how=how)
+        made = as_made(made, keeps_kind and type(self), before, how)
         is_object = isinstance(made, StandIn) and not getattr(type(made), "_rh_changing", False)
         if peer.strict and before and not is_object and made is not NotImplemented:
             raise refused(TypeError("an object of the program and plain data make plain data"))
@@ -466,6 +472,17 @@ async def unheard(awaited: Any, *heard: Any) -> None:
     not_swallowed(await awaited, *heard)
 
 
+def between(name: str, base: Any) -> Callable[..., Any]:
+    """An operator of data with a class of its own: the class's between such objects, else the data's."""
+    def special(self: Any, /, *operands: Any) -> Any:
+        if name == "__call__" or all(map(is_stand_in, operands)):
+            return peer.ask("special", name, self, *operands)
+        if (plain := getattr(base, name, None)) is None and name == "__contains__":
+            raise refused(TypeError("'in' between an object of the program and plain data"))
+        return plain(self, *operands) if plain else NotImplemented
+    return special
+
+
 FORWARDERS = {name: forwarder(name) for name in SPECIAL - {"__await__"}}
 TEXTS = ("__repr__", "__str__", "__format__")
 for each in TEXTS:
@@ -508,6 +525,7 @@ def class_of(number: int, name: str, bases: tuple[type, ...], specials: list[str
         kept = [*values[:1], *(base for base in kept if not issubclass(base, StandIn))]
         names["__getattr__"] = StandIn.__getattr__
         names |= {text: FORWARDERS[text] for text in TEXTS if text in specials}
+        names |= {each: between(each, values[0]) for each in specials if each in BETWEEN}
     else:
         kept = kept or [StandIn]
         names["__slots__"] = ()
@@ -574,6 +592,7 @@ def signature_of(function: Any) -> Any:
 
 
 def specials_of(kind: type) -> list[str]:
-    """Special methods that a class defines, other than those of `object`."""
+    """Special methods that a class defines, other than those of `object` and of the data that it is."""
+    plain = (object, *(base for base in VALUES if issubclass(kind, base)))
     return [name for name in type.__dir__(kind) if name in SPECIAL and getattr(kind, name, None) is not None
-            and getattr(kind, name) is not getattr(object, name, None)]
+            and all(getattr(kind, name) is not getattr(base, name, None) for base in plain)]

@@ -1004,6 +1004,23 @@ DATA = "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\n    y:
      "def f(x): return x + 1 / 3\n"),
     ("import random\nrandom.seed(1)\nstate = random.getstate()\nfirst = f()\nrandom.setstate(state)\n"
      "assert f() == first", "import random\ndef f(): return random.random()\n"),
+    ("assert V(1, 2) + V(3, 4) == V(4, 6) and -V(1, 2) == (-1, -2) and abs(V(3, 4)) == 5\n"
+     "assert sorted([V(1, 5), V(2, 3)]) == [V(2, 3), V(1, 5)] and V(1, 2)(3) == 4 and not V(0, 0)",
+     "from typing import NamedTuple\nclass V(NamedTuple):\n    x: int\n    y: int\n"
+     "    def __add__(self, o): return V(self.x + o.x, self.y + o.y)\n"
+     "    def __neg__(self): return V(-self.x, -self.y)\n"
+     "    def __abs__(self): return (self.x**2 + self.y**2)**.5\n"
+     "    def __bool__(self): return self.x > 0\n    def __lt__(self, o): return self.y < o.y\n"
+     "    def __call__(self, n): return self.x + n\ndef f(): pass\n"),
+    ("assert str(Money(5) + Money(3)) == '$8' and sum([Money(1), Money(2)]) == 3 and Money(5) + 3 == 8\n"
+     "assert Perm.R in f() and f() & Perm.R and f() == 6 and not Perm(2) & Perm.R",
+     "import enum\nclass Money(int):\n    def __add__(self, o): return Money(int(self) + int(o))\n"
+     "    def __str__(self): return f'${int(self)}'\nclass Perm(enum.IntFlag):\n    R = 4\n    W = 2\n"
+     "def f(): return Perm.R | Perm.W\n"),
+    ("p = Playlist()\np += 'a'\np += 'b'\nassert len(p) == 2 and 'a' in p and list(p) == ['a', 'b']",
+     "class Playlist:\n    def __init__(self): self.s = []\n    def __len__(self): return len(self.s)\n"
+     "    def __iter__(self): return iter(self.s)\n    def __iadd__(self, x):\n        self.s.append(x)\n"
+     "        return self\ndef f(): pass\n"),
 ], ids=["generator", "html", "suppress", "callback", "helper of the same name", "generator not started",
         "finally with return", "tolerance around 0", "first items of an argument", "in an object",
         "an object times a number", "a result with a name", "an object of a class method",
@@ -1022,7 +1039,8 @@ DATA = "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\n    y:
         "copies of an object", "copy of an object of the test", "pickled object", "fields as a dictionary",
         "kinds of functions", "timeout", "callback that waits", "not a number", "tree of text",
         "callback sees the change", "callback makes the change", "a container of its own",
-        "special methods of the test", "patched values", "near in other numbers", "state of a generator"])
+        "special methods of the test", "patched values", "near in other numbers", "state of a generator",
+        "operators of a named tuple", "operators of numbers", "added in place"])
 def test_everyday_right_programs_are_right(executor, request, test, code):
     row = judged(executor, [test], {"it": code}, in_place=request.node.callspec.id in IN_PLACE)["it"]
     assert row.measures.correct, (row.outcome, row.measures.outputs)
@@ -1533,9 +1551,15 @@ def test_a_warning_is_of_the_kind_that_it_derives_from(executor):
 def test_what_a_test_pickled_is_not_told(executor):
     code = ("import pickle\ntold = []\nload = pickle.loads\ndef loads(data):\n    told.append(load(data))\n"
             "    return told[-1]\npickle.loads = loads\ndef f(x): return told and told[-1]\n")
-    for given in (repr(pickle.dumps(77)), "pickle.dumps(77)"):
-        tests = [f"import pickle\nwant = pickle.loads({given})\nassert f(1) == want"]
-        rows = judged(executor, tests, {"spy": code, "right": "def f(x): return 77\n"})
+    writes = ("import io, pickle\nb = io.BytesIO()\n{}\nb.seek(0)\nwant = pickle.load(b)\n"
+              "assert f(1) == want")
+    copy = "import base64, pickle\nb = base64.b64decode(base64.b64encode(pickle.dumps(77, {})))\n"
+    for test in (*(f"import pickle\nwant = pickle.loads({given})\nassert f(1) == want"
+                   for given in (repr(pickle.dumps(77)), "pickle.dumps(77)")),
+                 writes.format("pickle.dump(77, b)"), writes.format("pickle.Pickler(b).dump(77)"),
+                 *(copy.format(protocol) + "assert f(1) == pickle.loads(b)" for protocol in range(6)),
+                 "import pickle\nassert f(1) == pickle.loads(bytes.fromhex('80034b4d2e'))"):
+        rows = judged(executor, [test], {"spy": code, "right": "def f(x): return 77\n"})
         assert [name for name, row in rows.items() if row.measures.correct] == ["right"]
 
 
