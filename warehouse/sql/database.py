@@ -57,6 +57,11 @@ def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False
     tell_left_out(inventory.left_out, strict)
     if not partial and iteration is None:
         keep_script(warehouse, script_of(warehouse.root, inventory))
+    return connect_to(inventory)
+
+
+def connect_to(inventory: Inventory) -> Connection:
+    """A connection with every table, view and macro, and the rows of an inventory."""
     connection = empty_connection()
     with explain_errors():
         connection.execute(stored_rows(inventory))
@@ -85,16 +90,6 @@ def tell_left_out(left_out: Sequence[str], strict: bool) -> None:
         print(by_address(f"warning: {warning}"), file=sys.stderr)
     if len(left_out) > MOST_WARNINGS:
         print(f"warning: {len(left_out) - MOST_WARNINGS} more; `warehouse check` lists them", file=sys.stderr)
-
-
-def connect_to_measure(inventory: Inventory) -> Connection:
-    """A connection with only the measures that no rollup holds."""
-    fresh = {name: paths for name, paths in inventory.parts.items() if name.startswith("fresh_")}
-    known = inventory._replace(parts=fresh, choices=[], stages=[], policies=[])
-    connection = new_connection()
-    with explain_errors():
-        connection.execute(f"{definitions(views=())}\n{stored_rows(known)}")
-    return connection
 
 
 @contextmanager

@@ -60,20 +60,19 @@ def take_inventory(warehouse: Warehouse, *, partial: bool = False, iteration: in
     if named and scorers and iteration is None and not any(is_named(scorer, named) for scorer in scorers):
         left_out.append(f"config.toml names the scorer {named}, but the scores here are by "
                         f"{', '.join(scorers)}: name one of these, or `score` with {named}.")
-    inventory = Inventory({"tasks": tasks}, choices, None, stages, _policies(warehouse, left_out), left_out,
-                          vocabulary_file(warehouse),
-                          warehouse.facts.get("oldest_part", warehouse.facts["schema_version"]))
     rollup = None if partial or iteration is not None else valid_rollup(warehouse, choices)
-    return rolled_up(inventory, rollup, partial=partial)
+    parts = {"tasks": tasks, **_parts_of_tables(stages, choices, rollup, partial)}
+    return Inventory(parts, choices, rollup, stages, _policies(warehouse, left_out), left_out,
+                     vocabulary_file(warehouse),
+                     warehouse.facts.get("oldest_part", warehouse.facts["schema_version"]))
 
 
-def rolled_up(inventory: Inventory, rollup: Rollup | None, *, partial: bool = False) -> Inventory:
-    """The same files, without those that a rollup holds."""
-    parts: dict[str, list[Path]] = {name: [] for name in TABLES} | {"tasks": inventory.parts["tasks"]}
-    chosen = {(choice.iteration, choice.purpose, choice.scorer)
-              for choice in inventory.choices if choice.chosen}
+def _parts_of_tables(stages: list[Held], choices: list[Choice], rollup: Rollup | None,
+                     partial: bool) -> dict[str, list[Path]]:
+    parts: dict[str, list[Path]] = {name: [] for name in TABLES if name != "tasks"}
+    chosen = {(choice.iteration, choice.purpose, choice.scorer) for choice in choices if choice.chosen}
     scored = {key[:2] for key in chosen}
-    for held in inventory.stages:
+    for held in stages:
         name, keys = held.stage.name, held.stage.identity
         if held.manifest is None and not partial:
             continue
@@ -88,7 +87,7 @@ def rolled_up(inventory: Inventory, rollup: Rollup | None, *, partial: bool = Fa
             if (*rollout, keys["scorer"]) in chosen or (held.manifest is None and rollout not in scored):
                 parts["samples"] += held.parts
                 parts["fresh_samples"] += [] if rollup and rollout in rollup.scored else held.parts
-    return inventory._replace(parts=parts, rollup=rollup)
+    return parts
 
 
 def table_of(stage: Stage, part: Path) -> str:

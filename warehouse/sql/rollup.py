@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 
 from warehouse.sql.catalog import SQL_TYPES
-from warehouse.sql.database import Connection, connect_to_measure, explain_errors
-from warehouse.sql.inventory import Inventory, rolled_up, take_inventory
-from warehouse.sql.rollup_files import FOLDER, ROLLED, definitions, measures_text, rollup_keys, valid_rollup
+from warehouse.sql.database import Connection, connect_to, explain_errors
+from warehouse.sql.inventory import Inventory, take_inventory
+from warehouse.sql.rollup_files import FOLDER, ROLLED, definitions, measures_text, rollup_keys
 from warehouse.store.checksums import part_facts
 from warehouse.store.commit import commit_directory
 from warehouse.store.errors import StageError
@@ -35,7 +35,7 @@ def keep_rolled_up(warehouse: Warehouse) -> Inventory:
     if fresh_stages(warehouse, inventory) >= WORTH_IT and not warehouse.log.is_past:
         with contextlib.suppress(OSError, StageError):
             write_rollup(warehouse, inventory)
-            return rolled_up(inventory, valid_rollup(warehouse, inventory.choices))
+            return take_inventory(warehouse)
     return inventory
 
 
@@ -48,7 +48,7 @@ def write_rollup(warehouse: Warehouse, inventory: Inventory | None = None) -> in
     keys = rollup_keys(warehouse, inventory.choices)
     if not keys or (inventory.rollup and len(inventory.rollup.scored) == len(keys)):
         return len(keys)
-    connection = connect_to_measure(inventory)
+    connection = connect_to(inventory)
     for table in ("fresh_samples", "fresh_train_samples"):
         _read_once(connection, table, inventory.parts[table])
     folder = warehouse.scratch("rollup")

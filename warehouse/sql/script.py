@@ -1,6 +1,5 @@
 """RUN/warehouse.sql: tables, views and macros of a run as one text with absolute paths."""
 
-from collections.abc import Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -44,9 +43,9 @@ def script_of(root: Path, inventory: Inventory) -> str:
     return "\n".join([header, definitions(), stored_rows(inventory)])
 
 
-def definitions(views: Sequence[str] = VIEW_FILES) -> str:
+def definitions() -> str:
     """What every run has: tables without rows, and the macros and views on them."""
-    return "\n".join([table_views(), shipped(*MEASURE_FILES), rolled_views(), shipped(*views)])
+    return "\n".join([table_views(), shipped(*MEASURE_FILES), rolled_views(), shipped(*VIEW_FILES)])
 
 
 def shipped(*names: str) -> str:
