@@ -12,8 +12,6 @@ from warehouse.sql.database import Connection, rows_of
 from warehouse.store.commit import replace_bytes
 from warehouse.store.errors import StageError
 
-FONT = "font-family=\"Helvetica, Arial, sans-serif\""
-
 
 def export_figure(connection: Connection, name: str, output: Path) -> None:
     """Write the figure `name` to `output`, an .svg file."""
@@ -32,7 +30,7 @@ def standalone(figure: Figure, chart: Chart) -> str:
     parts = re.fullmatch(r"<svg[^>]*viewBox=\"0 0 [\d.]+ ([\d.]+)\"[^>]*>(.*)</svg>", chart.svg, re.DOTALL)
     assert parts
     colors = palette()
-    heading = [f'<text x="8" y="22" font-size="14" font-weight="600" fill="{colors["ink"]}" {FONT}>'
+    heading = [f'<text x="8" y="22" font-size="14" font-weight="600" fill="{colors["ink"]}">'
                f"{escape(figure.title)}</text>"]
     across, down, top = 8.0, 32, 34
     for index, (tone, name) in enumerate(chart.legend):
@@ -43,8 +41,8 @@ def standalone(figure: Figure, chart: Chart) -> str:
                'stroke-width="2"/>'
                if index in chart.hollow
                else f'<rect x="{across}" y="{down}" width="10" height="10" rx="2" fill="{color}"/>')
-        heading.append(f'{key}<text x="{across + 15}" y="{down + 9}" font-size="11" fill="{colors["ink"]}" '
-                       f"{FONT}>{escape(name)}</text>")
+        heading.append(f'{key}<text x="{across + 15}" y="{down + 9}" font-size="11" fill="{colors["ink"]}">'
+                       f"{escape(name)}</text>")
         across, top = across + wide, down + 20
     height = float(parts[1]) + top
     return (

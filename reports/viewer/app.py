@@ -30,7 +30,6 @@ HEADERS = {
                                "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store",
     "cross-origin-opener-policy": "same-origin", "cross-origin-resource-policy": "same-origin"}
-ASSETS = {"style.css": ("text/css", render.style), "script.js": ("text/javascript", render.script)}
 
 
 def make_app(sessions: Sequence[Session], token: str) -> ASGIApp:
@@ -40,11 +39,11 @@ def make_app(sessions: Sequence[Session], token: str) -> ASGIApp:
     def runs(_request: Request) -> Response:
         return HTMLResponse(render.html(overview.runs_page(list(known.values()))))
 
-    def asset(request: Request) -> Response:
-        if request.path_params["name"] not in ASSETS:
-            return problem(request, "There is no such file.", 404)
-        kind, text = ASSETS[request.path_params["name"]]
-        return Response(text(), media_type=kind)
+    def style(_request: Request) -> Response:
+        return Response(render.style(), media_type="text/css")
+
+    def script(_request: Request) -> Response:
+        return Response(render.script(), media_type="text/javascript")
 
     def compare(request: Request) -> Response:
         names = request.query_params.getlist("run")
@@ -60,7 +59,8 @@ def make_app(sessions: Sequence[Session], token: str) -> ASGIApp:
         return guarded(request, lambda: answered(session, name, Query(request.query_params)))
 
     return Guard(Starlette(routes=[
-        Route("/", runs), Route("/compare", compare), Route("/static/{name}", asset),
+        Route("/", runs), Route("/compare", compare),
+        Route("/static/style.css", style), Route("/static/script.js", script),
         Route("/{run}/", run_page), Route("/{run}/{page}", run_page)]), token)
 
 

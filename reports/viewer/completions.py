@@ -61,6 +61,11 @@ def row_of(ask: Asking, name: str) -> dict[str, Any]:
     return row
 
 
+def prompt_of(ask: Asking, iteration: int, purpose: str, group: str) -> dict[str, Any]:
+    """The row of a group's prompt; {} if there is none."""
+    return (ask.rows(PROMPT_SQL, [iteration, purpose, group]) or [{}])[0]
+
+
 def group_page(view: View, ask: Asking, query: Query) -> Page:
     """All completions of a group side by side, and the difference between two of them."""
     iteration, group = query.number("iteration"), query.text("group")
@@ -79,12 +84,11 @@ def group_page(view: View, ask: Asking, query: Query) -> Page:
     programs = {member["sample_index"]: member["code"] or member["completion"] or "" for member in members}
     if not {first, second} <= programs.keys():
         raise StageError(f"The group has no completions {first} and {second}. Choose two of its own.")
-    prompt = ask.rows(PROMPT_SQL, [iteration, purpose, group])
     return Page("group.html", f"Group {group}", {
         "iteration": iteration, "purpose": purpose, "group": group, "task": task, "members": members,
         "a": first, "b": second, "difference": difference(programs[first], programs[second]),
-        "corrected": corrected,
-        "prompt": prompt[0]["prompt"] if prompt else "", "symbols": Markup(sheet.symbols())})
+        "corrected": corrected, "prompt": prompt_of(ask, iteration, purpose, group).get("prompt", ""),
+        "symbols": Markup(sheet.symbols())})
 
 
 def difference(one: str, other: str) -> list[tuple[str, str]]:
@@ -114,7 +118,7 @@ def completion_page(view: View, ask: Asking, query: Query) -> Page:
     colour = colour if colour in known else (known or [""])[0]
     sheet, outputs = GridSheet(), parsed(row["outputs"])
     kind, payload, corrected = judged(view, ask, row["task_id"], key[0], key[1], row["scorer"])
-    prompt = (ask.rows(PROMPT_SQL, [key[0], key[1], row["group_id"]]) or [{}])[0]
+    prompt = prompt_of(ask, key[0], key[1], row["group_id"])
     return Page("completion.html", f"Completion {query.text('name')}", {
         "row": row, "name": query.text("name"), "prompt": prompt, "trainings": trainings, "trained": trained,
         "stretch": stretch, "colour": colour, "at": at, "window": WINDOW,
@@ -145,7 +149,7 @@ def conversation(ask: Asking, row: dict[str, Any], prompt: dict[str, Any]) -> li
         turns = [{"by": "policy", "text": parent["completion"] or "", "href": links.completion(*key),
                   "verdict": verdict},
                  {"by": f"feedback, {prompt['feedback_format']}", "text": answer, "href": ""}, *turns]
-        prompt = (ask.rows(PROMPT_SQL, [key[0], key[1], parent["group_id"]]) or [{}])[0]
+        prompt = prompt_of(ask, key[0], key[1], parent["group_id"])
     return turns
 
 

@@ -9,6 +9,7 @@ from reports.build import HELDOUT_SQL, heldout_words
 from reports.figures_learning import draw_passes
 from reports.grids import GridSheet
 from reports.viewer import links
+from reports.viewer.completions import prompt_of
 from reports.viewer.distributions import bars_of, error_bars, histogram
 from reports.viewer.find import listing
 from reports.viewer.links import Query
@@ -144,9 +145,8 @@ def task_page(view: View, ask: Asking, query: Query) -> Page:
     payload = json.loads(task["payload"] or "{}")
     pairs = [(title, Markup(sheet.draw(given, longest=160)), Markup(sheet.draw(wanted, longest=160)))
              for title, given, wanted, _ in grid_pairs(payload, None)]
-    asked = ask.rows("SELECT prompt, messages FROM prompts WHERE iteration = $1 AND purpose = $2 AND "
-                     "group_id = $3", [groups[0][key] for key in ("iteration", "purpose", "group_id")]
-                     ) if groups else []
+    prompt = prompt_of(ask, groups[0]["iteration"], groups[0]["purpose"],
+                       groups[0]["group_id"]) if groups else {}
     visits = ask.rows(VISITS_SQL, [name])
     lines = [judged_task(view.warehouse, task, visit["iteration"], visit["purpose"], visit["scorer"])[1]
              for visit in visits]
@@ -154,7 +154,7 @@ def task_page(view: View, ask: Asking, query: Query) -> Page:
         "task": task, "pairs": pairs, "groups": groups, "curve": curve(visits),
         "corrected": [line for line in dict.fromkeys(lines) if line],
         "payload": "" if pairs else json.dumps(payload, indent=1, ensure_ascii=False),
-        "prompt": asked[0]["prompt"] if asked else "", "messages": task["messages"],
+        "prompt": prompt.get("prompt", ""), "messages": task["messages"],
         "first": ask.rows(FIRST_SQL, [name]), "symbols": Markup(sheet.symbols())})
 
 

@@ -46,7 +46,6 @@ FROM stages ORDER BY finished_at DESC LIMIT 500"""
 FORGOTTEN_SQL = """\
 SELECT task_id, best_rate, last_rate, last_solved, last_iteration FROM task_history
 WHERE forgotten ORDER BY best_rate DESC, task_id LIMIT 8"""
-LONGEST_VALUE = 200
 SECONDS_FOR_LINE = 0.3      # for which the list of runs waits
 MOST_ENTRIES = 1000
 
@@ -128,15 +127,10 @@ def runs_page(sessions: Sequence[Session]) -> Page:
               and not name.endswith(("sha256", "version"))]
     rows = [{"name": session.name, "path": session.path, "line": lines.get(session.name),
              "problem": session.problem,
-             "settings": [(name, short(lines[session.name].settings.get(name))) for name in differ]
+             "settings": [(name, lines[session.name].settings.get(name)) for name in differ]
              if session.name in lines else []} for session in sessions]
     waiting = any(session.at_work.is_alive() for session in sessions)
     return Page("runs.html", "Runs", {"rows": rows, "waiting": waiting})
-
-
-def short(value: Any) -> str:
-    text = "default" if value is None else str(value)
-    return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE - 1] + "…"
 
 
 def run_page(view: View, _ask: Asking, _query: Query) -> Page:
@@ -188,19 +182,15 @@ def figure_answer(view: View, ask: Asking, query: Query) -> dict[str, Any]:
 
 def settings_page(_view: View, ask: Asking, _query: Query) -> Page:
     """The settings of the latest stages, and where they changed."""
-    changes = [row | {"value": short(row["value"]), "former": short(row["former"])}
-               for row in ask.rows(f"{SETTING_CHANGES} ORDER BY iteration DESC, stage, name")]
-    now = [row | {"value": short(row["value"])} for row in ask.rows(SETTINGS_SQL)]
-    return Page("settings.html", "Settings", {"changes": changes, "now": now})
+    return Page("settings.html", "Settings", {
+        "changes": ask.rows(f"{SETTING_CHANGES} ORDER BY iteration DESC, stage, name"),
+        "now": ask.rows(SETTINGS_SQL)})
 
 
 def history_page(view: View, ask: Asking, _query: Query) -> Page:
     """Every entry of the log, latest first, and the duration of every stage."""
-    entries = history(view.warehouse.state)[:MOST_ENTRIES]
-    for entry in entries:
-        entry["changes"] = [f"{each['name']} {short(each['before'])} → {short(each['now'])}"
-                            for each in entry["changes"]]
-    return Page("history.html", "History", {"entries": entries, "rows": ask.rows(HISTORY_SQL)})
+    return Page("history.html", "History", {"entries": history(view.warehouse.state)[:MOST_ENTRIES],
+                                            "rows": ask.rows(HISTORY_SQL)})
 
 
 def compare_page(sessions: Sequence[Session]) -> Page:
