@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from warehouse.sources.benchmarks import ask, mbpp_entry_point
 from warehouse.sources.tables import Row, read_rows, value_of
-from warehouse.sources.wording import ask, mbpp_entry_point
 
 # Runs in the process of the tests; compares as `evalplus.eval` of the release 0.3.1 does.
 CHECK = '''\

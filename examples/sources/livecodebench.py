@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from warehouse.sources.benchmarks import ask
 from warehouse.sources.tables import Row, read_rows, value_of
-from warehouse.sources.wording import ask
 from warehouse.store.errors import StageError
 
 # What the project has imported before each program, whose starter code says List without an import.

