@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from warehouse.sql.catalog import quoted, stored_rows
 from warehouse.sql.inventory import Inventory, take_inventory
-from warehouse.sql.script import SETTINGS, definitions, keep_script, script_of
+from warehouse.sql.script import SETTINGS, definitions, keep_script
 from warehouse.store.commit import TEMPORARY_MARK, by_address, readable
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
@@ -41,7 +41,7 @@ Answer = TypeVar("Answer")
 
 def refresh_sql(warehouse: Warehouse) -> Path:
     """Write RUN/warehouse.sql if its content has changed; a read-only run keeps the old one."""
-    keep_script(warehouse, script_of(warehouse.root, take_inventory(warehouse)))
+    keep_script(warehouse, take_inventory(warehouse))
     return warehouse.root / "warehouse.sql"
 
 
@@ -56,7 +56,7 @@ def connect(warehouse: Warehouse, *, partial: bool = False, strict: bool = False
     inventory = inventory or take_inventory(warehouse, partial=partial, iteration=iteration)
     tell_left_out(inventory.left_out, strict)
     if not partial and iteration is None:
-        keep_script(warehouse, script_of(warehouse.root, inventory))
+        keep_script(warehouse, inventory)
     return connect_to(inventory)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from warehouse.sql.catalog import literal_rows, quoted, stored_rows
 from warehouse.sql.database import Connection, connect, define, explain_errors, new_connection, tell_left_out
 from warehouse.sql.inventory import take_inventory
-from warehouse.sql.script import HIDDEN, RUNS_FILE, SQL_FILES, definitions, keep_script, script_of, shipped
+from warehouse.sql.script import HIDDEN, RUNS_FILE, SQL_FILES, definitions, keep_script, shipped
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -61,7 +61,7 @@ def connect_runs(warehouses: Sequence[Warehouse], *, partial: bool = False,
         for database, (warehouse, inventory) in runs.items():       # after the views: see `table_views`
             connection.execute(f"USE {database}; {stored_rows(inventory)}")
             if not partial:
-                keep_script(warehouse, script_of(warehouse.root, inventory))
+                keep_script(warehouse, inventory)
         connection.execute("USE memory")
     return connection
 

@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from importlib.resources import files
-from pathlib import Path
 
 from warehouse.sql.catalog import quoted, rolled_views, stored_rows, table_views
 from warehouse.sql.inventory import Inventory
@@ -19,8 +18,6 @@ RUNS_FILE = "runs.sql"      # in addition, if several runs are queried together
 HIDDEN = ("stage_manifests", "policy_documents", "fresh_samples", "fresh_train_samples", "rolled_mismatch",
           "judged_signals", "share_noise", "gain_error", "bootstrapped", "k_of", "variance_of", "chance",
           "chance_of_few", "luck", "signal_of", "is_cut_short", "is_asked")
-GUARD_HERE = "-- (the log is asked here)\n"
-GUARD = "SELECT error({words}) FROM glob({entry});\n"
 SETTINGS = """\
 -- DuckDB 2.0 rewrites windows into self-joins that read every file of a table; this keeps pruning alive.
 SET disabled_optimizers = 'window_self_join';
@@ -32,15 +29,8 @@ HEADER = """\
 -- Tables, views and macros of {root}, written by Rollhouse. Made again by every `warehouse` and `reports`
 -- command, so that it lists what is complete now; do not edit. Use: duckdb -init {script}
 
-{settings}{guard}"""
-
-
-def script_of(root: Path, inventory: Inventory) -> str:
-    """The whole of warehouse.sql: tables, then the shipped macros and views, last the files of the run."""
-    named = " ".join(str(root).splitlines())                   # for comments, which end at a line break
-    header = HEADER.format(root=named, settings=SETTINGS, guard=GUARD_HERE,
-                           script=shell_quote(f"{named}/warehouse.sql"))
-    return "\n".join([header, definitions(), stored_rows(inventory)])
+{settings}SELECT error({words}) FROM glob({entry});
+"""
 
 
 def definitions() -> str:
@@ -55,15 +45,21 @@ def shipped(*names: str) -> str:
     return text.replace("{START}", START_OF_THOUGHTS).replace("{END}", END_OF_THOUGHTS)
 
 
-def keep_script(warehouse: Warehouse, text: str) -> None:
-    """Write RUN/warehouse.sql if it has changed; not for a run read at an earlier entry."""
-    path = warehouse.root / "warehouse.sql"
+def keep_script(warehouse: Warehouse, inventory: Inventory) -> None:
+    """Write RUN/warehouse.sql if it has changed; not for a run read at an earlier entry.
+
+    It holds the tables, then the shipped macros and views, last the files of the run.
+    """
     if warehouse.log.is_past:
         return
-    text = text.replace(GUARD_HERE, GUARD.format(entry=quoted(warehouse.log.next_path()), words=quoted(
+    path = warehouse.root / "warehouse.sql"
+    named = " ".join(str(warehouse.root).splitlines())         # for comments, which end at a line break
+    header = HEADER.format(root=named, settings=SETTINGS, script=shell_quote(f"{named}/warehouse.sql"),
+                           entry=quoted(warehouse.log.next_path()), words=quoted(
         f"The run has changed since this file was written. warehouse sql {shell_quote(warehouse.root)} "
-        "'SELECT 1' writes it anew.")))
+        "'SELECT 1' writes it anew."))
+    text = "\n".join([header, definitions(), stored_rows(inventory)]).encode()
     # An archive may be read-only; every query still works, because connections run the text itself.
     with suppress(OSError, StageError):
-        if not path.exists() or path.read_bytes() != text.encode():
-            replace_bytes(path, text.encode())
+        if not path.exists() or path.read_bytes() != text:
+            replace_bytes(path, text)
