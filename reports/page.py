@@ -14,7 +14,7 @@ from reports.figure import Figure
 from warehouse.inspect.alarms import Alarm, groups_of
 from warehouse.store.errors import counted
 
-Link = Callable[[Alarm, str, int], str]
+Link = Callable[[str], str]         # the page of a completion, by its name
 
 
 def page(title: str, subtitle: str, body: str, data: dict[str, Any]) -> str:
@@ -55,7 +55,7 @@ def figure_block(figure: Figure, chart: Chart | None) -> str:
 
 
 def alarm_notice(alarms: Sequence[Alarm], advice: Sequence[str], judged: Sequence[str],
-                 back: Sequence[str] = (), link: Link = lambda alarm, task, index: "") -> str:
+                 back: Sequence[str] = (), link: Link = lambda name: "") -> str:
     """What fired since when, with completions as examples; rollbacks; what to do."""
     firing = [alarm for alarm in alarms if alarm.fired]
     since = min((alarm.first_iteration for alarm in firing), default=0)
@@ -71,10 +71,8 @@ def alarm_notice(alarms: Sequence[Alarm], advice: Sequence[str], judged: Sequenc
 
 
 def _alarm_item(alarm: Alarm, link: Link) -> str:
-    examples = zip(alarm.examples, alarm.names(), strict=True)
-    places = [(link(alarm, *example), name) for example, name in examples]
-    links = ", ".join(f'<a href="{escape(place)}">{escape(name)}</a>' if place else escape(name)
-                      for place, name in places)
+    links = ", ".join(f'<a href="{escape(place)}">{escape(name)}</a>' if (place := link(name)) else
+                      escape(name) for name in alarm.names())
     errors = "".join(f"<br>{escape(line)}" for line in alarm.errors)
     return f"<li>{escape(alarm.sentence)}{f': {links}' if links else ''}{errors}</li>"
 

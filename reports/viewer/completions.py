@@ -12,8 +12,8 @@ from reports.viewer import links
 from reports.viewer.links import Query
 from reports.viewer.render import MOST_SHOWN, Page
 from reports.viewer.session import Asking, View
-from reports.viewer.tokens import FARTHEST_SQL, WINDOW, Key, stretch_of
-from warehouse.inspect.show import find_completion, grid_pairs, judged_task, parse_name
+from reports.viewer.tokens import FARTHEST_SQL, WINDOW, stretch_of
+from warehouse.inspect.show import Key, find_completion, grid_pairs, judged_task, parse_name
 from warehouse.store.errors import StageError, printable
 from warehouse.store.names import completion_name
 

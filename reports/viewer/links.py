@@ -31,8 +31,8 @@ def address(page: str, **query: Any) -> str:
     return f"{page}?{urlencode(known)}" if known else page
 
 
-def completion(iteration: int, purpose: str, task_id: str, index: int, **query: Any) -> str:
-    return address("completion", name=completion_name(iteration, purpose, task_id, index), **query)
+def completion(iteration: int, purpose: str, task_id: str, index: int) -> str:
+    return address("completion", name=completion_name(iteration, purpose, task_id, index))
 
 
 def iteration(number: int, purpose: str = "train", **query: Any) -> str:

@@ -158,8 +158,7 @@ def story_of(view: View) -> str:
         notice = alarm_notice(alarms, advise(view.warehouse, ask.connection, alarms).lines,
                               judged_lines(ask.connection, last_rollback(view.warehouse)),
                               went_back(view.warehouse.state),
-                              link=lambda alarm, task, index: links.completion(
-                                  alarm.first_iteration, alarm.purpose, task, index))
+                              link=lambda name: links.address("completion", name=name))
         return render.fragment("story.html", lines=story, lost=ask.rows(FORGOTTEN_SQL),
                                parts=[Markup(tiles(headline(ask.connection, stats))), Markup(notice)],
                                numbers=Markup(stats_table(stats)))

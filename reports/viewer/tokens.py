@@ -9,6 +9,7 @@ from reports.viewer import links
 from reports.viewer.links import Query
 from reports.viewer.render import Page
 from reports.viewer.session import Asking, View
+from warehouse.inspect.show import Key
 from warehouse.sql.catalog import condition, quoted
 from warehouse.store.errors import StageError, printable
 from warehouse.store.names import completion_name
@@ -16,7 +17,6 @@ from warehouse.store.names import completion_name
 WINDOW = 1500       # tokens of a page
 MOST_FAR = 5        # listed tokens with the largest gaps
 STEPS = 8           # shades on either side of zero
-Key = tuple[int, str, str, int]
 
 # Lists of the completion and of one training of it, cut to the section $6 .. $7 (from 1).
 TOKENS_SQL = """\
