@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from warehouse.sql.inventory import TABLES as VIEWS
 from warehouse.sql.inventory import Inventory
 from warehouse.sql.rollup_files import ROLLED
 from warehouse.store.schema import SEGMENTS, SUPPORT, TABLES, VERSION_SEGMENTS, Column
@@ -40,7 +39,7 @@ def table_views() -> str:
     files, several seconds over a thousand files. `stored_rows` adds the files afterwards.
     """
     tables = {name: {column.name: SQL_TYPES[column.type] for column in TABLES[STORED_AS.get(name, name)]}
-              for name in VIEWS} | OTHERS
+              for name in TABLES | STORED_AS} | OTHERS
     return "\n".join(_stored_view(name, f"SELECT {_nulls(kinds)} WHERE false")
                      for name, kinds in tables.items())
 

@@ -1,5 +1,6 @@
 """The current files of each table: parts of complete stages, without those that the rollup holds."""
 
+from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +13,8 @@ from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import StageError, check_addresses
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import SCHEMA_VERSION
-from warehouse.store.stage import TABLES as TABLE_OF
-from warehouse.store.stage import Listed, Stage, listed_parts, readable_manifest
+from warehouse.store.stage import TABLES, Listed, Stage, listed_parts, readable_manifest
 
-TABLES = ("tasks", "prompts", "completions", "carried", "all_samples", "samples", "fresh_samples",
-          "policy_logprobs", "train_samples", "fresh_train_samples", "train_tokens", "train_steps")
 UNFINISHED = "is not complete, but stages made from it are."
 ADDRESSES = 1.2  # GiB; with less DuckDB aborts on two cores
 
@@ -33,7 +31,7 @@ class Held(NamedTuple):
 class Inventory(NamedTuple):
     """The state of a run from which its SQL is made."""
 
-    parts: dict[str, list[Path]]
+    parts: defaultdict[str, list[Path]]
     choices: list[Choice]
     rollup: Rollup | None
     stages: list[Held]
@@ -61,15 +59,16 @@ def take_inventory(warehouse: Warehouse, *, partial: bool = False, iteration: in
         left_out.append(f"config.toml names the scorer {named}, but the scores here are by "
                         f"{', '.join(scorers)}: name one of these, or `score` with {named}.")
     rollup = None if partial or iteration is not None else valid_rollup(warehouse, choices)
-    parts = {"tasks": tasks, **_parts_of_tables(stages, choices, rollup, partial)}
+    parts = _parts_of_tables(stages, choices, rollup, partial) | {"tasks": tasks}
     return Inventory(parts, choices, rollup, stages, _policies(warehouse, left_out), left_out,
                      vocabulary_file(warehouse),
                      warehouse.facts.get("oldest_part", warehouse.facts["schema_version"]))
 
 
 def _parts_of_tables(stages: list[Held], choices: list[Choice], rollup: Rollup | None,
-                     partial: bool) -> dict[str, list[Path]]:
-    parts: dict[str, list[Path]] = {name: [] for name in TABLES if name != "tasks"}
+                     partial: bool) -> defaultdict[str, list[Path]]:
+    """The files of each table, of `fresh_` ones without those that the rollup holds."""
+    parts = defaultdict[str, list[Path]](list)
     chosen = {(choice.iteration, choice.purpose, choice.scorer) for choice in choices if choice.chosen}
     scored = {key[:2] for key in chosen}
     for held in stages:
@@ -94,7 +93,7 @@ def table_of(stage: Stage, part: Path) -> str:
     if stage.name == "rollout":
         return "prompts" if part.parent == stage.prompts else (
             "carried" if part.name.startswith("carried-") else "completions")
-    return f"train_{part.name.partition('-')[0]}" if stage.name == "train" else TABLE_OF[stage.name]
+    return f"train_{part.name.partition('-')[0]}" if stage.name == "train" else TABLES[stage.name]
 
 
 def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool,
