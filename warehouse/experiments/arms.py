@@ -29,11 +29,10 @@ def due(state: RunState, plan: Plan, arm: Arm, upto: int) -> list[str] | None:
     An arm trains the rows that its branch has for an iteration, and samples its own for later iterations. The
     parent policy is applied to its last evaluation, to measure the KL between them.
     """
-    upto = plan.last if arm.name == PARENT else upto
-    for iteration in range(plan.at, upto if arm.name != PARENT else plan.at):
+    is_parent, iteration = arm.name == PARENT, state.newest
+    upto = plan.last if is_parent else upto
+    if iteration < upto and not is_parent:
         number = ["--iteration", str(iteration)]
-        if state.newest > iteration:
-            continue
         if not state.is_complete("rollout", iteration, TRAIN):
             return ["rollout", RUN, *number, *arm.words("rollout")]
         if not state.scorers(iteration, TRAIN):
@@ -41,12 +40,12 @@ def due(state: RunState, plan: Plan, arm: Arm, upto: int) -> list[str] | None:
         return ["train", RUN, *number, *scorer_of(plan, arm, iteration)]
     number = ["--iteration", str(upto)]
     if not state.is_complete("rollout", upto, plan.purpose):
-        policy = ["--policy", str(plan.at)] if arm.name == PARENT else []
+        policy = ["--policy", str(plan.at)] if is_parent else []
         return ["rollout", RUN, "--eval", "--label", plan.label, *number, *policy, "--group-size",
                 str(plan.evaluate)]
     if not state.scorers(upto, plan.purpose):
         return ["score", RUN, *number, "--purpose", plan.purpose]
-    if (arm.name != PARENT and upto == plan.last
+    if (not is_parent and upto == plan.last
             and not state.is_complete("logprobs", upto, plan.purpose, f"policy-{plan.at}")):
         return ["train", "logprobs", RUN, "--policy", str(plan.at), "--iteration", str(upto),
                 "--purpose", plan.purpose]
