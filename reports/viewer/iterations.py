@@ -85,7 +85,8 @@ def iteration_page(view: View, ask: Asking, query: Query) -> Page:
     if not stats or stats[0]["iteration"] != number:
         raise StageError(f"Iteration {number}, purpose {purpose}, is not scored, or was discarded meanwhile. "
                          f"`warehouse summary {shell_quote(view.warehouse.root)}` lists what is.")
-    before = stats[1] if len(stats) > 1 else None
+    former = stats[1] if len(stats) > 1 else {}
+    before = former.get("iteration")
     held = f"iteration = {number} AND purpose = {quoted(purpose)}"
     chosen = f"{held} AND ({where}\n)" if where else held
     with_signals(view, ask)
@@ -95,12 +96,10 @@ def iteration_page(view: View, ask: Asking, query: Query) -> Page:
         "number": number, "purpose": purpose, "where": where, "stats": stats[0],
         "following": ask.rows(NEXT_SQL, [number, purpose])[0]["iteration"],
         "purposes": [row["purpose"] for row in purposes],
-        "measures": [*[(name.format(**stats[0]), stats[0][key], before[key] if before else None)
-                       for key, name in MEASURES],
-                     *[(row["name"], row["now"], row["former"]) for row in
-                       ask.rows(PARTS_SQL, [number, purpose, before["iteration"] if before else None])]],
-        "before": before["iteration"] if before else None,
-        "others": ask.rows(NEW_SQL, [number, purpose, before["iteration"]])[0] if before else {"new": 0},
+        "measures": [*[(name.format(**stats[0]), stats[0][key], former.get(key)) for key, name in MEASURES],
+                     *[tuple(row.values()) for row in ask.rows(PARTS_SQL, [number, purpose, before])]],
+        "before": before,
+        "others": ask.rows(NEW_SQL, [number, purpose, before])[0] if former else {"new": 0},
         "raised": ask.rows(RAISED_SQL, [number, purpose]),
         "changes": ask.rows(f"SELECT * FROM ({SETTING_CHANGES}) WHERE iteration = $1 ORDER BY stage, name",
                             [number]) if purpose == "train" else [],

@@ -53,9 +53,9 @@ class Asking:
     def __init__(self, cursor: Connection) -> None:
         self._cursor, self.asked = cursor, list[str]()
 
-    def execute(self, query: str, parameters: Any = None) -> Connection:
+    def execute(self, query: str, parameters: list[Any] | None = None) -> Connection:
         """Run a query as DuckDB's connection does."""
-        self.asked.append(with_values(query, parameters))
+        self.asked.append(with_values(query, parameters or []))
         with within(self._cursor, MOST_SECONDS):
             return self._cursor.execute(query, parameters or [])
 
@@ -64,7 +64,7 @@ class Asking:
         """Itself, for functions that expect a DuckDB connection."""
         return cast(Connection, self)
 
-    def rows(self, query: str, parameters: Any = None) -> list[dict[str, Any]]:
+    def rows(self, query: str, parameters: list[Any] | None = None) -> list[dict[str, Any]]:
         return rows_of(self.connection, query, parameters)
 
     def checked(self, query: str) -> list[dict[str, Any]]:
@@ -78,13 +78,11 @@ class Asking:
         self.execute(f"CREATE OR REPLACE TEMP TABLE chosen AS {query}")
 
 
-def with_values(query: str, parameters: Any) -> str:
+def with_values(query: str, parameters: list[Any]) -> str:
     """A query to paste: with its parameters inserted."""
-    named = parameters if isinstance(parameters, dict) else dict(enumerate(parameters or [], start=1))
-    for name in sorted(named, key=lambda name: -len(str(name))):
-        value = named[name]
+    for number, value in reversed([*enumerate(parameters, start=1)]):       # $1 is the beginning of $10
         shown = quoted(value) if isinstance(value, str) else "NULL" if value is None else str(value)
-        query = query.replace(f"${name}", shown)
+        query = query.replace(f"${number}", shown)
     return query.strip()
 
 

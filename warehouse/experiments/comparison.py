@@ -12,8 +12,7 @@ from warehouse.sql.database import Connection, rows_of
 FLIPS = 10_000
 BEHIND = 0.05
 TASKS_SQL = """
-SELECT task_id, c / n AS pass_1, CASE WHEN n >= {k} THEN pass_at_k(n, c, {k}) END AS pass_k,
-       reward_mean AS reward
+SELECT task_id, c / n AS pass_1, pass_at_k(n, c, {k}) AS pass_k, reward_mean AS reward
 FROM task_results WHERE n > 0 AND iteration = {iteration} AND purpose = '{purpose}'"""
 Tasks = Mapping[str, Mapping[str, Any]]         # pass_1, pass_k and mean reward of each held-out task
 
@@ -49,7 +48,7 @@ def measured(connection: Connection, base: Tasks, own: Tasks) -> dict[str, Any]:
 
 def paired_interval(connection: Connection, gains: list[float]) -> tuple[float, float] | None:
     """95% bootstrap interval of the mean gain over tasks; None for one task, which cannot generalise."""
-    [row] = rows_of(connection, "SELECT paired_interval($gains::DOUBLE[]) AS bounds", {"gains": gains})
+    [row] = rows_of(connection, "SELECT paired_interval($1::DOUBLE[]) AS bounds", [gains])
     return tuple(row["bounds"]) if row["bounds"] else None
 
 

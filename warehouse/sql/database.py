@@ -250,8 +250,7 @@ def interruptible(connection: Connection, work: Callable[[], Answer]) -> Answer:
     return future.result()
 
 
-def rows_of(connection: Connection, query: str,
-            parameters: list[Any] | dict[str, Any] | None = None) -> list[dict[str, Any]]:
+def rows_of(connection: Connection, query: str, parameters: list[Any] | None = None) -> list[dict[str, Any]]:
     with explain_errors():
         cursor = connection.execute(query, parameters or [])
         names = [column[0] for column in cursor.description or []]
