@@ -28,8 +28,7 @@ from train.steps.checkpoint import Checkpoints
 from train.steps.row import build_batch
 from train.steps.steps import Learner, take_step
 from warehouse.stages.stop import StopRequest
-from warehouse.store.run_folder import Warehouse
-from warehouse.store.stage import Stage
+from warehouse.store.run_folder import Stage, Warehouse
 
 
 @click.command(context_settings={"show_default": True})

@@ -38,8 +38,7 @@ from train.steps.logprob_pass import fill_logprobs
 from train.steps.row import build_batch, forwardable, weigh_rows
 from train.steps.steps import Learner, take_step
 from warehouse.stages.stop import StopRequest
-from warehouse.store.run_folder import Warehouse
-from warehouse.store.stage import Stage
+from warehouse.store.run_folder import Stage, Warehouse
 
 Step = Callable[[int], float]     # takes the index, returns seconds of a pass for the old logprobs
 

@@ -18,8 +18,7 @@ from warehouse.store.checksums import OPTIMIZER
 from warehouse.store.errors import StageError
 from warehouse.store.names import turn_purpose
 from warehouse.store.parts import part_number
-from warehouse.store.run_folder import Warehouse
-from warehouse.store.stage import Stage
+from warehouse.store.run_folder import Stage, Warehouse
 
 NO_POLICY = {"policy_version": None, "sha256": None, "kind": "foreign"}  # a model behind an API
 

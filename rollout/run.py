@@ -149,7 +149,7 @@ def sample(job: Job, plan: Plan, engine: Engine | None, stop: StopRequest) -> tu
     if engine:
         check_engine(plan.begun, engine)
     job.settle(plan=plan.rows)
-    folder = job.warehouse.folder_of("prompts", job.warehouse.check_live("rollout", **keys), **keys)
+    folder = job.warehouse.folder_of("prompts", job.warehouse.check_live("rollout", **keys))
     commit_json(folder / job.plan_file.name, {
         "prompts_too_long": plan.too_long, "tasks_sql": options.tasks_sql, **plan.facts})
     job.warehouse.write_part("prompts", 0, pa.Table.from_pylist(plan.rows, arrow_schema("prompts")), **keys)

@@ -30,8 +30,7 @@ from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.parts import part_number, read_parts, stored_bytes
-from warehouse.store.run_folder import Warehouse, open_warehouse
-from warehouse.store.stage import Stage
+from warehouse.store.run_folder import Stage, Warehouse, open_warehouse
 
 
 @dataclass

@@ -13,8 +13,7 @@ from reports.viewer import render
 from reports.viewer.links import Query
 from reports.viewer.session import Asking, View
 from warehouse.store.checksums import FileState, file_state
-from warehouse.store.run_folder import Warehouse
-from warehouse.store.stage import Stage
+from warehouse.store.run_folder import Stage, Warehouse
 
 QUIET = 600             # seconds without a write, after which a stage may have ended
 

@@ -10,8 +10,7 @@ from warehouse.inspect.render import as_table
 from warehouse.ledger.state import is_named
 from warehouse.store.errors import StageError, counted, shell_quote, shorten
 from warehouse.store.names import completion_name, is_of
-from warehouse.store.run_folder import Warehouse, open_warehouse
-from warehouse.store.stage import Stage
+from warehouse.store.run_folder import Stage, Warehouse, open_warehouse
 
 KEYS = ["iteration", "purpose", "task_id", "sample_index"]
 COLUMNS = [*KEYS, "group_id", "reward", "correct", "error_class"]

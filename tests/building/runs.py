@@ -16,9 +16,8 @@ from warehouse.store.commit import commit_json
 from warehouse.store.json_files import json_bytes, read_json
 from warehouse.store.parts import read_parts
 from warehouse.store.parts import write_part as write_file
-from warehouse.store.run_folder import STAGE_OF, Warehouse, open_warehouse
+from warehouse.store.run_folder import STAGE_OF, Stage, Warehouse, open_warehouse
 from warehouse.store.schema import CUT_OFF, arrow_schema
-from warehouse.store.stage import Stage
 
 STARTER = Path(__file__).parents[2] / "examples" / "starter" / "model"
 NOON = datetime.datetime(2026, 1, 5, 12, tzinfo=datetime.UTC)

@@ -172,8 +172,7 @@ KILL_POINTS = ["settle", "save_logprobs", "accumulate", "save", "write_part", "s
 def test_a_stage_killed_anywhere_ends_in_the_same_adapter_when_run_again(trained, run, monkeypatch, point,
                                                                          when):
     from train.steps.checkpoint import Checkpoints
-    from warehouse.store.run_folder import Warehouse
-    from warehouse.store.stage import Stage
+    from warehouse.store.run_folder import Stage, Warehouse
     owner = {"settle": Stage, "complete": Stage, "save_logprobs": Checkpoints, "save": Checkpoints,
              "write_part": Warehouse, "commit_policy": Warehouse,
              "accumulate": train.steps.steps, "save_policy": train.finish}[point]

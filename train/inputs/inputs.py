@@ -18,8 +18,7 @@ from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.json_files import read_json
 from warehouse.store.names import turn_of
-from warehouse.store.run_folder import Warehouse
-from warehouse.store.stage import Stage
+from warehouse.store.run_folder import Stage, Warehouse
 
 
 class Inputs(NamedTuple):

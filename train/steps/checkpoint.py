@@ -17,8 +17,7 @@ from train.model.policy import Policy
 from train.steps.accelerator import Processes
 from warehouse.stages.space import check_space, checkpoint_bytes
 from warehouse.store.commit import commit_directory, ensure_local, file_names, remove_folder
-from warehouse.store.run_folder import Warehouse
-from warehouse.store.stage import Stage
+from warehouse.store.run_folder import Stage, Warehouse
 
 LOGPROBS, WEIGHTS = "logprobs.safetensors", "weights"
 STATE = "checkpoint.json"       # written last: in an object store it makes the folder a checkpoint

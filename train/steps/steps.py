@@ -21,7 +21,7 @@ from train.steps.row import Row, RowGroup, forwardable, plan_step
 from warehouse.stages.clock import bar_options
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError, first_line
-from warehouse.store.stage import Stage
+from warehouse.store.run_folder import Stage
 
 
 @dataclass

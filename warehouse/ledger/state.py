@@ -17,15 +17,18 @@ LATEST = "finished last"
 
 @dataclass(frozen=True)
 class Life:
-    """One life of a stage, from its begin entry on; a stage discarded and begun again has another life."""
+    """One life of a stage, from its begin entry on; a stage discarded and begun again has another life.
+
+    With its key alone it is one that has not begun, which has a title.
+    """
 
     stage: str
     iteration: int
     purpose: str | None
     scorer: str | None
-    begun: int                                      # number of its begin entry, by which `reads` refers to it
-    folder: str                                     # name behind `generation=`; '' in old runs
-    settings: Mapping[str, Any]
+    begun: int = -1                                 # number of its begin entry, by which `reads` refers to it
+    folder: str = ""                                # name behind `generation=`; '' in old runs
+    settings: Mapping[str, Any] = field(default_factory=dict)
     reads: frozenset[int] = frozenset()
     taken: tuple[str, ...] = ()                     # groups of earlier rollouts that its plan continues
     changes: tuple[Mapping[str, Any], ...] = ()
@@ -552,7 +555,7 @@ class RunState:
 
     def check_begin(self, what: Begun) -> None:
         """Refusal if a stage cannot begin, given what it has read."""
-        title = Life(what.stage, what.iteration, what.purpose, what.scorer, -1, "", {}).title
+        title = Life(what.stage, what.iteration, what.purpose, what.scorer).title
         if self.life(what.stage, what.iteration, what.purpose, what.scorer):
             raise Refusal("overtaken", what=title, run=self.run)
         self.check_reads(what.reads, title)

@@ -14,8 +14,7 @@ from warehouse.sql.verified import forget_verified
 from warehouse.store.checksums import OPTIMIZER
 from warehouse.store.commit import file_names, twin_of
 from warehouse.store.errors import StageError, shell_quote
-from warehouse.store.run_folder import TABLES_OF, Warehouse
-from warehouse.store.stage import Stage
+from warehouse.store.run_folder import TABLES_OF, Stage, Warehouse
 
 
 class Report(NamedTuple):

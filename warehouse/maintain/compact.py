@@ -19,11 +19,11 @@ from warehouse.maintain.rewrite import NewGeneration, rewriting
 from warehouse.sql.database import refresh_sql
 from warehouse.store.commit import commit_file, commit_json, ensure_local
 from warehouse.store.errors import StageError
+from warehouse.store.manifests import read_manifest
 from warehouse.store.names import is_training
 from warehouse.store.parts import as_stored, part_number, part_writer, read_groups, row_group_size
-from warehouse.store.run_folder import Warehouse
+from warehouse.store.run_folder import TABLES_OF, Warehouse
 from warehouse.store.schema import arrow_schema
-from warehouse.store.stage import TABLES, read_manifest
 
 Merged = dict[int, list[int]]  # number of the merged part -> numbers of the parts in it, in order
 MIB = 2**20
@@ -99,7 +99,7 @@ def _merge(new: NewGeneration, plan: Merged) -> None:
               if part["name"].startswith("part-")}
     if listed != {number for numbers in plan.values() for number in numbers}:
         raise StageError(f"{stage.title} has other parts than its rollout: see `warehouse check`.")
-    table = TABLES[stage.name]
+    table = TABLES_OF[stage.name][0]
     warehouse.verify(table, **stage.identity)
     former = warehouse.parts(table, **stage.identity)
     by_number = {part_number(part): part for part in former}

@@ -15,10 +15,10 @@ from warehouse.ledger.state import Life
 from warehouse.maintain.part_findings import Finding
 from warehouse.maintain.rewrite import NewGeneration, rewriting
 from warehouse.store.errors import StageError
+from warehouse.store.manifests import read_manifest
 from warehouse.store.names import is_training
 from warehouse.store.parts import part_number
-from warehouse.store.run_folder import Warehouse
-from warehouse.store.stage import Stage, read_manifest, readable_manifest
+from warehouse.store.run_folder import Stage, Warehouse
 
 COPY = "manifest-copy.json"         # of merged parts, which the plan does not determine
 
@@ -74,7 +74,7 @@ def _leave_out(new: NewGeneration, changes: list[Change]) -> None:
     stage = new.warehouse.stage_of(new.life)
     manifest = stage.folder / "manifest.json"
     going = {change.path for change in changes if change.path}
-    kept = None if manifest in going else readable_manifest(stage)
+    kept = None if manifest in going else stage.readable_manifest()
     new.adopt(without=going)
     if manifest in going and not any(path.suffix == ".parquet" for path in going):
         kept = _copy_of_manifest(stage.folder)

@@ -9,10 +9,10 @@ from typing import Any, Literal, NamedTuple
 
 from warehouse.store.checksums import part_damage
 from warehouse.store.errors import StageError
+from warehouse.store.manifests import listed_parts
 from warehouse.store.parts import footer_facts, read_part
-from warehouse.store.run_folder import STEMS, Warehouse
+from warehouse.store.run_folder import STEMS, Stage, Warehouse
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
-from warehouse.store.stage import Stage, listed_parts
 
 # What --fix does: nothing (also if a stage runs again anyway), leave the file out, or have its stage run
 # again. In other cases only a copy helps.

@@ -17,8 +17,7 @@ from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import Life
 from warehouse.store.checksums import part_facts
 from warehouse.store.commit import adopt_file, commit_json, ensure_local, file_names, remove_folder
-from warehouse.store.run_folder import Warehouse
-from warehouse.store.stage import TABLES
+from warehouse.store.run_folder import TABLES_OF, Warehouse
 
 
 @dataclass
@@ -36,10 +35,9 @@ class NewGeneration:
 
     def folders(self) -> list[tuple[Path, Path]]:
         """The old and new folders of the stage's files, including the prompts' of a rollout."""
-        tables = [TABLES[self.life.stage], *(["prompts"] if self.life.stage == "rollout" else [])]
-        return [(self.warehouse.folder_of(table, self.life, **self.life.identity),
-                 self.warehouse.folder_of(table, None, folder=self.name, **self.life.identity))
-                for table in tables]
+        tables = [TABLES_OF[self.life.stage][0], *(["prompts"] if self.life.stage == "rollout" else [])]
+        return [(self.warehouse.folder_of(table, self.life),
+                 self.warehouse.folder_of(table, self.life, self.name)) for table in tables]
 
     def new_path(self, path: Path) -> Path:
         return next(new / path.name for old, new in self.folders() if path.parent == old)

@@ -11,9 +11,9 @@ from warehouse.sql.vocabulary import vocabulary_file
 from warehouse.store.commit import ensure_local
 from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import StageError, check_addresses
-from warehouse.store.run_folder import Warehouse
+from warehouse.store.manifests import Listed, listed_parts
+from warehouse.store.run_folder import TABLES_OF, Stage, Warehouse
 from warehouse.store.schema import SCHEMA_VERSION
-from warehouse.store.stage import TABLES, Listed, Stage, listed_parts, readable_manifest
 
 UNFINISHED = "is not complete, but stages made from it are."
 ADDRESSES = 1.2  # GiB; with less DuckDB aborts on two cores
@@ -93,7 +93,7 @@ def table_of(stage: Stage, part: Path) -> str:
     if stage.name == "rollout":
         return "prompts" if part.parent == stage.prompts else (
             "carried" if part.name.startswith("carried-") else "completions")
-    return f"train_{part.name.partition('-')[0]}" if stage.name == "train" else TABLES[stage.name]
+    return f"train_{part.name.partition('-')[0]}" if stage.name == "train" else TABLES_OF[stage.name][0]
 
 
 def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool,
@@ -129,7 +129,7 @@ def _listed_stages(warehouse: Warehouse, left_out: list[str], iteration: int | N
 def _without_damage(held: Held, damage: dict[Path, str], left_out: list[str]) -> Held:
     """The stage, without parts if one of them is damaged; this is reported."""
     bad = [part for part in held.parts if part in damage]
-    again = readable_manifest(held.stage) if bad else None
+    again = held.stage.readable_manifest() if bad else None
     if again is not None and again != held.manifest:  # `warehouse compact` merged the parts meanwhile
         return Held(held.stage, again, _parts_of(held.stage, again))
     if not bad:

@@ -1,35 +1,56 @@
-"""The run folder: the location of every table, stage and policy, and how rooms reach them."""
+"""The run folder: where every table, stage and policy is, and how a stage begins and completes."""
 
 from __future__ import annotations
 
+import json
+import platform
+import subprocess
+import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from warehouse.ledger.entries import Transition
+import pyarrow as pa
+
+from warehouse.ledger.entries import Begun, Changed, Completed, Transition, Worked
 from warehouse.ledger.log import Log
 from warehouse.ledger.old_runs import old_entries, upgrade
 from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import Key, Life, RunState
 from warehouse.objects.place import sync_copy
-from warehouse.store.checksums import check_policy_files, check_tasks, file_state, part_damage
-from warehouse.store.commit import TEMPORARY_MARK, commit_directory, ensure_local, readable, twin_of
+from warehouse.store.checksums import (
+    check_policy_files,
+    check_tasks,
+    file_state,
+    part_damage,
+    part_facts,
+    sha256_of,
+)
+from warehouse.store.commit import (
+    TEMPORARY_MARK,
+    commit_directory,
+    commit_json,
+    ensure_local,
+    file_names,
+    next_to,
+    readable,
+    twin_of,
+)
 from warehouse.store.config_file import named_scorer
-from warehouse.store.errors import NoRun, StageError, shell_quote
+from warehouse.store.errors import NoRun, SettingChanged, StageError, shell_quote
 from warehouse.store.json_files import damaged, read_json
+from warehouse.store.manifests import Listed, listed_parts, read_manifest
 from warehouse.store.names import SCORER, check_name
+from warehouse.store.parts import check_parts, read_parts, write_part
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
-from warehouse.store.stage import TABLES as TABLE_OF
-from warehouse.store.stage import Listed, Stage, listed_parts
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 TRAIN_TABLES = {"train_samples": "samples", "train_tokens": "tokens", "train_steps": "steps"}
 STEMS = {**TRAIN_TABLES, "carried": "carried"}  # prefix of a table's part names; others have `part`
+# The tables of each stage; a rollout's prompts have a folder of their own.
 TABLES_OF = {"rollout": ("completions", "carried", "prompts"), "score": ("samples",),
              "logprobs": ("policy_logprobs",), "train": tuple(TRAIN_TABLES)}
 STAGE_OF = {table: stage for stage, tables in TABLES_OF.items() for table in tables}
@@ -100,21 +121,20 @@ class Warehouse:
         if table == "tasks":
             return self._generation(self.root / "tasks", self.state.tasks_folder)
         stage = STAGE_OF[table]
-        life = self.state.life(stage, iteration or 0, None if stage == "train" else purpose, scorer)
-        return self.folder_of(table, life, iteration=iteration, purpose=purpose, scorer=scorer)
+        key = stage, iteration or 0, None if stage == "train" else purpose, scorer
+        return self.folder_of(table, self.state.life(*key) or Life(*key))
 
-    def folder_of(self, table: str, life: Life | None, *, iteration: int | None = None,
-                  purpose: str | None = None, scorer: str | None = None, folder: str | None = None) -> Path:
-        """Folder of a table's parts in a generation: that of a life, or the one in `folder`."""
+    def folder_of(self, table: str, life: Life, generation: str = "") -> Path:
+        """Folder of a table's parts in a generation of a stage: that of its life, or another."""
         if table in TRAIN_TABLES:
-            name = f"train/iteration={iteration}"
+            name = f"train/iteration={life.iteration}"
         else:
             top = "completions" if table == "carried" else table
-            name = f"{top}/iteration={iteration}/purpose={check_name('The purpose', str(purpose))}"
+            name = f"{top}/iteration={life.iteration}/purpose={check_name('The purpose', str(life.purpose))}"
             if table in ("samples", "policy_logprobs"):
                 name += f"/{'scorer' if table == 'samples' else 'model'}="
-                name += check_name("The scorer", str(scorer), SCORER)
-        return self._generation(self.root / name, folder or (life.folder if life else ""))
+                name += check_name("The scorer", str(life.scorer), SCORER)
+        return self._generation(self.root / name, generation or life.folder)
 
     @staticmethod
     def _generation(place: Path, name: str) -> Path:
@@ -154,7 +174,6 @@ class Warehouse:
     def read(self, table: str, columns: list[str] | None = None, *, task_ids: set[str] | None = None,
              **keys: Any) -> pa.Table:
         """All rows of a table under the given keys, in part order; StageError if a part has changed."""
-        from warehouse.store.parts import read_parts
         parts = self.parts(table, **keys)
         try:
             self.verify(table, **keys)
@@ -172,12 +191,11 @@ class Warehouse:
         False if it existed already, or the stage is complete: then `rows` are dropped. Refusal if another
         command ended the stage.
         """
-        from warehouse.store.parts import write_part
         metadata = {"run_id": self.run_id, "part_uuid": uuid.uuid4().hex}
         life = self.check_live(STAGE_OF[table], **keys)
         if life.is_complete:        # by another worker, which also wrote this part
             return False
-        path = self.folder_of(table, life, **keys) / f"{STEMS.get(table, 'part')}-{number:05d}.parquet"
+        path = self.folder_of(table, life) / f"{STEMS.get(table, 'part')}-{number:05d}.parquet"
         return write_part(path, table, rows, metadata)
 
     def stage(self, name: str, *, iteration: int, purpose: str | None = None,
@@ -191,7 +209,7 @@ class Warehouse:
 
     def stages(self, iteration: int | None = None) -> list[Stage]:
         """Rollouts, then scores, logprobs and trainings, finished or not; of one iteration or of all."""
-        stages = [self.stage_of(life) for name in TABLE_OF for life in self.state.of_stage(name, iteration)]
+        stages = [self.stage_of(life) for name in TABLES_OF for life in self.state.of_stage(name, iteration)]
         ensure_local(stage.folder / "manifest.json" for stage in stages if stage.is_complete())
         return stages
 
@@ -273,6 +291,218 @@ class Warehouse:
         return folder
 
 
+@dataclass(frozen=True)
+class Stage:
+    """One run of rollout, score, logprobs or train over one iteration, in the current state of the run."""
+
+    name: str
+    identity: dict[str, Any]
+    warehouse: Warehouse = field(compare=False)
+
+    @property
+    def key(self) -> Key:
+        identity = self.identity
+        return self.name, identity["iteration"], identity.get("purpose"), identity.get("scorer")
+
+    @property
+    def life(self) -> Life | None:
+        """Its life in the log; None if it never began, or was ended."""
+        return self.warehouse.state.life(self.name, **self.identity)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its parts; it may not exist yet."""
+        return self.warehouse.folder(TABLES_OF[self.name][0], **self.identity)
+
+    @property
+    def prompts(self) -> Path | None:
+        """For a rollout, the folder of its prompts, which its manifest also lists."""
+        return self.warehouse.folder("prompts", **self.identity) if self.name == "rollout" else None
+
+    def settings(self) -> dict[str, Any] | None:
+        """The settings that the stage was started with; None if it never started."""
+        return dict(self.life.settings) if self.life else None
+
+    def manifest(self) -> dict[str, Any] | None:
+        """The manifest; None while the stage is not complete; StageError if it is damaged or gone."""
+        while self.is_complete():
+            folder = self.folder
+            manifest = read_manifest(folder)
+            if manifest is None and self.warehouse.log.is_past:
+                raise StageError(f"{self.title} was compacted, pruned or removed since: its rows "
+                                 "of then are gone. Name a later entry.")
+            if manifest is None and self.is_complete() and self.folder == folder:
+                raise damaged(folder / "manifest.json", "it is missing")
+            if manifest is not None:
+                return manifest
+        return None
+
+    def readable_manifest(self) -> dict[str, Any] | None:
+        """The manifest; None if there is none, or if it is damaged."""
+        try:
+            return self.manifest()
+        except StageError:
+            return None
+
+    def facts(self) -> dict[str, Any] | None:
+        """The stage's counts and measurements; None while it is not complete."""
+        manifest = self.manifest()
+        return manifest["facts"] if manifest else None
+
+    def written(self) -> list[Path]:
+        """Parts and spills of an unfinished stage, as far as this machine has them."""
+        found = sorted(self.folder.glob("part-*.parquet*"))
+        return [path for path in found if TEMPORARY_MARK not in path.name]
+
+    def last_write(self) -> float | None:
+        """When this machine last wrote a file of it, in seconds since 1970; None if there is none here."""
+        return max((path.stat().st_mtime for path in self.folder.glob("*") if path.exists()), default=None)
+
+    def is_complete(self) -> bool:
+        return self.life is not None and self.life.is_complete
+
+    def settle(self, settings: dict[str, Any], accept_change: tuple[str, ...] = (),
+               may_change: tuple[str, ...] = (), *, reads: Sequence[int] = (),
+               taken: Sequence[str] = (), rows: str | None = None) -> None:
+        """Begin the stage with these settings, or check them against those it was begun with.
+
+        `reads` are the begin entries of the rows and the policy that it uses, `taken` groups of earlier
+        rollouts that its plan continues, `rows` the folder of the parts that a score processes. Raises
+        StageError naming the setting and both values if they differ: rows of one stage must be comparable. A
+        setting named in `accept_change` may differ; then log and manifest record both values. The error names
+        this option for settings in `may_change`. Refusal if another command ended the stage since this one
+        began it.
+        """
+        settings = json.loads(json.dumps(settings))
+        key = self.key
+        if key in self.warehouse.joined:
+            self.warehouse.check_live(self.name, **self.identity)
+        life = self.life
+
+        def begin(state: RunState) -> Begun | None:
+            nonlocal life
+            life = state.life(*key)
+            return None if life else Begun(*key, settings, sorted({*reads}), [*taken], rows=rows)
+
+        self.warehouse.state.check_rows(reads, rows)
+        begun = None if life else self.warehouse.append(begin)
+        self.warehouse.joined[key] = life.begun if life else begun      # type: ignore[assignment]
+        if life:
+            self._check_same(life, settings, accept_change, may_change)
+
+    def _check_same(self, life: Life, settings: dict[str, Any], accept_change: tuple[str, ...],
+                    may_change: tuple[str, ...]) -> None:
+        before, begun = life.settings, life.begun
+        for name in sorted(before.keys() | settings.keys()):
+            values = {"before": before.get(name), "now": settings.get(name)}
+            if values["before"] == values["now"]:
+                continue
+            if name not in accept_change:
+                accept = f"continue with `--accept-change {name}`, " if name in may_change else ""
+                raise SettingChanged(self.title, name, **values, way_out="Give the former value (option or "
+                                     f"config.toml), {accept}or {self.way_to_discard()}.")
+            if not life.is_complete:
+                self._note_change(begun, {"setting": name, **values})
+
+    def _note_change(self, begun: int, change: dict[str, Any]) -> None:
+        self.warehouse.append(lambda state: None if change in state.lives[begun].changes
+                              else Changed(begun, **change))
+
+    @contextmanager
+    def working(self, seconds: Callable[[], float]) -> Iterator[None]:
+        """Note in the log how long this process worked on the stage if an error or a stop ends the block."""
+        try:
+            yield
+        except Exception as error:
+            with suppress(StageError, OSError):     # the block's error is what matters
+                self.note_work(seconds(), str(error).partition(". ")[0] or type(error).__name__)
+            raise
+
+    def note_work(self, seconds: float, why: str) -> None:
+        """Note in the log that this process leaves the stage, if it joined it and it is not complete."""
+        if (begun := self.warehouse.joined.get(self.key)) is None:
+            return
+
+        def leave(state: RunState) -> Worked | None:
+            life = state.lives[begun]
+            is_over = life.is_complete or life.ended is not None
+            return None if is_over else Worked(begun, round(seconds, 1), why)
+        self.warehouse.append(leave)
+
+    def complete(self, facts: dict[str, Any], numbers: Iterable[int] | None = None) -> dict[str, Any]:
+        """Write the manifest: `facts`, the settings, versions, and sha256 and size of every part.
+
+        The log entry after it completes the stage. StageError if a part is from another run, or if the parts
+        differ from `numbers`, if given; Refusal if the stage, or one that it read, was ended meanwhile.
+        """
+        while not (life := self.warehouse.check_live(self.name, **self.identity)).is_complete:
+            folder = self.warehouse.folder_of(TABLES_OF[self.name][0], life)
+            facts = {**facts, "seconds_before": life.worked} if life.worked else facts
+            commit_json(folder / "manifest.json", self.facts_to_store(facts, numbers))
+            written = read_manifest(folder)
+            assert written is not None
+            kept, sha256 = self._facts_of_state(written), sha256_of(folder / "manifest.json")
+
+            def end(state: RunState, before: Life = life, kept: dict[str, Any] = kept,
+                    sha256: str = sha256) -> Completed | None:
+                now = state.lives[before.begun]     # a repair may have given it another folder
+                return (None if now.is_complete or now.folder != before.folder
+                        else Completed(now.begun, sha256, kept))
+
+            self.warehouse.append(end)
+        manifest = self.manifest()
+        assert manifest is not None
+        return manifest
+
+    def _facts_of_state(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """The facts of a complete stage that the run's state needs."""
+        kept = {name: manifest["facts"][name] for name in ("scorer", "waiting") if name in manifest["facts"]}
+        kept |= {name: manifest[name] for name in ("pruned", "lost") if manifest.get(name)}
+        if any(part["name"].startswith("carried-") for part in manifest["parts"]):
+            rows = self.warehouse.read("carried", ["group_id"], **self.identity)
+            kept["carried"] = list(dict.fromkeys(rows["group_id"].to_pylist()))
+        if self.name == "train":
+            policy = self.warehouse.new_policy_dir(self.identity["iteration"])
+            ensure_local([policy / "policy.json"])
+            if (policy / "policy.json").exists():
+                kept["policy"] = policy.relative_to(self.warehouse.root / "policies").as_posix()
+        return kept
+
+    def facts_to_store(self, facts: dict[str, Any], numbers: Iterable[int] | None = None) -> dict[str, Any]:
+        """The content of a manifest written now."""
+        folder, prompts = self.folder, self.prompts
+        parts = [folder / name for name in file_names(folder, "*-*.parquet")]
+        prompt_parts = [prompts / name for name in file_names(prompts, "part-*.parquet")] if prompts else []
+        ensure_local([*parts, *prompt_parts])
+        check_parts(parts, self.warehouse.owners, numbers)
+        check_parts(prompt_parts, self.warehouse.owners)
+        return {
+            "stage": self.name, **self.identity, "facts": facts, "settings": self.settings(),
+            "changes": [dict(change) for change in self.life.changes] if self.life else [],
+            "versions": _versions(),
+            "parts": [part_facts(part) for part in parts],
+            **({"prompts": [part_facts(part) for part in prompt_parts]} if prompts else {}),
+            "host": platform.node(), "finished_at": time.time(),
+        }
+
+    def way_to_discard(self) -> str:
+        """How to discard the stage, as part of a sentence."""
+        run, iteration = self.warehouse.root, self.identity["iteration"]
+        if self.name == "train" and self.is_complete():
+            return (f"train the same rows again on a branch: `warehouse branch {shell_quote(run)} "
+                    f"{shell_quote(next_to(run, f'at-{iteration}'))} --at {iteration} --with-rows`")
+        which = "--training" if self.name == "train" else f"--purpose {self.identity.get('purpose')}"
+        if "scorer" in self.identity:
+            which += f" --scorer {shell_quote(self.identity['scorer'])}"
+        return (f"discard what it wrote with `warehouse discard {shell_quote(run)} --iteration {iteration} "
+                f"{which}`")
+
+    @property
+    def title(self) -> str:
+        """Its name in messages, for example `score of iteration 3, purpose train`."""
+        return Life(*self.key).title
+
+
 def open_warehouse(path: str | Path, at: int | None = None) -> Warehouse:
     """Open a run folder, or the working copy of s3://BUCKET/RUN (gs://, az://); `at`: as after that entry."""
     root = sync_copy(path).resolve()
@@ -300,3 +530,14 @@ def open_warehouse(path: str | Path, at: int | None = None) -> Warehouse:
     if twin_of(root):
         warehouse.remove_dropped()
     return warehouse
+
+
+@cache
+def _versions() -> dict[str, str | None]:
+    """What this process runs; the Git revision is None if Rollhouse is installed without its history."""
+    from importlib.metadata import version
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+    git = ""
+    with suppress(OSError):     # without Git
+        git = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    return {"python": platform.python_version(), "rollhouse": version("rollhouse"), "git": git or None}

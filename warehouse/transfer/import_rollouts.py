@@ -10,9 +10,8 @@ from warehouse.store.checksums import sha256_of
 from warehouse.store.errors import StageError, counted
 from warehouse.store.json_files import read_json
 from warehouse.store.names import begins_purpose, check_name, group_id_of, prompt_id_of, turn_of
-from warehouse.store.run_folder import Warehouse
+from warehouse.store.run_folder import Stage, Warehouse
 from warehouse.store.schema import arrow_schema
-from warehouse.store.stage import Stage
 from warehouse.transfer.import_lines import read_lines
 
 PART_ROWS = 4096
