@@ -5,7 +5,8 @@ from pathlib import Path
 from tests.building.row_checks import row_problems
 from warehouse.maintain import check
 from warehouse.store.errors import StageError
-from warehouse.store.run_folder import STEMS, TABLES_OF, Warehouse
+from warehouse.store.manifests import STEMS
+from warehouse.store.run_folder import TABLES_OF, Warehouse
 
 
 def check_run(warehouse: Warehouse, iteration: int | None = None, *, quick: bool = False) -> check.Report:

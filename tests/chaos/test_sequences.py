@@ -37,4 +37,4 @@ def test_an_evaluation_that_nobody_scored_keeps_its_tokens(tmp_path: Path) -> No
         prune_run(open_warehouse(run.root), 1, dry_run=False)
     assert (refused.value.code, refused.value.fields["iteration"]) == ("unscored", 0)
     score(run)
-    assert prune_run(open_warehouse(run.root), 1, dry_run=False).iterations == [0]
+    assert " pruned, " in prune_run(open_warehouse(run.root), 1, dry_run=False)

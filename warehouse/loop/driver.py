@@ -21,6 +21,7 @@ from warehouse.inspect.summary import iteration_rows, line_of
 from warehouse.loop.crew import Sampling, Start, Training
 from warehouse.loop.devices import Crew, Worker
 from warehouse.loop.jobs import Job, stop_all
+from warehouse.maintain.prune import policy_bytes
 from warehouse.maintain.rollback import end_at_alarm, roll_back
 from warehouse.options import room_command
 from warehouse.sql.database import compute_once, connect
@@ -225,7 +226,7 @@ class Loop:
 
     def _compare_with_disk(self, version: int) -> None:
         """Say once if the policies after this one need more than is free."""
-        needed = self.warehouse.policy_bytes(version) * (self.options.iterations - version)
+        needed = policy_bytes(self.warehouse, [version])[0] * (self.options.iterations - version)
         free = shutil.disk_usage(self.warehouse.root).free
         if needed > free and not self.is_disk_told and "keep-policies" not in self._config("train"):
             self.is_disk_told = True

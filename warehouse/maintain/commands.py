@@ -6,7 +6,7 @@ import click
 
 from warehouse.options import as_line, json_option, open_run, run_argument, run_folder, shows_errors
 from warehouse.store.commit import by_address
-from warehouse.store.errors import counted
+from warehouse.store.errors import StageError, counted
 
 only_iteration = click.option("--iteration", type=click.IntRange(min=0), default=None,
                               help="Only this iteration.")
@@ -40,7 +40,6 @@ def discard(run: Path, iteration: int, purpose: str | None, scorer: str | None, 
     The files stay: `warehouse sql --at` reads them, `warehouse prune --ended` removes them.
     """
     from warehouse.maintain.discard import discard as end
-    from warehouse.store.errors import StageError
     if training == bool(purpose) or (scorer and training):
         raise StageError("Say what to discard: --purpose NAME (and --scorer), or --training.")
     ended = end(open_run(run), iteration, purpose, scorer)
@@ -120,34 +119,23 @@ def prune(run: Path, before: int | None, ended: bool, keep_policies: int | None,
 
     Scalars, texts and scores of old iterations stay.
     """
-    from warehouse.maintain.prune import policy_bytes, prune_ended, prune_policies, prune_run, unkept
-    from warehouse.store.errors import StageError
+    from warehouse.maintain import prune as pruning
     if (before is not None) + ended + (keep_policies is not None) != 1:
         raise StageError("Say what to prune: --before ITERATION, --keep-policies N, or --ended.")
     warehouse = open_run(run)
-
-    def stays(shared: int) -> str:
-        return f"; {shared / 1e6:.1f} MB stay, because branches or arms share them" if shared else ""
-    if ended:
-        click.echo(prune_ended(warehouse, dry_run=not yes))
-    elif keep_policies is not None:
-        gone = unkept(warehouse.state, keep_policies)
-        size, shared = policy_bytes(warehouse, gone)
+    if keep_policies is not None:
+        gone = pruning.unkept(warehouse.state, keep_policies)
+        size, shared = pruning.policy_bytes(warehouse, gone)
         if yes:
-            prune_policies(warehouse, keep_policies)
+            pruning.prune_policies(warehouse, keep_policies)
         names = ", ".join(map(str, gone)) or "none"
         click.echo(f"weights of policies {names}, {size / 1e6:.1f} MB: " + (
             "removed" if yes else "would be removed; they could not sample again. Run it with --yes to do it")
-            + stays(shared))
-    elif not (done := prune_run(warehouse, before or 0, dry_run=not yes)).num_parts:
-        click.echo(f"There is nothing to prune before iteration {before}.")
-    elif yes:
-        click.echo(f"{counted(done.num_parts, 'part')} pruned, {done.bytes_before / 1e6:.1f} MB to "
-                   f"{done.bytes_after / 1e6:.1f} MB" + stays(done.bytes_shared))
+            + pruning.staying(shared))
+    elif before is not None:
+        click.echo(pruning.prune_run(warehouse, before, dry_run=not yes))
     else:
-        click.echo(f"{counted(done.num_parts, 'part')} of {counted(len(done.iterations), 'iteration')}, "
-                   f"{done.bytes_before / 1e6:.1f} MB, would lose their tokens and could not be trained on "
-                   f"again. Run it with --yes to do it{stays(done.bytes_shared)}.")
+        click.echo(pruning.prune_ended(warehouse, dry_run=not yes))
 
 
 @click.group()

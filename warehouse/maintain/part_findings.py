@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from warehouse.store.checksums import part_damage
 from warehouse.store.errors import StageError
-from warehouse.store.manifests import listed_parts
+from warehouse.store.manifests import STEMS, listed_parts
 from warehouse.store.parts import footer_facts, read_part
-from warehouse.store.run_folder import STEMS, Stage, Warehouse
+from warehouse.store.run_folder import Stage, Warehouse
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
 
 # What --fix does: nothing (also if a stage runs again anyway), leave the file out, or have its stage run
@@ -43,9 +46,9 @@ class Finding(NamedTuple):
 def find_damaged_parts(warehouse: Warehouse, stage: Stage, table: str, folder: Path,
                        manifest: dict[str, Any] | None, seen: Seen, *, quick: bool) -> Iterator[Finding]:
     """Compare the parts of one table with the manifest, by size and checksum, and by their footers."""
-    stem, key = STEMS.get(table, "part"), "prompts" if table == "prompts" else "parts"
-    present = {*folder.glob(f"{stem}-*.parquet")}       # first: a worker may write one meanwhile
-    listed = listed_parts(folder, manifest, key, stem)
+    # First, as a worker may write one meanwhile.
+    present = {*folder.glob(f"{STEMS.get(table, 'part')}-*.parquet")}
+    listed = listed_parts(folder, manifest, table)
     for path in sorted(listed.keys() | present):
         if path not in listed:
             words = f"is not in the manifest of {stage.title}. Move it out of the run."
@@ -75,8 +78,6 @@ def _content_problems(path: Path, listed: dict[str, Any], wrong: bool, *, quick:
 
 def footer_problems(warehouse: Warehouse, part: Path) -> tuple[list[str], int]:
     """What is wrong with a part according to its footer, and its number of rows."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
     try:
         footer = pq.read_metadata(part)
     except (pa.ArrowInvalid, OSError) as error:

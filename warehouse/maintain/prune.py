@@ -4,7 +4,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+
+import pyarrow as pa
 
 from warehouse.ledger.entries import WeightsDropped
 from warehouse.ledger.state import Life, RunState
@@ -21,21 +22,8 @@ DROPPED = {"completions": ("completion_ids", "behaviour_logprobs", "support_ids"
            "train_samples": ("old_logprobs",), "train_tokens": ("log_drift", "clipped")}
 
 
-class Pruned(NamedTuple):
-    """What was or would be pruned: iterations, parts, their bytes before and after, and those that stay.
-
-    Bytes stay where branches or arms share the files.
-    """
-
-    iterations: list[int]
-    num_parts: int
-    bytes_before: int
-    bytes_after: int
-    bytes_shared: int
-
-
-def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> Pruned:
-    """Null the token columns of iterations before `before`; with `dry_run` only report what would go.
+def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> str:
+    """Null the token columns of iterations before `before`, or with `dry_run` nothing; the line to print.
 
     These iterations cannot be trained on again; Refusal while something may need them. Each iteration
     is pruned by one entry of the log.
@@ -58,7 +46,18 @@ def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> Pruned:
                     after += _prune(new[-1], parts)
         for generation in new:
             generation.remove_former()
-    return Pruned(iterations, num_parts, size, after, shared)
+    if not num_parts:
+        return f"There is nothing to prune before iteration {before}."
+    what, stay = counted(num_parts, "part"), staying(shared)
+    if not dry_run:
+        return f"{what} pruned, {size / 1e6:.1f} MB to {after / 1e6:.1f} MB{stay}"
+    return (f"{what} of {counted(len(iterations), 'iteration')}, {size / 1e6:.1f} MB, would lose their "
+            f"tokens and could not be trained on again. Run it with --yes to do it{stay}.")
+
+
+def staying(shared: int) -> str:
+    """The bytes that stay where branches or arms share the files, as the end of a sentence."""
+    return f"; {shared / 1e6:.1f} MB stay, because branches or arms share them" if shared else ""
 
 
 def _parts(warehouse: Warehouse, life: Life) -> Iterator[tuple[str, Path]]:
@@ -82,7 +81,6 @@ def _prune(new: NewGeneration, parts: list[tuple[str, Path]]) -> int:
 
 
 def _write_without_tokens(warehouse: Warehouse, table: str, part: Path, path: Path) -> None:
-    import pyarrow as pa
     rows = read_parts([part], table)
     for column in DROPPED[table]:
         field = rows.schema.field(column)
@@ -100,8 +98,7 @@ def prune_ended(warehouse: Warehouse, *, dry_run: bool) -> str:
     folders = [folder for folder in ended if time.time() - folder.stat().st_mtime > UNDER_WAY_SECONDS]
     files = [path for folder in counts if folder.name.startswith("generation=") and "=" in folder.parent.name
              for path in folder.parent.glob("*") if path.is_file()]         # an old run without generations
-    size = sum(path.stat().st_size for place in folders for path in place.rglob("*") if path.is_file())
-    size += sum(path.stat().st_size for path in files)
+    size = stored_bytes([*files, *(path for place in folders for path in place.rglob("*") if path.is_file())])
     for folder in folders if not dry_run else []:
         remove_folder(folder)
     for path in files if not dry_run else []:

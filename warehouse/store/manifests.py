@@ -8,6 +8,8 @@ from typing import Any
 from warehouse.store.commit import ensure_local, file_names
 from warehouse.store.json_files import damaged, read_json
 
+TRAIN_TABLES = {"train_samples": "samples", "train_tokens": "tokens", "train_steps": "steps"}
+STEMS = {**TRAIN_TABLES, "carried": "carried"}  # prefix of a table's part names; others have `part`
 Listed = dict[Path, dict[str, Any]]  # parts with their manifest entries
 
 
@@ -22,14 +24,14 @@ def read_manifest(folder: Path, name: str = "manifest.json") -> dict[str, Any] |
     return manifest
 
 
-def listed_parts(folder: Path, manifest: dict[str, Any] | None, key: str = "parts",
-                 stem: str = "*") -> Listed:
+def listed_parts(folder: Path, manifest: dict[str, Any] | None, table: str = "") -> Listed:
     """Parts by path, in order, with their entries in a manifest; if that has none, those that exist, with {}.
 
-    The manifest decides: a missing part is an error when it is read, and a part from a late worker,
-    or one that was merged into another, is ignored.
+    They are those of a table, or all in the folder. The manifest decides: a missing part is an error when it
+    is read, and a part from a late worker, or one that was merged into another, is ignored.
     """
-    listed, pattern = (manifest or {}).get(key), f"{stem}-*.parquet"
+    listed = (manifest or {}).get("prompts" if table == "prompts" else "parts")
+    pattern = f"{STEMS.get(table, 'part') if table else '*'}-*.parquet"
     if listed is None:  # not complete, or a rollout from before manifests listed the prompts
         return {folder / name: {} for name in file_names(folder, pattern)}
     return {folder / part["name"]: part for part in sorted(listed, key=itemgetter("name"))

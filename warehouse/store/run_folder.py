@@ -43,13 +43,11 @@ from warehouse.store.commit import (
 from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import NoRun, SettingChanged, StageError, shell_quote
 from warehouse.store.json_files import damaged, read_json
-from warehouse.store.manifests import Listed, listed_parts, read_manifest
+from warehouse.store.manifests import STEMS, TRAIN_TABLES, Listed, listed_parts, read_manifest
 from warehouse.store.names import SCORER, check_name
 from warehouse.store.parts import check_parts, read_parts, write_part
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
 
-TRAIN_TABLES = {"train_samples": "samples", "train_tokens": "tokens", "train_steps": "steps"}
-STEMS = {**TRAIN_TABLES, "carried": "carried"}  # prefix of a table's part names; others have `part`
 # The tables of each stage; a rollout's prompts have a folder of their own.
 TABLES_OF = {"rollout": ("completions", "carried", "prompts"), "score": ("samples",),
              "logprobs": ("policy_logprobs",), "train": tuple(TRAIN_TABLES)}
@@ -153,8 +151,7 @@ class Warehouse:
             manifest = self.stage(STAGE_OF[table], **keys).manifest()
             if folder != self.folder(table, **keys):    # another command changed it meanwhile
                 return self._listed(table, **keys)
-        return listed_parts(folder, manifest, "prompts" if table == "prompts" else "parts",
-                            STEMS.get(table, "part"))
+        return listed_parts(folder, manifest, table)
 
     def verify(self, table: str, only: Iterable[Path] | None = None, **keys: Any) -> None:
         """StageError if a listed part, or a task, has changed; repeated calls cost nothing."""
@@ -201,8 +198,7 @@ class Warehouse:
     def stage(self, name: str, *, iteration: int, purpose: str | None = None,
               scorer: str | None = None) -> Stage:
         """The stage `rollout`, `score`, `logprobs` or `train` of one iteration."""
-        identity: dict[str, Any] = {"iteration": iteration, "purpose": purpose, "scorer": scorer}
-        return Stage(name, {key: value for key, value in identity.items() if value is not None}, self)
+        return self.stage_of(Life(name, iteration, purpose, scorer))
 
     def stage_of(self, life: Life) -> Stage:
         return Stage(life.stage, life.identity, self)
@@ -229,10 +225,6 @@ class Warehouse:
         """Folder of a policy's files, also if a rollback gave it another version; 0 is the base."""
         policy = self.state.policies.get(version)
         return self.root / "policies" / (policy.folder if policy else str(version))
-
-    def policy_bytes(self, version: int) -> int:
-        """Bytes of a policy's files, those of its optimizer included."""
-        return sum(path.stat().st_size for path in self.policy_dir(version).iterdir())
 
     def new_policy_dir(self, iteration: int) -> Path:
         """The folder for the policy of an iteration's unfinished training."""

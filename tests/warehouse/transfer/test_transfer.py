@@ -18,7 +18,6 @@ from tests.building.runs import back_before, small_run
 from tests.building.sound import check_run
 from tests.building.weather import SCORER, build_run, empty_run
 from warehouse.cli import cli
-from warehouse.maintain.prune import prune_run
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.parts import read_part
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -368,7 +367,6 @@ def test_pruning_drops_tokens_and_keeps_everything_else(run: Warehouse) -> None:
     assert run.state.entries[run.state.head].what.why == "pruned"
     assert warehouse("prune", run.root, "--before", 1, "--yes").stdout == (
         "There is nothing to prune before iteration 1.\n")
-    assert prune_run(run, 1, dry_run=False) == ([0], 0, 0, 0, 0)
 
 
 def test_weights_of_old_policies_are_pruned_but_what_a_branch_shares_stays(run: Warehouse,
