@@ -1,6 +1,8 @@
 """Make a run folder: read the tasks, identify the base model, store both."""
 
 import datetime
+import json
+import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -12,13 +14,14 @@ from warehouse.objects.place import sync_copy
 from warehouse.options import check_config, untrusted
 from warehouse.sources.named import read_sources, task_table
 from warehouse.stages.base_model import find_model
-from warehouse.stages.first_adapter import adapter_folder, bring_adapter, check_adapter
-from warehouse.store.checksums import tasks_sha256, weights_sha256
+from warehouse.store.checksums import file_hashes, tasks_sha256, weights_sha256
 from warehouse.store.commit import commit_bytes, commit_directory, commit_json, remove_folder, twin_of
 from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.parts import write_part
 from warehouse.store.run_folder import Warehouse, open_warehouse
 from warehouse.store.schema import SCHEMA_VERSION
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, ...] = (),
@@ -38,8 +41,8 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
         check_config(config)
     base = find_model(model, run, new=True)
     if adapter:
-        adapter = adapter_folder(adapter)
-        check_adapter(adapter)
+        adapter = _adapter_folder(adapter)
+        _check_adapter(adapter)
     rows = read_sources(tasks, heldout)
     counts, num_tasks = Counter(source.split for source, _task in rows), len(rows)
     if config:
@@ -81,9 +84,41 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
             f"next: rollout {shell_quote(run)}{'' if tasks else ' --eval'}"]
 
 
+def _adapter_folder(adapter: Path) -> Path:
+    """The folder with the adapter's files; for RUN/policies/N the current folder of policy N."""
+    place = adapter.absolute()
+    if place.parent.name == "policies" and place.name.isdigit():
+        return open_warehouse(place.parents[1]).policy_dir(int(place.name))
+    return adapter
+
+
+def _check_adapter(adapter: Path) -> dict[str, Any]:
+    """The adapter's config; StageError if the folder holds no LoRA adapter in PEFT's format."""
+    try:
+        config = json.loads((adapter / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StageError(f"{adapter} is not an adapter: {CONFIG} is missing or damaged. Give a folder that "
+                         "PEFT wrote, or RUN/policies/N of another run.") from error
+    if config.get("peft_type") != "LORA" or not (adapter / WEIGHTS).is_file():
+        raise StageError(f"{adapter} is not a LoRA adapter with {WEIGHTS}. Give a folder that PEFT wrote, or "
+                         "merge the adapter into its base and pass the result as --model.")
+    return dict(config)
+
+
+def _bring_adapter(adapter: Path, folder: Path) -> dict[str, Any]:
+    """Copy an adapter into the folder of a policy; return its facts for policy.json."""
+    config = _check_adapter(adapter)
+    for name in (CONFIG, WEIGHTS):
+        shutil.copyfile(adapter / name, folder / name)
+    settings = {"lora_rank": config["r"], "lora_alpha": float(config["lora_alpha"]),
+                "rslora": bool(config.get("use_rslora"))}
+    return {"kind": "lora", "sha256": weights_sha256(folder), "files": file_hashes(folder),
+            "settings": settings}
+
+
 def _commit_first_policy(warehouse: Warehouse, sha256: str, adapter: Path | None) -> None:
     folder = warehouse.scratch("policy-0")
-    facts = bring_adapter(adapter, folder) if adapter else {"kind": "base", "sha256": sha256}
+    facts = _bring_adapter(adapter, folder) if adapter else {"kind": "base", "sha256": sha256}
     commit_json(folder / "policy.json", {"policy_version": 0, "parent": None,
                                          "base": warehouse.facts["model"], **facts})
     commit_directory(folder, warehouse.root / "policies" / "0")

@@ -12,8 +12,7 @@ from pathlib import Path
 from warehouse.ledger.log import FOLDER
 from warehouse.objects.bucket import ObjectState, is_address
 from warehouse.objects.fetch import bar, fits, in_parallel
-from warehouse.objects.keys import TABLES, TOP_FILES
-from warehouse.objects.working_copy import WorkingCopy
+from warehouse.objects.working_copy import TABLES, TOP_FILES, WorkingCopy
 from warehouse.store.commit import COPY_MARKER, twin_of
 from warehouse.store.errors import StageError, counted
 from warehouse.store.json_files import read_json

@@ -8,6 +8,7 @@ other files when they are read. Spills, rollups and temporary files stay on this
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import os
@@ -19,11 +20,16 @@ from typing import Any
 
 from warehouse.objects.bucket import Bucket, ObjectState
 from warehouse.objects.fetch import bar, fetch, fits, in_parallel, stamp
-from warehouse.objects.keys import DOCUMENT, OWN, TABLES, TOP_FILES, WHOLE, document_of, files_of
-from warehouse.store.commit import COPY_MARKER, beside, reached, replace_bytes, seal
+from warehouse.store.commit import COPY_MARKER, TEMPORARY_MARK, beside, reached, replace_bytes, seal
 from warehouse.store.errors import StageError
 from warehouse.store.json_files import json_bytes, read_json
 
+TABLES = ("_log", "tasks", "prompts", "completions", "samples", "policy_logprobs", "train", "policies")
+TOP_FILES = ("warehouse.json", "config.toml", "intent.json", "pruned.jsonl")   # the last two of old runs
+DOCUMENT = re.compile(r"(?!.*/files-).*\.(json|jsonl|toml)")     # downloaded when the run is opened
+OWN = re.compile(rf"{re.escape(TEMPORARY_MARK)}|\.spill-")       # local to this machine, never an object
+WHOLE = re.compile(r"(policies/[^/]+(?:/generation=[^/]+)?|train/[^/]+(?:/generation=[^/]+)?/checkpoint-\d+)"
+                   r"(?:/((?!generation=).+))?")    # a folder that is committed as one
 WORTH_A_BAR = 1 << 24           # bytes to put
 LOG, PACKS, PACKED = "_log", "_log-packs", 8
 
@@ -239,3 +245,14 @@ class WorkingCopy:
         if not marker.get("conditional_puts"):
             self.bucket.check_conditional_puts()
             replace_bytes(self.root / COPY_MARKER, json_bytes({**marker, "conditional_puts": True}))
+
+
+def document_of(folder: Path) -> Path:
+    """The file that makes a folder a policy or a checkpoint; it is put last."""
+    return folder / ("checkpoint.json" if folder.name.startswith("checkpoint-") else "policy.json")
+
+
+def files_of(document: Path) -> str:
+    """The location of the other files in the store: next to their document, named after it."""
+    content = document.read_bytes() if document.exists() else b""
+    return f"files-{hashlib.sha256(content).hexdigest()[:16]}"
