@@ -68,8 +68,7 @@ class _Found:
         for path in sorted((self._root / "tasks").glob("change-*.json")):
             if change := read_json(path, at=str):
                 events.append((0.0, TasksChanged("", change["tasks_sha256"],
-                                             change.get("tasks_sha256_before"),
-                                                 change)))
+                                                 change.get("tasks_sha256_before"), change)))
         return [Entry(FIRST + number, what, at, "", "an earlier version")
                 for number, (at, what) in enumerate(events)]
 

@@ -37,8 +37,7 @@ def visible_gpus() -> list[str]:
     """Names of the GPUs that this process may use, from CUDA_VISIBLE_DEVICES."""
     if (named := os.environ.get(VISIBLE)) is not None:
         return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
-    nodes = sorted(int(path.name.removeprefix("nvidia")) for path in Path("/dev").glob("nvidia[0-9]*"))
-    return [str(number) for number in range(len(nodes))]
+    return [str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
 
 
 def chosen_devices(gpus: str, cpus: int | None = None) -> list[Device]:

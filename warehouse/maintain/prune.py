@@ -2,13 +2,13 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 
 from warehouse.ledger.entries import WeightsDropped
-from warehouse.ledger.state import Life, RunState
+from warehouse.ledger.state import RunState
 from warehouse.maintain.rewrite import NewGeneration, rewriting
 from warehouse.store.commit import ensure_local, file_names, remove_file, remove_folder
 from warehouse.store.errors import counted
@@ -37,7 +37,9 @@ def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> str:
                  if (life := stage.life) and life.is_complete and not life.pruned]
         with rewriting(warehouse, "pruned", lives) as new:
             for life in lives:
-                parts = [*_parts(warehouse, life)]
+                parts = [(table, part) for table in TABLES_OF[life.stage] if table in DROPPED
+                         for part in warehouse.parts(table, **life.identity)]
+                ensure_local(part for _, part in parts)
                 num_parts += len(parts)
                 size += stored_bytes(part for _, part in parts)
                 shared += stored_bytes(part for _, part in parts if part.stat().st_nlink > 1)
@@ -58,13 +60,6 @@ def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> str:
 def staying(shared: int) -> str:
     """The bytes that stay where branches or arms share the files, as the end of a sentence."""
     return f"; {shared / 1e6:.1f} MB stay, because branches or arms share them" if shared else ""
-
-
-def _parts(warehouse: Warehouse, life: Life) -> Iterator[tuple[str, Path]]:
-    for table in [table for table in TABLES_OF[life.stage] if table in DROPPED]:
-        parts = warehouse.parts(table, **life.identity)
-        ensure_local(parts)
-        yield from ((table, part) for part in parts)
 
 
 def _prune(new: NewGeneration, parts: list[tuple[str, Path]]) -> int:

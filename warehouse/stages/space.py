@@ -1,6 +1,5 @@
 """Disk space: what a stage will write compared with what is free, and leftovers of dead processes."""
 
-import contextlib
 import errno
 import math
 import os
@@ -8,7 +7,7 @@ import re
 import resource
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,7 +89,7 @@ def sweep(warehouse: "Warehouse") -> None:
     left = [Path(folder, name) for folder, folders, names in os.walk(warehouse.root)
             for name in folders + names if TEMPORARY_MARK in name or ".spill-" in name]
     for path in left:
-        with contextlib.suppress(FileNotFoundError):  # another process sweeps too
+        with suppress(FileNotFoundError):  # another process sweeps too
             part = path.with_name(path.name.partition(".spill-")[0])
             age = now - path.stat().st_mtime
             if age > SWEEP_SECONDS if TEMPORARY_MARK in path.name else part.exists():
