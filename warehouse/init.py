@@ -40,9 +40,7 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
             raise StageError(f"{config} is not a plain file. Write the config into one.")
         check_config(config)
     base = find_model(model, run, new=True)
-    if adapter:
-        adapter = _adapter_folder(adapter)
-        _check_adapter(adapter)
+    adapter = _adapter_folder(adapter) if adapter else None
     rows = read_sources(tasks, heldout)
     counts, num_tasks = Counter(source.split for source, _task in rows), len(rows)
     if config:
@@ -85,31 +83,29 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
 
 
 def _adapter_folder(adapter: Path) -> Path:
-    """The folder with the adapter's files; for RUN/policies/N the current folder of policy N."""
+    """The folder with the adapter's files; for RUN/policies/N the current folder of policy N.
+
+    StageError if it holds no LoRA adapter in PEFT's format.
+    """
     place = adapter.absolute()
     if place.parent.name == "policies" and place.name.isdigit():
-        return open_warehouse(place.parents[1]).policy_dir(int(place.name))
-    return adapter
-
-
-def _check_adapter(adapter: Path) -> dict[str, Any]:
-    """The adapter's config; StageError if the folder holds no LoRA adapter in PEFT's format."""
+        adapter = open_warehouse(place.parents[1]).policy_dir(int(place.name))
     try:
-        config = json.loads((adapter / CONFIG).read_text(encoding="utf-8"))
+        kind = json.loads((adapter / CONFIG).read_text(encoding="utf-8")).get("peft_type")
     except (OSError, ValueError) as error:
         raise StageError(f"{adapter} is not an adapter: {CONFIG} is missing or damaged. Give a folder that "
                          "PEFT wrote, or RUN/policies/N of another run.") from error
-    if config.get("peft_type") != "LORA" or not (adapter / WEIGHTS).is_file():
+    if kind != "LORA" or not (adapter / WEIGHTS).is_file():
         raise StageError(f"{adapter} is not a LoRA adapter with {WEIGHTS}. Give a folder that PEFT wrote, or "
                          "merge the adapter into its base and pass the result as --model.")
-    return dict(config)
+    return adapter
 
 
 def _bring_adapter(adapter: Path, folder: Path) -> dict[str, Any]:
     """Copy an adapter into the folder of a policy; return its facts for policy.json."""
-    config = _check_adapter(adapter)
     for name in (CONFIG, WEIGHTS):
         shutil.copyfile(adapter / name, folder / name)
+    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     settings = {"lora_rank": config["r"], "lora_alpha": float(config["lora_alpha"]),
                 "rslora": bool(config.get("use_rslora"))}
     return {"kind": "lora", "sha256": weights_sha256(folder), "files": file_hashes(folder),

@@ -176,11 +176,9 @@ class Warehouse:
             self.verify(table, **keys)
             return read_parts(parts, table, columns, task_ids)
         except StageError:
-            merged = self.parts(table, **keys)
-            if merged == parts:
+            if self.parts(table, **keys) == parts:
                 raise
-            ensure_local(merged)
-            return read_parts(merged, table, columns, task_ids)  # `warehouse compact` merged them meanwhile
+            return self.read(table, columns, task_ids=task_ids, **keys)     # another command changed them
 
     def write_part(self, table: str, number: int, rows: pa.Table, **keys: Any) -> bool:
         """Commit one part of a stage that this process began or joined.
