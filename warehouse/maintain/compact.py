@@ -70,8 +70,6 @@ def _compact(warehouse: Warehouse, keys: dict[str, Any], part_mib: int, named: b
         return None
     if not new:
         return []
-    for generation in new:
-        generation.remove_former()
     num_old = sum(map(len, plan.values())) * len(new)
     return [f"{title}: {num_old} files merged into {len(plan) * len(new)}"]
 

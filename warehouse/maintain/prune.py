@@ -46,8 +46,6 @@ def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> str:
                 if parts and not dry_run:
                     new.append(NewGeneration.of(warehouse, life, "pruned"))
                     after += _prune(new[-1], parts)
-        for generation in new:
-            generation.remove_former()
     if not num_parts:
         return f"There is nothing to prune before iteration {before}."
     what, stay = counted(num_parts, "part"), staying(shared)

@@ -58,11 +58,6 @@ class NewGeneration:
                   for key, folder in lists.items() if key in manifest}
         commit_json(self.folders()[0][1] / "manifest.json", {**manifest, **listed, **changes})
 
-    def remove(self) -> None:
-        """Delete the new folders, which the log does not name."""
-        for _, new in self.folders():
-            remove_folder(new)
-
     def remove_former(self) -> None:
         """Delete the stage's former files, which no longer count."""
         for old, _ in self.folders():
@@ -78,7 +73,8 @@ class NewGeneration:
 def rewriting(warehouse: Warehouse, why: str, lives: Collection[Life]) -> Iterator[list[NewGeneration]]:
     """The block lists new folders of these stages; at its end the log switches to all of them at once.
 
-    If it fails, they are removed; Refusal if that is because another command changed one of the stages.
+    Then the former ones are removed, except by a repair. If it fails, the new ones are; Refusal if that is
+    because another command changed one of the stages.
     """
     new = list[NewGeneration]()
     try:
@@ -89,9 +85,11 @@ def rewriting(warehouse: Warehouse, why: str, lives: Collection[Life]) -> Iterat
                 for each in new})
             warehouse.append(lambda _state: entry)
     except Exception as error:
-        for each in new:
-            each.remove()
+        for folder in [folder for each in new for _, folder in each.folders()]:
+            remove_folder(folder)       # which the log does not name
         changed = [life for life in lives if warehouse.state.lives[life.begun] != life]
         if changed and not isinstance(error, Refusal):
             raise Refusal("overtaken", what=changed[0].title, run=warehouse.state.run) from error
         raise
+    for each in new if why != "repaired" else []:
+        each.remove_former()
