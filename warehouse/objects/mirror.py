@@ -6,12 +6,12 @@ source's; missing files are copied first, the entries of the log last.
 
 import json
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 
 from warehouse.ledger.log import FOLDER
-from warehouse.objects.bucket import ObjectState, is_address
-from warehouse.objects.fetch import bar, fits, in_parallel
+from warehouse.objects.bucket import is_address
+from warehouse.objects.fetch import bar, in_parallel
 from warehouse.objects.working_copy import TABLES, TOP_FILES, WorkingCopy
 from warehouse.store.commit import COPY_MARKER, twin_of
 from warehouse.store.errors import StageError, counted
@@ -41,11 +41,7 @@ def mirror_run(run: str, to: str) -> str:
     files = {target.key_of(path): path for path in _files(target)}
     _check_whole(target, warehouse, files)
     listed = target.listing()
-    changed = {key for key in CHANGING if key in listed and not _same(target, key, files[key], listed[key])}
-    _check_is_run(there, (listed.keys() - files) | changed, to)
-    _check_follows(_entries(listed), _entries(files), lambda key: _object(target, key),
-                   lambda key: files[key].read_bytes(), to)
-    wanted = {key: path for key, path in files.items() if key not in listed or key in changed}
+    wanted = {key: files[key] for key in _wanted(target, files, listed, there, to)}
     num_bytes = sum(path.stat().st_size for path in wanted.values())
 
     def put(item: tuple[str, Path]) -> None:
@@ -80,16 +76,11 @@ def _pull(run: str, folder: Path) -> str:
     _check_same_run(run_id, own_id, str(folder))
     listed = {key: state for key, state in copy.listing().items() if UNDER_WAY not in key}
     before = {copy.key_of(path): path for path in _files(copy)}
-    stood = {key for key, path in before.items() if fits(path, listed.get(key))
-             or (key in listed and (key not in CHANGING or _same(copy, key, path, listed[key])))}
-    _check_is_run(own_id, before.keys() - stood, str(folder))
-    _check_follows(_entries(before), _entries(listed), lambda key: before[key].read_bytes(),
-                   lambda key: _object(copy, key), str(folder))
-    new = {key: state for key, state in listed.items() if key not in stood}
+    new = _wanted(copy, listed, before, own_id, str(folder))
     for rank in range(5):
         if rank == 2:               # files come before the documents that name them
             copy.bring_all()
-        of_rank = {key: state for key, state in sorted(new.items()) if _rank(key) == rank}
+        of_rank = {key: listed[key] for key in sorted(new) if _rank(key) == rank}
         for documents in [{key: state} for key, state in of_rank.items()] if rank == 3 else [of_rank]:
             copy.bring_documents(documents)
     if "config.toml" in new:        # users edit it
@@ -97,7 +88,7 @@ def _pull(run: str, folder: Path) -> str:
     _check_whole(copy, open_warehouse(folder), listed)
     for key in _gone(before, listed):
         before[key].unlink(missing_ok=True)
-    return f"{counted(len(new), 'file')} copied to {folder}, {len(stood)} were there already"
+    return f"{counted(len(new), 'file')} copied to {folder}, {len(listed) - len(new)} were there already"
 
 
 def _gone(there: Collection[str], here: Collection[str]) -> list[str]:
@@ -135,8 +126,8 @@ def _rank(key: str) -> int:
 
 def _run_id(copy: WorkingCopy) -> str | None:
     """The id of the run at the address; None if there is none."""
-    answer = copy.bucket.get("warehouse.json")
-    return json.loads(answer[0])["run_id"] if answer else None
+    stored = _object(copy, "warehouse.json")
+    return json.loads(stored)["run_id"] if stored else None
 
 
 def _object(copy: WorkingCopy, key: str) -> bytes:
@@ -150,27 +141,28 @@ def _check_same_run(run_id: str, there: str | None, where: str) -> None:
                          "place.")
 
 
-def _check_is_run(run_id: str | None, others: Collection[str], where: str) -> None:
-    """StageError for a place with other files; leftovers of a killed mirror are not in `others`."""
-    if run_id is None and others:
+def _wanted(copy: WorkingCopy, here: Collection[str], there: Collection[str], id_there: str | None,
+            where: str) -> set[str]:
+    """What to copy from here: new and changed files.
+
+    StageError for a place with other files, where a killed mirror left none, and unless the log there is a
+    prefix of the one to copy: each entry names the previous one.
+    """
+    def differs(key: str) -> bool:
+        return (copy.root / key).read_bytes() != _object(copy, key)
+
+    new, entries, own = {*here}.difference(there), _entries(there), _entries(here)
+    changed = {key for key in CHANGING if key in here and key in there and differs(key)}
+    if id_there is None and (others := {*there}.difference(here) | changed):
         raise StageError(f"{where} is not a run and has {min(others)}, which the run to copy lacks. Name "
                          "another place, or a new one.")
-
-
-def _check_follows(there: list[str], here: list[str], read_there: Callable[[str], bytes],
-                   read_here: Callable[[str], bytes], where: str) -> None:
-    """StageError unless the log there is a prefix of the one to copy: each entry names the previous one."""
-    if len(there) > len(here):
-        raise StageError(f"{where} has log entries that the run to copy lacks ({there[-1]}): "
+    if len(entries) > len(own):
+        raise StageError(f"{where} has log entries that the run to copy lacks ({entries[-1]}): "
                          "another command continued there. Mirror the other way, or to another place.")
-    if there and read_there(there[-1]) != read_here(there[-1]):
-        raise StageError(f"{where} and the run to copy have different {there[-1]}: both continued. Mirror "
+    if entries and differs(entries[-1]):
+        raise StageError(f"{where} and the run to copy have different {entries[-1]}: both continued. Mirror "
                          "to another place.")
-
-
-def _same(copy: WorkingCopy, key: str, path: Path, state: ObjectState) -> bool:
-    """Whether the object has the content of the file."""
-    return state.size == path.stat().st_size and _object(copy, key) == path.read_bytes()
+    return new | changed
 
 
 def _raise(error: OSError) -> None:
