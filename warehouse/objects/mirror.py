@@ -4,7 +4,6 @@ Files of a run never change, and the log says which count. So the target's log h
 source's; missing files are copied first, the entries of the log last.
 """
 
-import json
 import os
 from collections.abc import Collection
 from pathlib import Path
@@ -35,7 +34,7 @@ def mirror_run(run: str, to: str) -> str:
     if twin := twin_of(warehouse.root):
         twin.bring_all()
     target = WorkingCopy(warehouse.root, to)
-    there = _run_id(target)
+    there = target.run_id()
     _check_same_run(warehouse.run_id, there, to)
     target.bucket.check_conditional_puts()
     files = {target.key_of(path): path for path in _files(target)}
@@ -69,7 +68,7 @@ def _pull(run: str, folder: Path) -> str:
                          "(gs://, az://), the other a folder that is not its working copy. A folder is "
                          "copied to another with `cp -a`.")
     copy = WorkingCopy(folder, run)
-    run_id = _run_id(copy)
+    run_id = copy.run_id()
     if run_id is None:
         raise StageError(f"{run} is not a run: it has no warehouse.json. Fix the address.")
     own_id = (read_json(folder / "warehouse.json") or {}).get("run_id")
@@ -122,12 +121,6 @@ def _entries(keys: Collection[str]) -> list[str]:
 
 def _rank(key: str) -> int:
     return 3 if key.startswith(f"{FOLDER}/") else RANKS.get(key.rpartition("/")[2], 0)
-
-
-def _run_id(copy: WorkingCopy) -> str | None:
-    """The id of the run at the address; None if there is none."""
-    stored = _object(copy, "warehouse.json")
-    return json.loads(stored)["run_id"] if stored else None
 
 
 def _object(copy: WorkingCopy, key: str) -> bytes:

@@ -228,13 +228,17 @@ class WorkingCopy:
                   if DOCUMENT.fullmatch(key) and not fits(self.root / key, state)}
         fetch(self.bucket, wanted)
 
+    def run_id(self) -> str | None:
+        """The id of the run at the address; None if there is none."""
+        stored = self.bucket.get("warehouse.json")
+        return json.loads(stored[0])["run_id"] if stored else None
+
     def _check_same_run(self, listed: dict[str, ObjectState]) -> None:
         """StageError if the run is gone or replaced: this copy may be the last of its rows."""
         own = self.root / "warehouse.json"
         if not own.exists() or fits(own, listed.get(own.name)):
             return
-        stored = self.bucket.get(own.name)
-        if stored is None or json.loads(stored[0])["run_id"] != (read_json(own) or {})["run_id"]:
+        if self.run_id() != (read_json(own) or {})["run_id"]:
             raise StageError(f"{self.address} no longer holds the run that {self.root} is a copy "
                              "of. Check which store that is (AWS_ENDPOINT_URL). If the run is gone, remove "
                              f"{self.root / COPY_MARKER}: the copy is then a local run, as downloaded.")
