@@ -133,7 +133,9 @@ def _as_known(part: pa.Table, path: Path, table_name: str, names: Sequence[str])
         if stored[field.name] in part.column_names:
             columns.append(part[stored[field.name]])
             continue
-        later = later_columns(table_name, part_version(path)) if later is None else later
+        if later is None:
+            version = part_metadata(path).get("schema_version", "")
+            later = later_columns(table_name, int(version) if version.isdigit() else SCHEMA_VERSION)
         if field.name not in later:
             raise _damaged(path, f"it has no column '{stored[field.name]}'")
         columns.append(pa.nulls(part.num_rows, field.type))
@@ -208,14 +210,6 @@ def footer_facts(pairs: dict[bytes, bytes] | None) -> dict[str, str]:
     """Rollhouse's own metadata in a footer."""
     return {key.decode(errors="replace").removeprefix("rollhouse."): value.decode(errors="replace")
             for key, value in (pairs or {}).items() if key.startswith(b"rollhouse.")}
-
-
-def part_version(path: Path) -> int:
-    """The schema version of a part; StageError if its footer has none."""
-    version = part_metadata(path).get("schema_version", "")
-    if not version.isdigit():
-        raise _damaged(path, "its footer names no schema version")
-    return int(version)
 
 
 def _missing(path: Path) -> StageError:
