@@ -123,7 +123,7 @@ class Bucket:
         if same is None:            # it was removed meanwhile
             return self.create(key, content)
         wanted = content if isinstance(content, bytes) else content.read_bytes()
-        return same[1] if same[0] == wanted else None
+        return self.head(key) if same == wanted else None
 
     def put(self, key: str, content: Path | bytes) -> ObjectState:
         """Put an object, replacing any other; a large file in pieces."""
@@ -131,13 +131,9 @@ class Bucket:
         return _state(size, self._ask(lambda: self._api.put(
             self._store, key, content, chunk_size=max(PIECE, size // PIECES)))["e_tag"])
 
-    def get(self, key: str) -> tuple[bytes, ObjectState] | None:
-        """A small object; None if there is none."""
-        def get() -> tuple[bytes, ObjectState]:
-            answer = self._api.get(self._store, key)
-            content = bytes(answer.bytes())
-            return content, _state(len(content), answer.meta["e_tag"])
-        return self._unless_gone(get)
+    def get(self, key: str) -> bytes | None:
+        """The content of a small object; None if there is none."""
+        return self._unless_gone(lambda: bytes(self._api.get(self._store, key).bytes()))
 
     def download(self, key: str, path: Path) -> ObjectState | None:
         """Write an object to a file, a piece at a time; None if there is none."""

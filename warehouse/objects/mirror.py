@@ -123,11 +123,6 @@ def _rank(key: str) -> int:
     return 3 if key.startswith(f"{FOLDER}/") else RANKS.get(key.rpartition("/")[2], 0)
 
 
-def _object(copy: WorkingCopy, key: str) -> bytes:
-    answer = copy.bucket.get(key)
-    return answer[0] if answer else b""
-
-
 def _check_same_run(run_id: str, there: str | None, where: str) -> None:
     if there not in (None, run_id):
         raise StageError(f"At {where} is another run ({str(there)[:8]}, not {run_id[:8]}). Name another "
@@ -142,7 +137,7 @@ def _wanted(copy: WorkingCopy, here: Collection[str], there: Collection[str], id
     prefix of the one to copy: each entry names the previous one.
     """
     def differs(key: str) -> bool:
-        return (copy.root / key).read_bytes() != _object(copy, key)
+        return (copy.root / key).read_bytes() != copy.bucket.get(key)
 
     new, entries, own = {*here}.difference(there), _entries(there), _entries(here)
     changed = {key for key in CHANGING if key in here and key in there and differs(key)}

@@ -68,7 +68,7 @@ class WorkingCopy:
             packs[first], last = max(packs.get(first, (0, "")), (size, key)), max(last, first + size)
         while number < last:
             pack = self.bucket.get(packs[number][1]) if number in packs else None
-            texts = json.loads(pack[0]) if pack else []
+            texts = json.loads(pack) if pack else []
             for place, text in enumerate(texts, start=number):
                 with beside(self._entry(place)) as temporary:
                     temporary.write_text(text, encoding="utf-8")
@@ -231,7 +231,7 @@ class WorkingCopy:
     def run_id(self) -> str | None:
         """The id of the run at the address; None if there is none."""
         stored = self.bucket.get("warehouse.json")
-        return json.loads(stored[0])["run_id"] if stored else None
+        return json.loads(stored)["run_id"] if stored else None
 
     def _check_same_run(self, listed: dict[str, ObjectState]) -> None:
         """StageError if the run is gone or replaced: this copy may be the last of its rows."""
