@@ -34,14 +34,12 @@ def mirror_run(run: str, to: str) -> str:
     if twin := twin_of(warehouse.root):
         twin.bring_all()
     target = WorkingCopy(warehouse.root, to)
-    there = target.run_id()
-    _check_same_run(warehouse.run_id, there, to)
-    target.bucket.check_conditional_puts()
     files = {target.key_of(path): path for path in _files(target)}
     _check_whole(target, warehouse, files)
     listed = target.listing()
-    wanted = {key: files[key] for key in _wanted(target, files, listed, there, to)}
-    num_bytes = sum(path.stat().st_size for path in wanted.values())
+    wanted = _wanted(target, files, listed, warehouse.run_id, target.run_id(), to)
+    target.bucket.check_conditional_puts()
+    num_bytes = sum(files[key].stat().st_size for key in wanted)
 
     def put(item: tuple[str, Path]) -> None:
         target.bucket.put(*item)
@@ -49,7 +47,7 @@ def mirror_run(run: str, to: str) -> str:
 
     with bar(f"to {to}", num_bytes, "B", worth=1 << 20) as progress:
         for rank in range(5):           # a killed mirror lists no missing file
-            of_rank = sorted((key, path) for key, path in wanted.items() if _rank(key) == rank)
+            of_rank = [(key, files[key]) for key in sorted(wanted) if _rank(key) == rank]
             if rank == 3:               # entry after entry: another command would fill a gap
                 for number, item in enumerate(of_rank, start=len(_entries(listed))):
                     put(item)
@@ -72,10 +70,9 @@ def _pull(run: str, folder: Path) -> str:
     if run_id is None:
         raise StageError(f"{run} is not a run: it has no warehouse.json. Fix the address.")
     own_id = (read_json(folder / "warehouse.json") or {}).get("run_id")
-    _check_same_run(run_id, own_id, str(folder))
     listed = {key: state for key, state in copy.listing().items() if UNDER_WAY not in key}
     before = {copy.key_of(path): path for path in _files(copy)}
-    new = _wanted(copy, listed, before, own_id, str(folder))
+    new = _wanted(copy, listed, before, run_id, own_id, str(folder))
     for rank in range(5):
         if rank == 2:               # files come before the documents that name them
             copy.bring_all()
@@ -123,19 +120,17 @@ def _rank(key: str) -> int:
     return 3 if key.startswith(f"{FOLDER}/") else RANKS.get(key.rpartition("/")[2], 0)
 
 
-def _check_same_run(run_id: str, there: str | None, where: str) -> None:
-    if there not in (None, run_id):
-        raise StageError(f"At {where} is another run ({str(there)[:8]}, not {run_id[:8]}). Name another "
-                         "place.")
-
-
-def _wanted(copy: WorkingCopy, here: Collection[str], there: Collection[str], id_there: str | None,
-            where: str) -> set[str]:
+def _wanted(copy: WorkingCopy, here: Collection[str], there: Collection[str], run_id: str,
+            id_there: str | None, where: str) -> set[str]:
     """What to copy from here: new and changed files.
 
-    StageError for a place with other files, where a killed mirror left none, and unless the log there is a
-    prefix of the one to copy: each entry names the previous one.
+    StageError for a place with another run or, where a killed mirror left none, other files, and unless the
+    log there is a prefix of the one to copy: each entry names the previous one.
     """
+    if id_there not in (None, run_id):
+        raise StageError(f"At {where} is another run ({str(id_there)[:8]}, not {run_id[:8]}). Name another "
+                         "place.")
+
     def differs(key: str) -> bool:
         return (copy.root / key).read_bytes() != copy.bucket.get(key)
 
