@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from warehouse.maintain import part_findings
+from warehouse.maintain import check
 from warehouse.sql import inventory
 from warehouse.store import parts, run_folder, schema
 
@@ -17,7 +17,7 @@ ADDED = {"samples": schema.Column("surprise", schema.FLOAT, "Added later.", sinc
 def later_schema() -> Iterator[None]:
     """One more column in two tables, and the schema version after this one."""
     with ExitStack() as stack:
-        for module in (part_findings, inventory, parts, run_folder, schema):
+        for module in (check, inventory, parts, run_folder, schema):
             stack.enter_context(patch.object(module, "SCHEMA_VERSION", LATER))
         tables = {table: (*columns, ADDED[table]) if table in ADDED else columns
                   for table, columns in schema.TABLES.items()}

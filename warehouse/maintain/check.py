@@ -4,17 +4,24 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from warehouse.ledger.entries import DERIVED
-from warehouse.maintain.fix import Change, changes_for
-from warehouse.maintain.part_findings import Consequence, Finding, Seen, find_damaged_parts, footer_problems
+from warehouse.maintain.fix import Change, Consequence, Finding, changes_for
 from warehouse.sql.inventory import UNFINISHED, is_built_upon
 from warehouse.sql.verified import forget_verified
-from warehouse.store.checksums import OPTIMIZER
+from warehouse.store.checksums import OPTIMIZER, part_damage
 from warehouse.store.commit import file_names, twin_of
 from warehouse.store.errors import StageError, shell_quote
+from warehouse.store.manifests import STEMS, listed_parts
+from warehouse.store.parts import footer_facts, read_part
 from warehouse.store.run_folder import TABLES_OF, Stage, Warehouse
+from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
+
+Seen = dict[Path, int]      # number of rows of each checked part
 
 
 class Report(NamedTuple):
@@ -92,7 +99,7 @@ def _tasks(warehouse: Warehouse, seen: Seen, *, quick: bool) -> Iterator[Finding
         yield Finding.of(folder, "holds no tasks. Restore it from a copy of the run.", "restore")
     sound = bool(parts)
     for part in parts:
-        wrong, seen[part] = footer_problems(warehouse, part)
+        wrong, seen[part] = _footer_problems(warehouse, part)
         sound &= not wrong
         for text in wrong:
             why = Finding(part, text, "restore").why
@@ -152,11 +159,64 @@ def _stage(warehouse: Warehouse, stage: Stage, seen: Seen, *, quick: bool) -> It
         words = f"{UNFINISHED if gone else 'is not complete.'} To finish it: {again(warehouse, stage)}"
         yield Finding(stage.folder, f"{stage.title} {words}", "unfinished" if gone else "note")
     for table in TABLES_OF[stage.name]:
-        folder = warehouse.folder(table, **stage.identity)
-        yield from find_damaged_parts(warehouse, stage, table, folder, manifest, seen, quick=quick)
+        yield from _damaged_parts(warehouse, stage, table, manifest, seen, quick=quick)
     if manifest and "prompts" not in manifest and stage.prompts and not any(stage.prompts.glob("part-*")):
         yield Finding.of(stage.prompts, f"holds no prompts, though {stage.title} is complete. Restore them, "
                          "or let `warehouse check --fix` open the stage again.", "again", stage)
+
+
+def _damaged_parts(warehouse: Warehouse, stage: Stage, table: str, manifest: dict[str, Any] | None,
+                   seen: Seen, *, quick: bool) -> Iterator[Finding]:
+    """Compare the parts of one table with the manifest, by size and checksum, and by their footers."""
+    folder = warehouse.folder(table, **stage.identity)
+    # First, as a worker may write one meanwhile.
+    present = {*folder.glob(f"{STEMS.get(table, 'part')}-*.parquet")}
+    listed = listed_parts(folder, manifest, table)
+    for path in sorted(listed.keys() | present):
+        if path not in listed:
+            words = f"is not in the manifest of {stage.title}. Move it out of the run."
+            yield Finding.of(path, words, "aside", stage)
+        elif path in present and not os.access(path, os.R_OK):
+            words = "cannot be read (Permission denied). Grant it." if path.exists() else (
+                "is a broken link. Restore its target.")
+            yield Finding.of(path, words, "restore")
+        else:
+            wrong = list[str]()
+            if path.is_file():          # opening a pipe would wait
+                wrong, seen[path] = _footer_problems(warehouse, path)
+            for text in (*wrong, *_content_problems(path, listed[path], bool(wrong), quick=quick)):
+                yield Finding(path, text, "again", stage)
+
+
+def _content_problems(path: Path, listed: dict[str, Any], wrong: bool, *, quick: bool) -> Iterator[str]:
+    """What is wrong with the content of a part; a `wrong` footer is not reported again."""
+    if listed and (why := part_damage(path, listed, quick=quick)):
+        yield f"{path} {why}. Restore it, or let `warehouse check --fix` open the stage again."
+    elif not listed and not quick and not wrong:
+        try:
+            read_part(path)
+        except StageError as error:
+            yield str(error)
+
+
+def _footer_problems(warehouse: Warehouse, part: Path) -> tuple[list[str], int]:
+    """What is wrong with a part according to its footer, and its number of rows."""
+    try:
+        footer = pq.read_metadata(part)
+    except (pa.ArrowInvalid, OSError) as error:
+        why = str(error).splitlines()[0].partition(". ")[0]
+        return [f"{part} is torn or not Parquet ({why}). Restore it, or let `warehouse check "
+                "--fix` leave it out."], 0
+    metadata = footer_facts(footer.metadata)
+    version = metadata.get("schema_version", str(SCHEMA_VERSION))
+    if version not in map(str, range(OLDEST_VERSION, SCHEMA_VERSION + 1)):
+        return [f"{part} has schema version {version}, which this Rollhouse (version {SCHEMA_VERSION}) does "
+                "not read. Use the Rollhouse that wrote it, or let `warehouse check --fix` leave it out."], 0
+    owner = metadata.get("run_id", "")
+    if owner not in warehouse.owners:
+        return [f"{part} belongs to run {owner or '(none)'}, this one is {warehouse.run_id}. Move it out of "
+                "the run folder."], footer.num_rows
+    return [], footer.num_rows
 
 
 def _gone(warehouse: Warehouse, stage: Stage) -> Finding:

@@ -7,12 +7,11 @@ longer counts, and `warehouse prune --ended` removes it.
 import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from warehouse.ledger.entries import Discarded
 from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import Life
-from warehouse.maintain.part_findings import Finding
 from warehouse.maintain.rewrite import NewGeneration, rewriting
 from warehouse.store.errors import StageError
 from warehouse.store.manifests import read_manifest
@@ -21,6 +20,28 @@ from warehouse.store.parts import part_number
 from warehouse.store.run_folder import Stage, Warehouse
 
 COPY = "manifest-copy.json"         # of merged parts, which the plan does not determine
+# What --fix does: nothing (also if a stage runs again anyway), leave the file out, or have its stage run
+# again. In other cases only a copy helps.
+Consequence = Literal["note", "unfinished", "aside", "again", "restore"]
+
+
+class Finding(NamedTuple):
+    """A file or folder, a sentence about it, and the consequence for it and its stage."""
+
+    path: Path
+    text: str
+    consequence: Consequence
+    stage: Stage | None = None
+
+    @classmethod
+    def of(cls, path: Path, words: str, consequence: Consequence, stage: Stage | None = None) -> "Finding":
+        """A finding with a sentence that begins with the path."""
+        return cls(path, f"{path} {words}", consequence, stage)
+
+    @property
+    def why(self) -> str:
+        """What is wrong, without the path and the way out."""
+        return self.text.removeprefix(f"{self.path} ").split(". ")[0]
 
 
 class Change(NamedTuple):
