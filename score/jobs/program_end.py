@@ -161,7 +161,7 @@ def subclass(peer: Peer, name: str, bases: tuple[type, ...], body: dict[str, Any
 
     def member(value: Any) -> Any:
         if isinstance(value, property):
-            return property(called(value.fget))
+            return property(*(each and called(each) for each in (value.fget, value.fset, value.fdel)))
         is_function = is_stand_in(value) and callable(value) and not isinstance(value, type)
         return called(value) if is_function else value
     names = {key: member(value) for key, value in body.items()}
