@@ -11,7 +11,7 @@ import torch
 from train.cli import train as train_command
 from train.inputs.groups import Rollout
 from train.inputs.options import TrainOptions
-from train.steps.gradients import StepSums, step_loss
+from train.steps.gradients import step_loss
 from train.steps.row import Row, RowGroup, plan_step, weigh_rows
 from warehouse.fields import options_from
 
@@ -59,8 +59,7 @@ def step(settings, indices):
     places = [place for place, row in enumerate(rows) if row.trainable]
     chosen, forwarded = [rows[place] for place in places], [indices[place] for place in places]
     width = max(row.num_tokens for row in chosen)
-    loss = step_loss(chosen, logprobs[forwarded][:, :width], entropy[forwarded][:, :width], settings,
-                     StepSums())
+    loss = step_loss(chosen, logprobs[forwarded][:, :width], entropy[forwarded][:, :width], settings)
     loss.backward()
     return torch.cat([loss.detach()[None], logprobs.grad.flatten(), entropy.grad.flatten()])
 

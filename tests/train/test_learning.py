@@ -59,11 +59,11 @@ def assert_same_update(start, actual, expected, tolerance=1e-5):
 
 def step_gradient(policy, batch, settings):
     policy.model.zero_grad()
-    sums = accumulate(policy, batch, list(range(len(batch))), Processes("cpu"), settings, online=False,
+    loss = accumulate(policy, batch, list(range(len(batch))), Processes("cpu"), settings, online=False,
                       interrupted=lambda: False)
     gradients = {name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
                  for name, parameter in policy.trainable().items()}
-    return float(sums.sums[0]), gradients
+    return loss, gradients
 
 
 def plain_gradient(policy, batch, settings):
@@ -203,7 +203,7 @@ def test_a_step_tried_again_shares_every_group_once_between_processes(stale, mon
             barrier.wait()
             return everything
 
-    def forward(policy, group, rows, sums, settings, *, online):
+    def forward(policy, group, rows, losses, settings, *, online):
         number = int(rows[0].rollout.task_id.removeprefix("task-"))
         taken[policy.index].append(number)
         for row in rows:

@@ -1,7 +1,6 @@
 """Gradients of one optimizer step: the loss of stored rows, group by group, added up in the parameters."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,62 +11,22 @@ from train.inputs.settings import asks_base
 from train.model.packs import PromptGroup
 from train.model.policy import Policy
 from train.model.shared_prompt import backward_pack
-from train.objective.correction import clamp_log_ratio, k3, off_policy_mask
+from train.objective.correction import off_policy_mask
 from train.objective.loss_table import find_loss
 from train.objective.losses import importance_ratio, kl_to_reference, token_losses
 from train.steps.accelerator import Processes
 from train.steps.logprob_pass import Place, exchange, in_step, packs_to_forward
 from train.steps.row import Row, RowGroup, has_gradient, weigh_rows
 
-SUMS = ("loss", "tokens", "clipped", "policy_kl", "policy_k2", "weight", "weight_squared", "base_kl",
-        "base_log_ratio")
-
-
-class StepSums:
-    """Sums over the tokens with a gradient that a step forwards, accumulated over micro-batches."""
-
-    def __init__(self) -> None:
-        self.sums = torch.zeros(len(SUMS), dtype=torch.float64)
-        self.ratio_max = torch.zeros(1, dtype=torch.float64)
-        self.knows_base = False
-
-    def add(self, loss: Tensor, logprobs: Tensor, old: Tensor, behaviour: Tensor, clipped: Tensor,
-            mask: Tensor, base: Tensor | None = None) -> None:
-        """Add one micro-batch: its loss, and [B, T] tensors over the mask; `base` are the base's logprobs."""
-        drift = (clamp_log_ratio(logprobs - old) * mask).double()
-        weight = clamp_log_ratio((logprobs - behaviour) * mask).double().exp()
-        gap = torch.zeros_like(drift) if base is None else ((logprobs - base) * mask).double()
-        totals = [loss, mask.sum(), (clipped * mask).sum(), (k3(drift) * mask).sum(),
-                  (drift.square() / 2 * mask).sum(), (weight * mask).sum(), (weight.square() * mask).sum(),
-                  k3(-gap).sum(), gap.sum()]
-        self.knows_base = base is not None
-        # They stay on the device until the step reads them, so micro-batches need no synchronisation.
-        self.sums = self.sums.to(loss.device) + torch.stack([total.detach().double() for total in totals])
-        self.ratio_max = torch.maximum(self.ratio_max.to(loss.device), drift.max().exp())
-
-    def metrics(self, processes: Processes, total_tokens: int) -> dict[str, Any]:
-        """Sums and means over all processes; `total_tokens` are the trainable ones of the step."""
-        everywhere = torch.stack(processes.gather([self.sums.cpu()])).sum(dim=0)
-        total = dict(zip(SUMS, everywhere.tolist(), strict=True))
-        tokens = max(total["tokens"], 1)
-        known = any(processes.gather([self.knows_base]))
-        ess = total["weight"] ** 2 / (tokens * total["weight_squared"]) if total["tokens"] else 1.0
-        return {"loss": total["loss"], "clip_fraction": total["clipped"] / max(total_tokens, 1),
-                "policy_kl": total["policy_kl"] / tokens, "policy_k2": total["policy_k2"] / tokens,
-                "base_kl": total["base_kl"] / tokens if known else None,
-                "base_log_ratio": total["base_log_ratio"] / tokens if known else None,
-                "policy_ess": ess, "ratio_max": max(processes.gather([float(self.ratio_max)])),
-                "num_forwarded_tokens": int(total["tokens"])}
-
 
 def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], processes: Processes,
-               settings: TrainOptions, *, online: bool, interrupted: Callable[[], bool]) -> StepSums | None:
-    """Add the gradients of this process's part of the step to the parameters; None if interrupted.
+               settings: TrainOptions, *, online: bool, interrupted: Callable[[], bool]) -> float | None:
+    """Add the gradients of this process's part of the step; return its part of the loss, None if interrupted.
 
     With `online` the policy is pi_old: the old logprobs are those of this forward. Rows without gradient are
     skipped, which changes nothing: the denominators count them.
     """
-    sums, forwarded, budget = StepSums(), list[Place](), settings.tokens_per_batch
+    losses, forwarded, budget = list[Tensor](), list[Place](), settings.tokens_per_batch
     wanted = {index: [place for place, row in enumerate(batch[index].rows) if has_gradient(row, settings)]
               for index in groups}
     packs = packs_to_forward(policy, batch, wanted, processes, budget)
@@ -75,8 +34,8 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
         for members, places in packs:
             if interrupted():
                 return None
-            _backward(policy, members, [batch[index].rows[place] for index, place in places], sums, settings,
-                      online=online)
+            _backward(policy, members, [batch[index].rows[place] for index, place in places], losses,
+                      settings, online=online)
             forwarded += places
     for index, place in forwarded:
         row = batch[index].rows[place]
@@ -84,11 +43,10 @@ def accumulate(policy: Policy, batch: list[RowGroup], groups: list[int], process
     # A retried step may distribute the same groups differently.
     online_columns = ("old_logprobs", "entropy", "weights", "kept") if online else ()
     exchange(batch, forwarded, processes, (*online_columns, "log_drift", "clipped"))
-    return sums
+    return float(sum(losses))
 
 
-def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: TrainOptions,
-              sums: StepSums) -> Tensor:
+def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: TrainOptions) -> Tensor:
     """The contribution of the rows, [B, T] logprobs and entropy, to the loss of the step."""
     columns = [[row.behaviour_logprobs for row in rows], [row.old_logprobs for row in rows],
                [torch.ones(row.num_tokens) for row in rows], [row.mask for row in rows],
@@ -115,17 +73,13 @@ def step_loss(rows: list[Row], logprobs: Tensor, entropy: Tensor, settings: Trai
     loss = ((per_token * mask).sum(dim=1) * scales).sum()
     if settings.entropy_coef:
         loss = loss - settings.entropy_coef * ((entropy * alive).sum(dim=1) * bonus_scales).sum()
-    in_surrogate = (factor != 0) & (advantages != 0)
-    clipped = clipped * in_surrogate
-    # Only now does an online step know which rows the weights drop.
-    counted = mask * torch.tensor([[has_gradient(row, settings)] for row in rows], device=mask.device)
-    sums.add(loss.detach(), logprobs.detach(), old, behaviour, clipped, counted, *reference)
+    clipped = clipped * ((factor != 0) & (advantages != 0))
     for row, drift, was_clipped in zip(rows, logprobs.detach() - old, clipped, strict=True):
         row.log_drift, row.clipped = drift[:row.num_tokens], was_clipped[:row.num_tokens]
     return loss
 
 
-def _backward(policy: Policy, groups: list[PromptGroup], rows: list[Row], sums: StepSums,
+def _backward(policy: Policy, groups: list[PromptGroup], rows: list[Row], losses: list[Tensor],
               settings: TrainOptions, *, online: bool) -> None:
     def rows_loss(indices: list[int], logprobs: Tensor, entropy: Tensor) -> Tensor:
         chosen = [rows[index] for index in indices]
@@ -135,6 +89,8 @@ def _backward(policy: Policy, groups: list[PromptGroup], rows: list[Row], sums: 
                 row.old_logprobs = row_logprobs[:row.num_tokens].clone()
                 row.entropy = row_entropy[:row.num_tokens].clone()
             weigh_rows(chosen, settings)
-        return step_loss(chosen, logprobs, entropy, settings, sums)
+        loss = step_loss(chosen, logprobs, entropy, settings)
+        losses.append(loss.detach().double())       # on the device: micro-batches need no synchronisation
+        return loss
 
     backward_pack(policy, groups, rows_loss, token_budget=settings.tokens_per_batch)

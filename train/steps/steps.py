@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from train.inputs.options import TrainOptions
+from train.inputs.settings import asks_base
 from train.model.policy import Policy
 from train.model.sharding import local
-from train.objective.correction import effective_sample_size
+from train.objective.correction import clamp_log_ratio, effective_sample_size, k3
 from train.steps.accelerator import Processes
 from train.steps.checkpoint import Checkpoints
 from train.steps.gradients import accumulate
 from train.steps.logprob_pass import STEP_COLUMNS, collect, hand_out
-from train.steps.row import Row, RowGroup, forwardable, plan_step
+from train.steps.row import UNKNOWN, Row, RowGroup, forwardable, has_gradient, plan_step
 from warehouse.stages.clock import bar_options
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError, first_line
@@ -91,12 +93,11 @@ def take_step(learner: Learner, step: int, stop: StopRequest,
     parameters = list(policy.trainable().values())
     while True:
         total_tokens = plan_step(learner.batch, groups, step, settings)
-        sums = accumulate(policy, learner.batch, groups, processes, settings, online=learner.online,
+        loss = accumulate(policy, learner.batch, groups, processes, settings, online=learner.online,
                           interrupted=lambda: processes.count == 1 and stop.due())
-        if sums is None:
+        if loss is None:
             learner.optimizer.zero_grad()
             return None
-        metrics = sums.metrics(processes, total_tokens)
         grad_norm = _reduce_gradients(policy, parameters, processes, settings)
         if math.isfinite(grad_norm):
             break
@@ -121,8 +122,9 @@ def take_step(learner: Learner, step: int, stop: StopRequest,
         _update(learner, step)
     return {"optimizer_step": step, "global_step": learner.global_step + step + 1, "grad_norm": grad_norm,
             "learning_rate": rate, "num_groups": len(groups), "num_completions": len(rows),
-            "num_trainable_tokens": total_tokens, **metrics, **_old_policy_metrics(rows),
-            "skipped": skipped, "seconds": time.perf_counter() - started}
+            "num_trainable_tokens": total_tokens, "loss": sum(processes.gather([loss])),
+            **_metrics(rows, total_tokens, settings), "skipped": skipped,
+            "seconds": time.perf_counter() - started}
 
 
 def check_schedule(learner: Learner, say: Callable[[str], None]) -> None:
@@ -181,11 +183,27 @@ def _update(learner: Learner, step: int) -> None:
                          f"--learning-rate; before that, {learner.stage.way_to_discard()}.")
 
 
-def _old_policy_metrics(rows: list[Row]) -> dict[str, float | None]:
-    """ESS of pi_old / mu, None without mu, and mean entropy of pi_old over all trainable tokens of a step."""
+def _metrics(rows: list[Row], total_tokens: int, settings: TrainOptions) -> dict[str, Any]:
+    """What a step's rows, of all processes, say of it: means over the tokens with a gradient.
+
+    `ess` (of pi_old / mu, None without mu) and `entropy` (of pi_old) are over all trainable tokens.
+    """
+    moving = [row for row in rows if has_gradient(row, settings)]
     trainable = [row for row in rows if row.trainable]
+
+    def joined(some: list[Row], value: Callable[[Row], Tensor]) -> Tensor:
+        return torch.cat([UNKNOWN, *map(value, some)])
+
+    drift = clamp_log_ratio(joined(moving, lambda row: row.log_drift)).double()
+    gap = joined(moving if asks_base(settings) else [],
+                 lambda row: row.log_drift + row.old_logprobs - row.ref_logprobs).double()
     known = not any(math.isnan(mu) for row in trainable for mu in row.rollout.behaviour_logprobs[:1])
-    log_ratio = torch.cat([torch.empty(0), *(row.log_ratio for row in trainable)])
-    entropy = torch.cat([torch.empty(0), *(row.entropy for row in trainable)])
-    return {"ess": effective_sample_size(log_ratio) if known else None,
-            "entropy": entropy.double().mean().item() if len(entropy) else 0.0}
+    entropy, count = joined(trainable, lambda row: row.entropy), max(len(drift), 1)
+    return {"clip_fraction": float(joined(moving, lambda row: row.clipped).sum()) / max(total_tokens, 1),
+            "policy_kl": float(k3(drift).sum()) / count, "policy_k2": float(drift.square().sum()) / 2 / count,
+            "policy_ess": effective_sample_size(joined(moving, lambda row: row.log_drift + row.log_ratio)),
+            "ratio_max": float(drift.exp().max()) if len(drift) else 0.0, "num_forwarded_tokens": len(drift),
+            "base_kl": float(k3(-gap).mean()) if len(gap) else None,
+            "base_log_ratio": float(gap.mean()) if len(gap) else None,
+            "ess": effective_sample_size(joined(trainable, lambda row: row.log_ratio)) if known else None,
+            "entropy": float(entropy.double().mean()) if len(entropy) else 0.0}
