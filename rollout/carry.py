@@ -102,12 +102,10 @@ def begun_rows(warehouse: Warehouse, plan: list[Row], iteration: int, purpose: s
     origins = warehouse.state.gone_on_with(iteration, now)
     for earlier in set(origins.values()):
         keys: dict[str, Any] = {"iteration": earlier, "purpose": TRAIN}
-        former = warehouse.read("prompts", ["group_id", "group_index"], **keys).to_pylist()
-        indices = {row["group_id"]: row["group_index"] for row in former}
         for row in warehouse.read("carried", **keys).to_pylist():
             if origins.get(group := row["group_id"]) == earlier and row["completion_ids"] is not None:
-                moved = (now[group]["group_index"] - indices[group]) * now[group]["group_size"]
-                row |= {"iteration": iteration, "sample_index": row["sample_index"] + moved}
+                first, size = now[group]["group_index"] * now[group]["group_size"], now[group]["group_size"]
+                row |= {"iteration": iteration, "sample_index": first + row["sample_index"] % size}
                 begun[key_of(row)] = row
     return begun
 
