@@ -8,7 +8,7 @@ from tests.building.runs import finish, write_rows
 from tests.building.sampled import OPTIONS, rewrite
 from train.cli import track
 from train.cli import train as train_command
-from train.inputs.telemetry import stage_numbers
+from train.steps.accelerator import stage_numbers
 from warehouse.sql.database import connect, rows_of
 from warehouse.store.run_folder import Warehouse
 

@@ -16,8 +16,8 @@ from accelerate import FullyShardedDataParallelPlugin, PartialState
 from accelerate.utils import gather_object
 from torch.distributed.fsdp import CPUOffloadPolicy
 
-from train.inputs.telemetry import stage_numbers
 from train.model.sharding import Sharding
+from warehouse.sql.database import connect, rows_of
 from warehouse.stages import warm
 from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped, StopRequest
 from warehouse.store.errors import StageError, first_line
@@ -26,6 +26,12 @@ from warehouse.store.run_folder import Warehouse
 T = TypeVar("T")
 Log = Callable[[dict[str, Any], int], None]      # numbers among the metrics, at a global step
 STUCK_SECONDS = 20.0        # launchers kill 30 seconds after their signal
+# Columns of `iteration_stats` about sampling; the others are about rewards.
+OF_ROLLOUT = ("tokens_", "truncated_", "unique_", "ngram", "loop_", "nll_", "empty_")
+STATS = "SELECT * EXCLUDE (iteration, policy_version, max_k) FROM iteration_stats WHERE iteration = $1"
+PARTS = "SELECT purpose, part, mean FROM part_means WHERE iteration = $1"
+COSTS = """SELECT stage, seconds, tokens_per_second, completions_per_second FROM costs
+           WHERE iteration = $1 AND purpose = 'train' AND stage IN ('rollout', 'score')"""
 
 
 @contextlib.contextmanager
@@ -67,6 +73,22 @@ def tracker(name: str | None, warehouse: Warehouse, iteration: int, first_step: 
         yield log
     finally:
         accelerator.end_training()      # flushes
+
+
+def stage_numbers(warehouse: Warehouse, iteration: int) -> dict[str, Any]:
+    """Numbers by name: `rollout/..` and `score/..` of the training's rows, `eval/..` of each evaluation."""
+    connection, numbers = connect(warehouse, iteration=iteration), {}
+    for row in rows_of(connection, STATS, [iteration]):
+        for column, value in row.items():
+            group = "rollout" if column.startswith(OF_ROLLOUT) else "score"
+            numbers[f"{group if row['purpose'] == 'train' else row['purpose']}/{column}"] = value
+    for row in rows_of(connection, PARTS, [iteration]):
+        group = "score" if row["purpose"] == "train" else row["purpose"]
+        numbers[f"{group}/reward_parts/{row['part']}"] = row["mean"]
+    for row in rows_of(connection, COSTS, [iteration]):
+        stage = row.pop("stage")
+        numbers |= {f"{stage}/{column}": value for column, value in row.items()}
+    return numbers
 
 
 GONE = ("Another process of this training ended; its own message stands above or below. Saved work is "
