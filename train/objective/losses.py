@@ -1,4 +1,4 @@
-"""Losses per token, and how they add up to the loss of one optimizer step; pure, logprobs in nats."""
+"""Advantages, losses per token, and how these add up to the loss of an optimizer step; logprobs in nats."""
 
 import math
 
@@ -10,7 +10,26 @@ from train.objective.loss_table import LOSSES, find_loss
 from warehouse.stages.user_code import UserFunction
 from warehouse.store.errors import StageError
 
+STD_EPSILON = 1e-4
 TIE = 1e-4  # entropies this near to the threshold, relative to it, are equal: packing changes the rounding
+
+
+def group_advantages(rewards: Tensor, sizes: list[int], *, scale: str = "group") -> Tensor:
+    """Advantage of every completion, [B]: GRPO (arXiv 2402.03300) and, without std, Dr. GRPO (2503.20783).
+
+    `rewards` [B] of groups of these sizes; NaN for a missing reward: it does not count in its group's
+    statistics and gets advantage 0. `scale`: divide by the sample std of the 'group' or the 'batch', or by
+    nothing ('none'). A group of equal rewards has advantages of exactly 0.
+    """
+    batch = rewards[~rewards.isnan()]
+    advantages = torch.zeros_like(rewards)
+    for group, own in zip(rewards.split(sizes), advantages.split(sizes), strict=True):
+        present = ~group.isnan()
+        values = group[present]
+        if len(values.unique()) > 1:        # exact, where a computed std may round to 1e-17
+            std = (values if scale == "group" else batch).std()         # the sample std, n - 1
+            own[present] = (values - values.mean()) / (1 if scale == "none" else std + STD_EPSILON)
+    return advantages
 
 
 def token_losses(loss: str, policy_logprobs: Tensor, old_logprobs: Tensor, behaviour_logprobs: Tensor,

@@ -14,10 +14,9 @@ from train.inputs.settings import correction_of
 from train.inputs.signal import LEFT_OUT, WEIGHED_OUT, drop_reason, has_other_terms
 from train.model.packs import PromptGroup
 from train.model.token_logprobs import Support
-from train.objective.advantages import group_advantages
 from train.objective.correction import importance_weights, veto_mask
 from train.objective.loss_table import find_loss
-from train.objective.losses import entropy_mask, loss_scales
+from train.objective.losses import entropy_mask, group_advantages, loss_scales
 
 UNKNOWN = torch.empty(0)
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch.nn.utils.rnn import pad_sequence
 
 from examples import losses as examples
-from train.objective.advantages import group_advantages
 from train.objective.correction import (
     effective_sample_size,
     importance_weights,
@@ -22,6 +21,7 @@ from train.objective.correction import (
 from train.objective.loss_table import LOSSES, Loss, find_loss
 from train.objective.losses import (
     entropy_mask,
+    group_advantages,
     importance_ratio,
     kl_to_reference,
     loss_scales,
