@@ -43,7 +43,9 @@ def examine() -> Finding:
 
 def examine_model(model: str, revision: str | None, copy: Path, targets: str = "all-linear") -> Finding:
     """What `train` does with a model, or why it cannot; the tiny copy is left in `copy`, with a tokenizer."""
-    from train.model.loading import experts_of
+    import torch
+
+    from train.model.loading import experts_of, load_full, load_lora
     from train.model.policy import CACHED_PROMPT, SHARED_PROMPT, WHOLE_TEXTS
     from train.model.saving import copy_tokenizer, save_policy
     from train.model.tiny_copy import read_config, silence, tiny_copy
@@ -64,9 +66,11 @@ def examine_model(model: str, revision: str | None, copy: Path, targets: str = "
         return found
     tiny.to(config.get_text_config().dtype).save_pretrained(copy)  # type: ignore[operator]
     copy_tokenizer(model, copy)
+    options: dict[str, Any] = {"dtype": "float32", "device": torch.device("cpu")}
     for name, way in (("adapter", "an adapter"), ("full", "all weights (--full)")):
         try:
-            policy = _load(copy, name, targets)
+            policy = (load_full(str(copy), **options) if name == "full" else
+                      load_lora(str(copy), None, targets=targets, **options))
             said = _tried(policy)
             facts = found.facts[name] = _facts(policy)
             if policy.is_adapter:
@@ -92,16 +96,6 @@ def examine_model(model: str, revision: str | None, copy: Path, targets: str = "
     if all("refused" in found.facts[name] for name in ("adapter", "full")):
         found.refuse(found.facts["adapter"]["refused"])
     return found
-
-
-def _load(folder: Path, name: str, targets: str) -> Any:
-    import torch
-
-    from train.model.loading import load_full, load_lora
-    cpu = torch.device("cpu")
-    if name == "full":
-        return load_full(str(folder), dtype="float32", device=cpu)
-    return load_lora(str(folder), None, dtype="float32", device=cpu, targets=targets)
 
 
 def _tried(policy: Any) -> list[list[Any]]:
