@@ -4,7 +4,6 @@ from pathlib import Path
 
 from rollout.endpoint.server import PATIENCE, Server
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings
-from rollout.engines.probe import check_said, read_probe
 from rollout.prompts.prompt_encoder import PromptEncoder
 from warehouse.stages.base_model import find_model
 from warehouse.store.errors import StageError
@@ -64,13 +63,6 @@ async def check_tokenizer(server: Server, encoder: PromptEncoder) -> None:
     if (await server.ask("/tokenize", body, seconds=PATIENCE))["tokens"] != encoder.encode(TRIED):
         raise StageError(f"{server.url} has another tokenizer than this run: it reads a text as other "
                          "tokens. Start it with the run's own model. Nothing was sampled.")
-
-
-async def check_probe(server: Server, path: Path) -> None:
-    """StageError if the server's logprobs differ from those of the trained policy."""
-    if probe := read_probe(path, server.max_model_len):
-        said = await server.prompt_logprobs(server.serving, probe.ids)
-        check_said(probe, said, server.dtype, server.url)
 
 
 def _same_base(server: Server, base: str, revision: str | None) -> bool:

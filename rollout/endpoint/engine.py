@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from rollout.endpoint.checks import TRIED, check_alike, check_facts, check_probe, check_tokenizer
+from rollout.endpoint.checks import TRIED, check_alike, check_facts, check_tokenizer
 from rollout.endpoint.failures import Unavailable
 from rollout.endpoint.server import PATIENCE, Server, open_session
 from rollout.endpoint.work import Work, finish_workers, results
 from rollout.engines.engine import LOGPROBS_MODE, EngineSettings, Request, Sampled, Sampling
+from rollout.engines.probe import check_said, read_probe
 from rollout.engines.stopping import after_draw
 from rollout.prompts.prompt_encoder import load_encoder
 from warehouse.store.errors import StageError
@@ -117,8 +118,9 @@ class EndpointEngine:
         await server.load(self.settings)
         await check_tokenizer(server, self.encoder)
         await server.complete(Request(0, self.encoder.encode(TRIED), seed=0), Sampling(max_tokens=1))
-        if self.settings.probe:
-            await check_probe(server, self.settings.probe)
+        if self.settings.probe and (probe := read_probe(self.settings.probe, server.max_model_len)):
+            said = await server.prompt_logprobs(server.serving, probe.ids)
+            check_said(probe, said, server.dtype, server.url)
 
     async def _moves(self, server: Server) -> bool:
         plain, adapted = [await server.prompt_logprobs(name, self.probe)
