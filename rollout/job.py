@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout.options import RolloutOptions
-from rollout.parts import Part, carried_in_part, split_parts
+from rollout.parts import Part, split_parts
 from rollout.prompts.selection import choose_tasks, named_by_query
 from rollout.settings import MAY_CHANGE, stage_settings
 from warehouse.ledger.state import TRAIN
@@ -116,8 +116,8 @@ class Job:
         present = {part_number(path) for path in warehouse.parts("completions", **keys)}
         later = warehouse.state.taken_groups(self.iteration) if self.purpose == TRAIN else {}
         decided = {part_number(path) for path in warehouse.parts("carried", **keys)}
-        return [replace(part.without(later.keys() | carried_in_part(warehouse, part.number, **keys)),
-                        decided=part.number in decided)
+        left = later.keys() | {*warehouse.read("carried", ["group_id"], **keys)["group_id"].to_pylist()}
+        return [replace(part.without(left), decided=part.number in decided)
                 for part in split_parts(prompts, self.options.part_size, shard) if part.number not in present]
 
 

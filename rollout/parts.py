@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from warehouse.stages.shard import Shard
-from warehouse.store.commit import commit_file, ensure_local
+from warehouse.store.commit import commit_file
 from warehouse.store.errors import first_line
-from warehouse.store.parts import part_number, read_parts, spills_of
+from warehouse.store.parts import spills_of
 from warehouse.store.run_folder import Warehouse
 from warehouse.store.schema import CUT_OFF, arrow_schema
 
@@ -58,13 +58,6 @@ def split_parts(prompts: list[Row], part_size: int, shard: Shard) -> list[Part]:
                           for prompt in prompts[first:first + per_part]
                           for sample in range(prompt["group_size"])])
             for number, first in enumerate(range(0, len(prompts), per_part)) if shard.holds(number)]
-
-
-def carried_in_part(warehouse: Warehouse, number: int, **keys: Any) -> set[str]:
-    """Groups of a part that the rollout left to the next iteration."""
-    paths = [path for path in warehouse.parts("carried", **keys) if part_number(path) == number]
-    ensure_local(paths)
-    return set(read_parts(paths, "carried", ["group_id"])["group_id"].to_pylist())
 
 
 def rollout_facts(warehouse: Warehouse, **keys: Any) -> Row:

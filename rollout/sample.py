@@ -14,12 +14,14 @@ from tqdm import tqdm
 from rollout.carry import Ending, segments_by_version
 from rollout.engines.engine import Engine, Request, Sampled
 from rollout.job import Job
-from rollout.parts import Key, Member, Part, Row, Spill, carried_in_part
+from rollout.parts import Key, Member, Part, Row, Spill
 from rollout.prompts.plan import seed_of
 from warehouse.stages.clock import Clock, bar_options
 from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest
+from warehouse.store.commit import ensure_local
 from warehouse.store.errors import first_line
+from warehouse.store.parts import part_number, read_parts
 from warehouse.store.schema import arrow_schema
 
 
@@ -147,7 +149,10 @@ class OpenParts:
         """
         table = pa.Table.from_pylist(rows, arrow_schema("carried"))
         self.warehouse.write_part("carried", part.number, table, **self.keys)
-        return part.without(carried_in_part(self.warehouse, part.number, **self.keys))
+        files = [file for file in self.warehouse.parts("carried", **self.keys)
+                 if part_number(file) == part.number]
+        ensure_local(files)
+        return part.without(set(read_parts(files, "carried", ["group_id"])["group_id"].to_pylist()))
 
     def _write(self, part: Part) -> None:
         rows = [self.spills[part.number].rows[member.key] for member in part.members]
