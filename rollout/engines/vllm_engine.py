@@ -140,34 +140,28 @@ class VllmEngine:
         The engine gets a few batches ahead, not everything: a waiting request costs its prompt's memory.
         """
         decode, waiting = PromptEncoder(self.llm.get_tokenizer(), {}).decode, iter(requests)
-        inside: dict[int, Request] = {}
+        core, inside = self.llm.llm_engine, dict[int, Request]()
+
+        def ended(output: Any) -> Sampled | Request:
+            request = inside.pop(int(output.request_id.split("-")[0]))      # vLLM appends a unique suffix
+            return after_draw(request, sampling, _drawn(output, sampling), decode)
+
         while not (over and over()):
             for request in itertools.islice(waiting, self.num_ahead - len(inside)):
                 prompt_ids, seed, max_tokens = next_draw(request, sampling)
-                self.llm.llm_engine.add_request(
-                    str(request.index), {"prompt_token_ids": prompt_ids},
-                    parameters(sampling, seed, max_tokens), lora_request=self.lora)
+                core.add_request(str(request.index), {"prompt_token_ids": prompt_ids},
+                                 parameters(sampling, seed, max_tokens), lora_request=self.lora)
                 inside[request.index] = request
             if not inside:
                 return
-            for output in self.llm.llm_engine.step():
-                if output.finished:
-                    request = inside.pop(int(output.request_id.split("-")[0]))  # vLLM appends a unique suffix
-                    yield after_draw(request, sampling, _drawn(output, sampling), decode)
+            yield from (ended(output) for output in core.step() if output.finished)
             yield None
-        yield from self._break_off(inside, sampling, decode)
-
-    def _break_off(self, inside: dict[int, Request], sampling: Sampling,
-                   decode: Callable[[list[int]], str]) -> Iterator[Sampled | Request]:
-        """Abort the requests in flight; each keeps its tokens so far."""
-        core, broken = self.llm.llm_engine, SimpleQueue[Any]()
+        broken = SimpleQueue[Any]()
         for state in core.output_processor.request_states.values():
             state.queue = broken        # vLLM puts the tokens of an aborted request here
         core.abort_request([str(index) for index in inside])
         while not broken.empty():
-            output = broken.get()
-            request = inside.pop(int(output.request_id.split("-")[0]))
-            yield after_draw(request, sampling, _drawn(output, sampling), decode)
+            yield ended(broken.get())
         yield from inside.values()
 
 
