@@ -123,13 +123,8 @@ def make_probe(policy: Policy, batch: list[RowGroup], token_budget: int) -> dict
     rows = [(group, row) for group in batch for row in group.rows if len(row.old_logprobs)]
     if not rows:
         return None
-
-
-    def cost(chosen: tuple[RowGroup, Row]) -> tuple[int, int]:
-        length = chosen[1].num_tokens
-        return max(PROBE_LENGTH, len(chosen[0].stored.prompt_ids) + length), -length
-
-    group, row = min(rows, key=cost)
+    group, row = min(rows, key=lambda each: (
+        max(PROBE_LENGTH, len(each[0].stored.prompt_ids) + each[1].num_tokens), -each[1].num_tokens))
     [logprobs], _ = pack_logprobs(policy, [PromptGroup(group.prompt_ids, [row.completion_ids], 1.0)],
                                   token_budget=token_budget)
     return {"prompt_ids": group.prompt_ids.tolist(), "completion_ids": row.completion_ids.tolist(),
