@@ -112,7 +112,7 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, policy
         say(sharing(policy, inputs.groups))
     # These need the old logprobs of all rows before the first gradient, and a dry run prints a table of them.
     needs_pass = settings.entropy_quantile < 1 or asks_base(settings) or settings.dry_run
-    online = len(plan) == 1 and not needs_pass and not checkpoints.holds_steps()
+    online = len(plan) == 1 and not needs_pass      # so no checkpoint has steps
     optimizer = load_optimizer(policy, warehouse, inputs, settings, say)
     learner = Learner(policy, optimizer, batch, plan, checkpoints, processes, settings, inputs.stage,
                       inputs.parent.get("global_step", 0), warehouse.state.num_rollbacks(inputs.iteration),

@@ -46,9 +46,6 @@ class Checkpoints:
         self._processes.by_first(lambda: ensure_local([self._path(0)]))
         return load_file(str(path)) if path.exists() else None
 
-    def holds_steps(self) -> bool:
-        return max(self._numbers(), default=0) > 0
-
     def save(self, step: int, policy: Policy, optimizer: torch.optim.Optimizer,
              steps: list[dict[str, Any]], tokens: dict[str, Tensor]) -> None:
         """Save policy, optimizer and per-token values after `step` steps; remove older steps.
