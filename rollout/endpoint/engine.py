@@ -184,7 +184,8 @@ class EndpointEngine:
                     silences = 0
                 except Unavailable:
                     silences += 1
-            server.break_off()
+            for task in server.under_way:
+                task.cancel()       # whoever waits for it gets Unavailable
 
 
 async def _until(seconds: float, attempt: Callable[[], Awaitable[Answer]]) -> Answer:

@@ -181,11 +181,6 @@ class Server:
         return Drawn(ids, [logprob - whole for logprob, (_, whole) in zip(logprobs, left, strict=True)],
                      choice["finish_reason"], [kept for kept, _ in left])
 
-    def break_off(self) -> None:
-        """Cancel all requests in flight; whoever waits for one gets Unavailable."""
-        for task in self.under_way:
-            task.cancel()
-
 
 async def open_session(key: str) -> aiohttp.ClientSession:
     """Connections to any number of servers, with the key that they require, if any."""
