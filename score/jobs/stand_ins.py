@@ -22,7 +22,8 @@ BINARY = [f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in (
 BINARY += ["__divmod__", "__rdivmod__"]
 SUMS = ("__add__", "__radd__", "__iadd__", "__or__", "__ior__", "__and__", "__iand__")
 # By these no test compares with what it expects.
-GROWING = [f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in ("add", "mul", "lshift", "or", "pow")]
+GROWING = [f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in (
+    "add", "mul", "lshift", "or", "pow")]
 # Their operands do not reveal what a test expects.
 FREE = ("__len__", "__iter__", "__next__", "__reversed__", "__getitem__", "__setitem__", "__delitem__",
         "__bool__", "__repr__", "__str__", "__format__", "__bytes__", "__int__", "__float__", "__complex__",

@@ -16,10 +16,7 @@ from warehouse.store.errors import printable
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per entry.")
 @shows_errors
 def log_command(run: Path, last: int | None, as_json: bool) -> None:
-    """Print the history of the run, latest first.
-
-    Time, host, command and changed settings of every entry.
-    """
+    """Print the history of the run, latest first."""
     from warehouse.inspect.history import history, history_lines
     rows = history(open_run(run).state)[:last]
     lines = [json.dumps(row) for row in rows] if as_json else history_lines(rows)

@@ -19,10 +19,7 @@ only_iteration = click.option("--iteration", type=click.IntRange(min=0), default
               help="Size up to which parts are merged.")
 @shows_errors
 def compact(run: Path, iteration: int | None, part_mib: int) -> None:
-    """Merge the parts of finished iterations into fewer files.
-
-    Rows and their order stay the same.
-    """
+    """Merge the parts of finished iterations into fewer files."""
     from warehouse.maintain.compact import compact_run
     click.echo("\n".join(compact_run(open_run(run), iteration, part_mib)))
 

@@ -1021,6 +1021,24 @@ DATA = "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\n    y:
      "class Playlist:\n    def __init__(self): self.s = []\n    def __len__(self): return len(self.s)\n"
      "    def __iter__(self): return iter(self.s)\n    def __iadd__(self, x):\n        self.s.append(x)\n"
      "        return self\ndef f(): pass\n"),
+    ("n = len(Plugin.registry)\nclass X(Plugin):\n    def run(self): return 'x'\nclass Y(X): pass\n"
+     "assert len(Plugin.registry) == n + 2 and Plugin.registry['X'] is X and f('Y').run() == 'x'",
+     "class Plugin:\n    registry = {}\n    def __init_subclass__(cls): Plugin.registry[cls.__name__] = cls\n"
+     "def f(name): return Plugin.registry[name]()\n"),
+    ("n = len(f())\nclass X(Base): pass\nassert f()[n] is X",
+     "class Meta(type):\n    made = []\n    def __init__(cls, *more): Meta.made.append(cls)\n"
+     "class Base(metaclass=Meta): pass\ndef f(): return Meta.made\n"),
+    ("class A(Base):\n    def __init__(self, x, y):\n        super().__init__(x)\n        self.y = y\n"
+     "    @property\n    def twice(self): return self.x * 2\n    @twice.setter\n"
+     "    def twice(self, x): self.x = x / 2\nclass B(A):\n    def __init__(self, x):\n"
+     "        super().__init__(x, 3)\nb = B(4)\nassert (b.x, b.y, b.twice) == (4, 3, 8)\nb.twice = 10\n"
+     "assert b.x == 5 and b.twice == 10",
+     "class Base:\n    def __init__(self, x): self.x = x\ndef f(): pass\n"),
+    ("assert abs(M(3) * 2) == 6 and int(M(2) + 1) == 3 and M('b') << '!' == 'b!' and len(M([1]) + [2]) == 2",
+     "class M:\n    def __init__(self, x): self.x = x\n    def __mul__(self, k): return M(self.x * k)\n"
+     "    def __add__(self, o): return M(self.x + o)\n    def __lshift__(self, t): return self.x + t\n"
+     "    def __abs__(self): return abs(self.x)\n    def __int__(self): return self.x\n"
+     "    def __len__(self): return len(self.x)\ndef f(): pass\n"),
 ], ids=["generator", "html", "suppress", "callback", "helper of the same name", "generator not started",
         "finally with return", "tolerance around 0", "first items of an argument", "in an object",
         "an object times a number", "a result with a name", "an object of a class method",
@@ -1040,7 +1058,8 @@ DATA = "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\n    y:
         "kinds of functions", "timeout", "callback that waits", "not a number", "tree of text",
         "callback sees the change", "callback makes the change", "a container of its own",
         "special methods of the test", "patched values", "near in other numbers", "state of a generator",
-        "operators of a named tuple", "operators of numbers", "added in place"])
+        "operators of a named tuple", "operators of numbers", "added in place",
+        "registry of derived classes", "metaclass", "derived twice", "sums and products with data"])
 def test_everyday_right_programs_are_right(executor, request, test, code):
     row = judged(executor, [test], {"it": code}, in_place=request.node.callspec.id in IN_PLACE)["it"]
     assert row.measures.correct, (row.outcome, row.measures.outputs)

@@ -105,12 +105,6 @@ LEFT JOIN (SELECT iteration, purpose, task_id, sample_index, optimizer_step, log
     USING (iteration, purpose, task_id, sample_index)) AS tokens
 LEFT JOIN vocabulary USING (token_id);
 
--- Engine against trainer by tenths of the completion.
-CREATE OR REPLACE MACRO gaps_by_position(at_iteration) AS TABLE
-SELECT (10 * position // num_completion_tokens)::INTEGER AS tenth, count(*) AS num_tokens,
-       avg(abs(gap)) AS mean_gap, max(abs(gap)) AS largest_gap, avg(k3(gap)) AS mismatch_kl
-FROM token_gaps(at_iteration) GROUP BY tenth ORDER BY tenth;
-
 -- Engine against trainer by policy, engine, dtype, device and host.
 CREATE OR REPLACE MACRO gaps_by_origin(at_iteration) AS TABLE
 SELECT policy_version, engine, dtype, device, host, count(*) AS num_tokens, avg(abs(gap)) AS mean_gap,
