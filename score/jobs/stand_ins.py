@@ -2,8 +2,8 @@
 
 What a test may do to a stand-in is what could be right. It is never equal to plain data; arithmetic, order
 and `in` with plain data are refused, but for objects that the test itself made of a class that it names,
-because they would show the program what is expected of it. Of these, sums and arithmetic with plain data
-make others; one that plain data went into is asked nothing that this data could be asked.
+because they would show the program what is expected of it. Of these, arithmetic with plain data makes
+others; a difference or quotient is asked nothing that this data could be asked.
 """
 
 import builtins
