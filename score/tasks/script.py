@@ -12,7 +12,7 @@ from score.protocol.frames import JobKind
 from score.sandbox.program import Outcome, Program
 from score.tasks.function import same, tests_program
 from score.tasks.measures import NO_CODE, Answer, Measures, digest, unit_measures
-from score.tasks.test_sources import imported
+from score.tasks.test_sources import imported, no_facts
 
 CHECKED = ("_input_", "_output_", "_expected_")       # what a checker is called with
 
@@ -60,10 +60,8 @@ class Checker:
         if outcome.error_class is not None:
             return None
         names = dict(zip(CHECKED, (self.given, outcome.result, self.expected), strict=True))
-        order = {"entry_point": "nothing", "catches": False, "called": [], "meant": [[]] * 2,
-                 "claims": [[[], []]] * 2, "drops": [{}] * 2, "program": [], "in_place": True,
-                 "copies": False, "here": False, "run": None, "lacks": [], "patches": [], "names": names,
-                 "imports": imports_of_checker(self.source),
+        order = {**no_facts(2), "entry_point": "nothing", "catches": False, "copies": False, "here": False,
+                 "run": None, "names": names, "imports": imports_of_checker(self.source),
                  "sources": [self.source, f"assert check({', '.join(CHECKED)}) == True"]}
         return Program(JobKind.SERVE, "def nothing(): pass", json.dumps({"entry_point": "nothing"}).encode(),
                        tests=tests_program(order))

@@ -37,18 +37,12 @@ def calls_of_tests(source: str) -> list[str]:
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     checks = [node for node in functions if node.name == "check"]
 
-    def is_run(node: ast.ClassDef) -> bool:
-        is_derived = any(getattr(base, "id", "") not in (*classes, "object") for base in node.bases)
-        is_plain = not (is_case(node, classes) or is_derived)       # derived of TestCase by another name
-        is_helper = is_plain and (not node.name.startswith("Test") or has_init(node, classes))
-        return not (is_skipped(node) or is_abstract(node) or is_helper or is_switched_off(node, classes))
     paths = list[str]()                # in pytest's order
     for node in tree.body:
         if isinstance(node, FUNCTIONS) and is_test(node):
             paths.append(node.name)
-        elif isinstance(node, ast.ClassDef) and classes[node.name] is node and is_run(node):
-            tests = tests_of(node, classes)
-            paths += [f"{node.name}.{test}" for test in (sorted(tests) if is_case(node, classes) else tests)]
+        elif isinstance(node, ast.ClassDef) and classes[node.name] is node and not is_skipped(node):
+            paths += [f"{node.name}.{test}" for test in tests_of(node, classes)]
     paths = [*dict.fromkeys(paths)]
     is_asked = any([each.arg for each in node.args.args][:1] == ["candidate"] for node in checks)
     if checks and (not paths or (is_asked and "check" not in names_in(tree, ast.Load))):
@@ -56,21 +50,32 @@ def calls_of_tests(source: str) -> list[str]:
     return [f"__run__({path!r})" for path in paths] or ["raise ImportError('all tests are skipped')"]
 
 
-def is_case(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
-    """True for a class of unittest, whose tests run in the order of their names."""
-    names = [ast.unparse(base) for base in node.bases]
-    return any(name.endswith("TestCase") or (name in classes and name != node.name and is_case(
-        classes[name], classes)) for name in names)
+def tests_of(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> list[str]:
+    """The tests of a class in the order in which they run; none of a helper, or one that is switched off."""
+    family = family_of(node, classes)
+    methods = [each for kind in reversed(family) for each in kind.body if isinstance(each, FUNCTIONS)]
+    tests = [each.name for each in methods if is_test(each)]
+    is_case = any(ast.unparse(base).endswith("TestCase") for kind in family for base in kind.bases)
+    is_derived = any(getattr(base, "id", "") not in (*classes, "object") for base in node.bases)
+    is_plain = not (is_case or is_derived)                          # derived of TestCase by another name
+    has_init = "__init__" in [each.name for each in methods]
+    is_abstract = any("abstractmethod" in ast.unparse(each) for method in methods if method in node.body
+                      for each in method.decorator_list)            # there to derive tests from
+    for each in (each for kind in family for each in kind.body):
+        match each:
+            case ast.Assign([ast.Name("__test__")], ast.Constant(value)):
+                tests = tests if value else []
+                break                                               # those of its bases do not count
+    if is_abstract or (is_plain and (has_init or not node.name.startswith("Test"))):
+        return []
+    return sorted(tests) if is_case else tests
 
 
-def tests_of(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> dict[str, ast.AST]:
-    """The test methods of a class and of its bases in the same source, by name."""
-    found: dict[str, ast.AST] = {
-        each.name: each for each in node.body if isinstance(each, FUNCTIONS) and is_test(each)}
-    for base in node.bases:
-        if isinstance(base, ast.Name) and base.id in classes and base.id != node.name:
-            found = tests_of(classes[base.id], classes) | found
-    return found
+def family_of(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> list[ast.ClassDef]:
+    """A class and its bases in the same source, each followed by its own bases."""
+    others = {name: each for name, each in classes.items() if name != node.name}
+    return [node, *(each for base in node.bases if isinstance(base, ast.Name) and base.id in others
+                    for each in family_of(others[base.id], others))]
 
 
 def is_test(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -82,29 +87,6 @@ def is_skipped(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> b
     """True for `@unittest.skip('reason')` and the like."""
     return any(ast.unparse(each).partition("(")[0].removeprefix("unittest.").removeprefix("pytest.mark.")
                in ("skip", "mark.skip") for each in node.decorator_list)
-
-
-def has_init(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
-    """True of a class with an `__init__`, its own or that of a base in the same source."""
-    return any(isinstance(each, FUNCTIONS) and each.name == "__init__" for each in node.body) or any(
-        has_init(classes[base.id], classes) for base in node.bases
-        if isinstance(base, ast.Name) and base.id in classes and base.id != node.name)
-
-
-def is_switched_off(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
-    """True where `__test__` of a class, or of its first base that sets it, is False."""
-    for each in node.body:
-        match each:
-            case ast.Assign([ast.Name("__test__")], ast.Constant(value)):
-                return not value
-    return any(is_switched_off(classes[base.id], classes) for base in node.bases[:1]
-               if isinstance(base, ast.Name) and base.id in classes and base.id != node.name)
-
-
-def is_abstract(node: ast.ClassDef) -> bool:
-    """True for a class that is there to derive tests from."""
-    return any("abstractmethod" in ast.unparse(each) for method in node.body if isinstance(method, FUNCTIONS)
-               for each in method.decorator_list)
 
 
 class WithoutLiterals(ast.NodeTransformer):
@@ -132,9 +114,7 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
     try:
         trees = [parsed(source) for source in (setup, *units)]
     except NO_PYTHON:
-        return {"catches": True, "in_classes": [], "called": [], "lacks": [], "patches": [], "imports": [],
-                "in_place": True, "meant": [[]] * (1 + len(units)), "claims": [[[], []]] * (1 + len(units)),
-                "drops": [{}] * (1 + len(units)), "program": []}
+        return no_facts(1 + len(units))
     entry = entry_point.partition(".")[0]
     programs = imports_of(trees, entry)
     claims = [list(each) for each in zip(claiming(trees), map(raising, trees), strict=True)]
@@ -158,6 +138,13 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
             "drops": dropping(trees, own, entry), "program": sorted(programs),
             "imports": sorted(imported(trees) - programs),
             "in_place": holds_nothing(whole, BUILTINS - HOLDING - own)}
+
+
+def no_facts(num_sources: int) -> dict[str, Any]:
+    """The facts of so many sources of which nothing is known."""
+    return {"catches": True, "in_classes": [], "called": [], "lacks": [], "patches": [], "imports": [],
+            "in_place": True, "meant": [[]] * num_sources, "claims": [[[], []]] * num_sources,
+            "drops": [{}] * num_sources, "program": []}
 
 
 def imports_of(trees: Sequence[ast.AST], entry: str) -> set[str]:
