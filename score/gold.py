@@ -1,6 +1,5 @@
 """Canonical solutions, which must be judged right, and cheats, which must not."""
 
-import ast
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,7 +9,7 @@ from typing import Any
 from score.cheats import paid_cheats
 from score.display import Progress
 from score.inspect.units import unit_lines
-from score.judging.completions import Item
+from score.judging.completions import Item, program_in
 from score.judging.judge import Judgement, measure, run_programs
 from score.options import LaneOptions, TierOptions
 from score.sandbox.executor import Executor
@@ -175,15 +174,6 @@ def read_tasks(where: str) -> tuple[list[tuple[str, str, dict[str, Any]]], dict[
                                     else first_code_block(task.solution))
                for task in tasks if task.solution is not None}
     return [(task.task_id, task.kind, json.loads(task.payload)) for task in tasks], answers
-
-
-def program_in(solution: str) -> str:
-    """A solution, or the program in it if it is a whole answer."""
-    try:
-        ast.parse(solution)
-    except (SyntaxError, ValueError):
-        return first_code_block(solution) or solution
-    return solution
 
 
 def read_answers(gold: Path) -> dict[str, Answer]:

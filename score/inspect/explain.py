@@ -1,6 +1,5 @@
 """Single verdicts in full: of a stored completion, and of a program from a file, as it would be scored."""
 
-import ast
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import pyarrow as pa
 
 from score.checks import scorer_of
 from score.inspect.units import unit_lines
-from score.judging.completions import Item
+from score.judging.completions import Item, program_in
 from score.judging.judge import STORED, measure, reward_terms, run_programs
 from score.judging.samples import verdict_row
 from score.options import LaneOptions, LimitOptions, RewardOptions, TierOptions
@@ -20,7 +19,6 @@ from score.tasks.measures import Answer
 from warehouse.inspect.show import judged_task, no_completion, pair_lines, parse_name
 from warehouse.store.errors import StageError, printable, shell_quote
 from warehouse.store.run_folder import Warehouse, open_warehouse
-from warehouse.tasks.answers import first_code_block
 
 
 def explain_completion(run: Path, completion: str, scorer: str | None, *, colors: bool) -> str:
@@ -84,15 +82,6 @@ def row_of(warehouse: Warehouse, table: str, task_id: str, sample_index: int,
     return next((row for row in rows if row["sample_index"] == sample_index), None)
 
 
-def is_python(text: str) -> bool:
-    """Whether a text is a program, and no answer that has one in a code block."""
-    try:
-        ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
-
-
 def try_file(run: Path, file: Path, task_id: str, reward: RewardOptions, limits: LimitOptions,
              lanes: LaneOptions, isolation: TierOptions, *, colors: bool) -> str:
     """Run the file's program on the task and show outputs, verdict and reward.
@@ -113,8 +102,7 @@ def try_file(run: Path, file: Path, task_id: str, reward: RewardOptions, limits:
         raise StageError(f"{file} is not UTF-8 text ({error}). Save it as UTF-8.") from error
     task = load_task(task_id, row["kind"], json.loads(row["payload"]))
     said = "\n\n".join(message["content"] for message in json.loads(row["messages"] or "[]"))
-    program = code if is_python(code) else first_code_block(code) or code
-    items = [Item(task, Answer(code, program), prompt=said)]
+    items = [Item(task, Answer(code, program_in(code)), prompt=said)]
     pool, best = open_lanes(isolation.tier, unsafe=isolation.unsafe_no_sandbox, limits=scorer.limits,
                             num_lanes=lanes.lanes or 1, imports=scorer.imports,
                             preload=(*lanes.preload, *modules), import_paths=lanes.import_path)

@@ -1,5 +1,6 @@
 """Completions with what judging needs: the task, and how the prompt was augmented."""
 
+import ast
 import json
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ import pyarrow as pa
 
 from score.tasks.kinds import Task, load_task
 from score.tasks.measures import Answer
+from score.tasks.test_sources import NO_PYTHON
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 from warehouse.tasks.answers import first_code_block
@@ -22,6 +24,15 @@ class Item:
     answer: Answer
     split: str = ""
     prompt: str = ""
+
+
+def program_in(text: str) -> str:
+    """A text that is a program, or the program in it if it is a whole answer."""
+    try:
+        ast.parse(text)
+    except NO_PYTHON:
+        return first_code_block(text) or text
+    return text
 
 
 class Questions:

@@ -8,7 +8,7 @@ from unicodedata import category, normalize
 
 from score.protocol.error_classes import ErrorClass
 from score.sandbox.program import Outcome, Program
-from score.tasks.measures import Answer, Measures, digest, texts_of, unit_measures
+from score.tasks.measures import Answer, Measures, digest, unit_measures
 from warehouse.tasks.answers import behind_thoughts, boxed
 
 MAX_DIGITS, LONGEST_BOX = 1000, 2000
@@ -82,8 +82,9 @@ class AnswerKind:
     """{answer: text or [texts], match: 'exact' or 'numeric', label, tolerance}."""
 
     def load(self, payload: dict[str, Any]) -> AnswerTask:
-        return AnswerTask(texts_of(payload["answer"]), payload.get("match", "exact"), payload.get("label"),
-                          payload.get("tolerance"))
+        given = payload["answer"]
+        return AnswerTask([str(text) for text in (given if isinstance(given, list) else [given])],
+                          payload.get("match", "exact"), payload.get("label"), payload.get("tolerance"))
 
     def programs(self, task: AnswerTask, answer: Answer) -> list[Program] | Outcome:
         if task.match == "numeric" and all(

@@ -79,11 +79,6 @@ class Measures:
 NO_CODE = Outcome(error_class=ErrorClass.PARSING, error_message="no closed ```python block")
 
 
-def texts_of(answer: Any) -> list[str]:
-    """The accepted answers of a payload, which may be a list of them."""
-    return [str(text) for text in (answer if isinstance(answer, list) else [answer])]
-
-
 def digest(text: str) -> str:
     """A hash that tells answers apart."""
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
