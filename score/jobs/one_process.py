@@ -16,16 +16,8 @@ from typing import Any
 
 from score.jobs import stand_ins
 from score.jobs.modules import failed_at, function_of, message_of, run_module
-from score.jobs.test_runner import (
-    Surroundings,
-    failures,
-    is_skip,
-    patch_unittest,
-    run_test,
-    skips,
-    warn_as_usual,
-)
-from score.jobs.tests_end import Names, encode_units
+from score.jobs.test_runner import failures, is_skip, skips, warn_as_usual
+from score.jobs.tests_end import Names, begin, encode_units
 from score.protocol.frames import SKIPPED
 
 # What tests call around themselves by name.
@@ -67,22 +59,14 @@ def run_plainly(code: CodeType, payload: bytes, room: int) -> bytes:
     namespace = run_module(code, "program", {}, order["setup"])
     fixtures.clear()
     fixtures.update(own)                  # the program's are none of the tests'
-    sys.modules["tests"] = ModuleType("tests")
     names = NamesHere(Together(namespace, order["entry_point"]), order["entry_point"], order["called"])
     for module in order["program"]:
         sys.modules.setdefault(module, sys.modules["program"])
-    patch_unittest(bool(order["run"]))
     if order["evaluates"]:                # such text asks for no names that are missing
         names.fetch([name for name, value in namespace.items() if callable(value) and name not in AROUND])
-    names.fetch(order["in_classes"])
     setup, *units = [compile(source, f"test {place}" if place else "setup", "exec", dont_inherit=True)
                      for place, source in enumerate(order["sources"])]
-    exec(setup, names)
-    around = Surroundings(names)
-    names["__run__"] = functools.partial(run_test, around, False)
-    shadow = dict.get(names, names.entry_point)
-    if not order["program"] and getattr(shadow, "__module__", None) not in ("tests", "program"):
-        names.pop(names.entry_point, None)
+    around = begin(names, setup, order, ends=False)
     alone = warnings.catch_warnings if order["run"] else contextlib.nullcontext        # as pytest runs each
     verdicts = [run_unit(functools.partial(exec, unit, names), alone()) for unit in units]
     ended = run_unit(around.end, alone())

@@ -40,6 +40,7 @@ from score.jobs.test_runner import (
     failures,
     is_collected,
     is_skip,
+    is_test_case,
     patch_unittest,
     run_test,
     says_skip,
@@ -576,8 +577,8 @@ def is_mock(value: Any) -> bool:
 
 def is_of_test_case(owner: Any, name: str) -> bool:
     """True for what a TestCase has by itself: methods that decide what is equal, and its state."""
-    kind, unittest = owner if isinstance(owner, type) else type(owner), sys.modules.get("unittest.case")
-    return unittest is not None and issubclass(kind, unittest.TestCase) and name in dir(unittest.TestCase())
+    kind = owner if isinstance(owner, type) else type(owner)
+    return is_test_case(kind) and name in dir(sys.modules["unittest.case"].TestCase())
 
 
 def step_through(coroutine: Any) -> Any:
@@ -666,17 +667,10 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
         may_patch = "unittest.mock" in sys.modules or order["patches"] or any(
             "monkeypatch" in each for each in order["sources"])
         end.parts = parts_of_modules() if may_patch else None
-        sys.modules["tests"] = types.ModuleType("tests")
-        names.fetch(order.get("in_classes", ()))
-        patch_unittest(bool(order["run"]))
         if mocks := sys.modules.get("unittest.mock"):
             watch_patches(mocks)
-        exec(code, names)
-        shadow = dict.get(names, names.entry_point)          # from a library, as of `from math import *`
-        if not (order["program"] or is_stand_in(shadow) or getattr(shadow, "__module__", None) == "tests"):
-            names.pop(names.entry_point, None)
+        begin(names, code, order, ends=True)
         if order["run"]:
-            names["__run__"] = functools.partial(run_test, Surroundings(names), True)
             check_all_run(names, order["run"], peer.numbers)
     except BaseException as error:
         may_have_filled = has_spoken and isinstance(error, MemoryError)
@@ -688,6 +682,21 @@ def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:
     verdicts = [run_unit(unit, refused, end) for unit in units]
     said = end.has_altered + 2 * end.has_built
     return encode_units([each + said if isinstance(each, int) else each for each in verdicts], room)
+
+
+def begin(names: Names, setup: CodeType, order: dict[str, Any], *, ends: bool) -> Surroundings:
+    """Execute what comes before the tests; they are run by `__run__`, which may end what is around each."""
+    sys.modules["tests"] = types.ModuleType("tests")
+    names.fetch(order["in_classes"])
+    patch_unittest(bool(order["run"]))
+    exec(setup, names)
+    shadow = dict.get(names, names.entry_point)          # from a library, as of `from math import *`
+    if not order["program"] and getattr(shadow, "__module__", None) not in ("tests", "program"):
+        names.pop(names.entry_point, None)
+    around = Surroundings(names)
+    if order["run"]:
+        names["__run__"] = functools.partial(run_test, around, ends)
+    return around
 
 
 def check_all_run(names: Names, calls: list[str], lent: dict[int, int]) -> None:
