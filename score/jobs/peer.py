@@ -84,6 +84,7 @@ class Peer:
     def ask(self, operation: str, /, *operands: Any, **keywords: Any) -> Any:
         """Ask the other process; return its answer, or raise its error."""
         is_first, altered, num_borrowed = self.depth == 0, None, len(self.borrowed)
+        begins = is_first and not self.goes_on
         if self.lengths and operation not in LOOKING and not (operation in ("special", "method") and any(
                 type(each) is str and each in stand_ins.PASSIVE for each in operands[:2])):
             self.lengths.clear()
@@ -91,8 +92,8 @@ class Peer:
         if is_first and self.tests:
             self.failure = None
             self.tests.before_call()
-        seen = self.tests.before_question(operation, (*operands, *keywords.values())) if self.tests else None
-        if is_first and not self.goes_on:
+        shown = self.tests.before_question(operation, (*operands, *keywords.values())) if self.tests else {}
+        if begins:
             self.crossing.forget()
         elif is_first or self.crossing.is_small():
             altered = self.crossing.alterations()
@@ -100,7 +101,6 @@ class Peer:
                 self.lengths.clear()
         self.depth += 1
         try:
-            begins = is_first and not self.goes_on
             # Not as a dictionary, which would be one more container to follow.
             self.say("?", operation, operands, tuple(keywords.items()), begins=begins, altered=altered)
             while (message := self.link.receive())[:1] == ["?"]:
@@ -108,7 +108,7 @@ class Peer:
             self.is_naming = operation in NAMING
             is_error, value = self.answer_of(message)
             self.is_naming = False
-            is_read = not (self.tests and self.tests.is_dropped)
+            is_read = not (self.tests and self.tests.shown)
             if self.tests:
                 value = self.tests.after_answer(operation, operands, value)
         except TooLarge as error:
@@ -119,7 +119,7 @@ class Peer:
         finally:
             self.depth -= 1
             if self.tests:
-                self.tests.is_dropped, self.tests.passed, self.tests.shown = seen or (False, [], set())
+                self.tests.shown = shown
             if is_first:
                 self.end(operation == "name" or len(self.borrowed) > num_borrowed)
             if self.failure is not None:         # whatever else was raised
@@ -153,7 +153,7 @@ class Peer:
         kind, _begins, altered, _events, rows, value = message
         self.alter(altered)
         self.gave_back, self.is_raised = [], kind != "="
-        self.is_unread = bool(self.tests and self.tests.is_dropped)
+        self.is_unread = bool(self.tests and self.tests.shown)
         try:
             value = self.crossing.read(value, rows)
         finally:

@@ -147,16 +147,16 @@ class TestsEnd:
             for key in ("meant", "claims", "drops"))
         # Whether tests see all that the program changes, and if not, whether copies hide it from them.
         self.in_place, self.copies = order["in_place"], order["copies"]
-        self.shown = set[int]()              # ids of containers that tests see change in the present call
-        self.is_dropped = False              # whether the test drops what this call returns
-        self.passed: list[Any] = []          # what such a call was given, with all that this holds
+        # Where the test drops what this call returns: by id, what the call was given, with all that this
+        # holds; the tests see it change.
+        self.shown: dict[int, Any] = {}
         # Whether the program changed what it may have to leave, and whether text ran that is not written out.
         self.has_altered = self.has_built = False
         self.parts: Any = None       # contents of patched modules, as the program has them
         # What the program set in this call and tests do not see: by id, an object and its attributes.
         self.unseen: dict[int, tuple[Any, dict[str, Any]]] = {}
         self.got: dict[int, str] = {}        # by number of the program's objects, the attribute they were
-        self.late: dict[int, list[Any]] = {}      # by number of an awaitable, what a dropped call was given
+        self.late: dict[int, dict[int, Any]] = {}      # by number of an awaitable, what its call showed
         has_doc = any("__doc__" in source for source in order["sources"])
         shown = "__name__", "__qualname__", "__annotations__", "__doc__" if has_doc else ""
         self.peer = Peer(Link(), {
@@ -200,13 +200,12 @@ class TestsEnd:
             return operation(*operands, **keywords)
         return checked
 
-    def before_question(self, operation: str,
-                        operands: tuple[Any, ...]) -> tuple[bool, list[Any], set[int]]:
+    def before_question(self, operation: str, operands: tuple[Any, ...]) -> dict[int, Any]:
         """Decide whether the test sees what a call changes in its arguments: where it drops the answer.
 
-        Returns what it replaces, to be set again after the call.
+        Returns what was shown before, to be set again after the call.
         """
-        former = self.is_dropped, self.passed, self.shown
+        former, is_dropped = self.shown, False
         frame: Any = next(self.frames(), None) if any(self.drops.values()) else None
         asked = operands[1] if operation in ("method", "special") else operands[0] if operands else None
         name = None
@@ -214,20 +213,17 @@ class TestsEnd:
             _, line, _, column = position(frame)
             name = self.drops[frame.f_code.co_filename].get(f"{line}:{column}")
         number = number_of(asked)
-        if name is None:
-            self.is_dropped = False
-        elif "." in name:
+        if name and "." in name:
             owner, _, name = name.rpartition(".")
-            self.is_dropped = (asked == name if operation == "method" else self.got.get(number) == name or (
+            is_dropped = (asked == name if operation == "method" else self.got.get(number) == name or (
                 asked is not None and asked is self.names.imported.get(name))) and self.may_lead(frame, owner)
-        else:
-            self.is_dropped = asked is not None and any(asked is each for each in (
+        elif name:
+            is_dropped = asked is not None and any(asked is each for each in (
                 frame.f_locals.get(name, dict.get(self.names, name)), self.names.imported.get(name)))
-        given = self.late.pop(number, None) if operation == "finish" else None
-        self.is_dropped |= given is not None
-        self.passed = [] if not self.is_dropped else given or held_by(operands)
-        self.shown = {id(each) for each in self.passed}
-        for each in self.shown & self.peer.crossing.shadows.keys():
+        self.shown = self.late.pop(number, {}) if operation == "finish" else {}
+        if is_dropped and not self.shown:
+            self.shown = {id(each): each for each in held_by(operands)}
+        for each in self.shown.keys() & self.peer.crossing.shadows.keys():
             del self.peer.crossing.shadows[each]
         return former
 
@@ -244,8 +240,8 @@ class TestsEnd:
         """An answer as tests see it; note what it is an attribute of, and what it is still to change."""
         if operation == "getattr" and number_of(answer) >= 0:
             self.got[number_of(answer)] = operands[1]
-        if self.is_dropped and id(answer) in self.peer.coroutines:
-            self.late[self.peer.coroutines[id(answer)]] = self.passed
+        if self.shown and id(answer) in self.peer.coroutines:
+            self.late[self.peer.coroutines[id(answer)]] = self.shown
         return self.detached(answer)
 
     def before_alteration(self, places: Iterable[Any]) -> None:
@@ -306,7 +302,7 @@ class TestsEnd:
         is_set = before is not ABSENT if is_whole else callable(before)
         if INNER.match(name) or is_closed or is_set or is_of_test_case(owner, name):
             raise AttributeError(f"{UNPASSED}: {name}")
-        is_seen = self.is_dropped and any(each is owner for each in self.passed)
+        is_seen = id(owner) in self.shown
         if is_class and is_stand_in(value) and not isinstance(value, type):
             function = value
             value = lambda *arguments, **keywords: function(*arguments, **keywords)  # noqa: E731  a method
