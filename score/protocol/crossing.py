@@ -22,14 +22,11 @@ MOST_FOLLOWED = 320          # lists and items of containers that both ends keep
 DEEPEST = 100                # nested tuples, which are written in place; lists may be deeper
 Row = list[Any]              # type name, contents, and further arguments of the type
 
-PLAIN_TYPES = {kind.__name__: kind for kind in (
+PLAIN_TYPES = {(kind.__module__, kind.__name__): kind for kind in (
     int, float, complex, bool, str, bytes, bytearray, memoryview, list, tuple, dict, set, frozenset, range,
-    slice, object, type(None), type(...), type(NotImplemented))}
-PLAIN_TYPES |= {name: kind for name, kind in vars(sys.modules["builtins"]).items()
+    slice, object, type(None), type(...), type(NotImplemented), Counter, OrderedDict, defaultdict, deque)}
+PLAIN_TYPES |= {("builtins", name): kind for name, kind in vars(sys.modules["builtins"]).items()
                 if isinstance(kind, type) and issubclass(kind, BaseException)}
-OTHER_TYPES = {"collections": ("Counter", "OrderedDict", "defaultdict", "deque"), "decimal": ("Decimal",),
-               "fractions": ("Fraction",), "datetime": ("date", "datetime", "time", "timedelta", "timezone"),
-               "pathlib": ("PurePosixPath", "PosixPath"), "re": ("Pattern",), "uuid": ("UUID",)}
 CONTAINERS = {list, dict, set, bytearray, deque, Counter, OrderedDict, defaultdict, np.ndarray}
 BY_NAME = {kind.__name__: kind for kind in CONTAINERS}
 SPAN = attrgetter("start", "stop", "step")
@@ -288,10 +285,10 @@ def has_known_zone(value: Any) -> bool:
 
 def known_type(module: str, name: str) -> type | None:
     """A type that both processes have, where it is loaded; None for any other name."""
-    if module == "builtins":
-        return PLAIN_TYPES.get(name)
-    if name in OTHER_TYPES.get(module, ()) and module in sys.modules:
-        return getattr(sys.modules[module], name, None)
+    if (module, name) in PLAIN_TYPES:
+        return PLAIN_TYPES[module, name]
+    if (module, name) in PARTS:
+        return getattr(sys.modules.get(module), name, None)
     kind = getattr(np, name, None) if module == "numpy" and name.isidentifier() else None
     return kind if isinstance(kind, type) and issubclass(kind, (np.generic, np.ndarray, np.dtype)) else None
 
