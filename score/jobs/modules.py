@@ -1,7 +1,7 @@
 """Running a program's top level, finding what it defines, and the text of what it raises."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -32,13 +32,19 @@ def function_of(namespace: dict[str, Any], name: str) -> Callable[..., Any]:
     return lambda *arguments, **keywords: getattr(function(), method)(*arguments, **keywords)
 
 
+def lines_of(error: BaseException) -> Iterator[tuple[CodeType, int]]:
+    """The lines that an error went through, each with its code, the one that raised it last."""
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace.tb_frame.f_code, trace.tb_lineno
+        trace = trace.tb_next
+
+
 def failed_at(error: BaseException) -> str:
     """The line of a test, or of its setup, where an error was raised."""
-    trace, where = error.__traceback__, ""
-    while trace is not None:
-        of = "" if trace.tb_frame.f_code.co_filename.startswith("test") else " of the setup"
-        where = f"line {trace.tb_lineno}{of}"
-        trace = trace.tb_next
+    where = ""
+    for code, line in lines_of(error):
+        where = f"line {line}{'' if code.co_filename.startswith('test') else ' of the setup'}"
     return where
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from score.jobs import evaluation
 from score.jobs.evaluation import ABSENT
 from score.jobs.link import Link, LinkLost
-from score.jobs.modules import failed_at, message_of
+from score.jobs.modules import failed_at, lines_of, message_of
 from score.jobs.peer import UNPASSED, Peer, special
 from score.jobs.program_end import MIRRORED, code_of, signature_of
 from score.jobs.stand_ins import (
@@ -353,12 +353,8 @@ class TestsEnd:
 
     def is_meant(self, error: BaseException) -> bool:
         """True for an error that a single statement of the tests raises whatever the program does."""
-        frames, trace = [], error.__traceback__
-        while trace is not None:
-            if (source := trace.tb_frame.f_code.co_filename) in self.meant:
-                frames.append(trace.tb_lineno in self.meant[source])
-            trace = trace.tb_next
-        return frames == [True]
+        return [line in self.meant[code.co_filename] for code, line in lines_of(error)
+                if code.co_filename in self.meant] == [True]
 
     def fails(self, error: BaseException) -> bool:
         """True for a failed assertion or a skip of the tests, which the program may not catch."""
@@ -367,30 +363,25 @@ class TestsEnd:
 
     def is_unclaimed(self, error: BaseException) -> bool:
         """True for an error that a function which claims something does not raise itself."""
-        trace, claims, raises = error.__traceback__, False, False
-        while trace is not None:
-            code = trace.tb_frame.f_code
+        claims = raises = False
+        for code, line in lines_of(error):
             if code.co_filename in self.claims:
                 functions, lines = self.claims[code.co_filename]
-                claims, raises = claims or code.co_firstlineno in functions, trace.tb_lineno in lines
-            trace = trace.tb_next
+                claims, raises = claims or code.co_firstlineno in functions, line in lines
         return claims and not raises
 
     def as_expected(self, error: BaseException, operation: str, name: Any) -> BaseException:
         """The program's error; one of no other kind if Python would take it for the end of an iteration."""
-        if isinstance(error, ENDS) and (operation, name) != ("special", "__next__") and (
-                operation != "finish") and not any(     # where code names it, or expects it by a variable
-                    kind.__name__ in each.f_code.co_names or any(kind is it for it in each.f_locals.values())
-                    for each in self.frames() for kind in ENDS):
-            return blamed(renamed(error))
-        for kind, method in SWALLOWED:
-            if isinstance(error, kind) and any(each.f_code.co_name == method for each in self.frames()):
-                return blamed(renamed(error))
+        is_end = isinstance(error, ENDS) and (operation, name) != ("special", "__next__") and (
+            operation != "finish") and not any(     # where code names it, or expects it by a variable
+                kind.__name__ in each.f_code.co_names or any(kind is it for it in each.f_locals.values())
+                for each in self.frames() for kind in ENDS)
+        is_swallowed = any(isinstance(error, kind) and any(
+            each.f_code.co_name == method for each in self.frames()) for kind, method in SWALLOWED)
         kinds = {each.__name__ for each in type(error).__mro__}
-        if "CancelledError" in kinds and not any(               # it ends a task without a word
-                kinds.intersection(each.f_code.co_names) for each in self.frames()):
-            return blamed(renamed(error))
-        return error
+        is_silent = "CancelledError" in kinds and not any(               # it ends a task without a word
+            kinds.intersection(each.f_code.co_names) for each in self.frames())
+        return blamed(renamed(error)) if is_end or is_swallowed or is_silent else error
 
     def frames(self) -> Iterator[Any]:
         """The frames of the tests' functions that wait for the program."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from score.isolation.lockdown import LINK_FD, RESULT_FD, Lockdown
 from score.jobs.grids_and_scripts import Handler, InvalidOutput, handler_of
-from score.jobs.modules import MissingFunction, message_of
+from score.jobs.modules import MissingFunction, lines_of, message_of
 from score.lane.ready import ReadyFile
 from score.protocol import allowed_imports as imports
 from score.protocol.error_classes import CHILD_CLASSES, ErrorClass
@@ -112,11 +112,8 @@ def failure(error: BaseException, phase: str) -> bytes:
 
 def line_of(error: BaseException) -> str:
     """The innermost line of the program in a traceback, as a prefix of the message."""
-    trace, line = error.__traceback__, 0
-    while trace is not None:
-        line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == PROGRAM else line
-        trace = trace.tb_next
-    return f"line {line}: " if line else ""
+    lines = [line for code, line in lines_of(error) if code.co_filename == PROGRAM]
+    return f"line {lines[-1]}: " if lines else ""
 
 
 def classify(error: BaseException, phase: str) -> ErrorClass:

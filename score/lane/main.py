@@ -14,6 +14,7 @@ from typing import Any
 
 from score.isolation import lockdown
 from score.isolation.lockdown import LINK_FD, READY_FD, RESULT_FD, RULESET_FD, Lockdown
+from score.jobs.modules import lines_of
 from score.lane.child import Lane
 from score.lane.ready import ReadyFile
 from score.lane.supervisor import Supervisor
@@ -59,11 +60,10 @@ def load(name: str) -> None:
     except ImportError:
         raise
     except Exception as error:
-        place = None if isinstance(error, SyntaxError) else error.__traceback__       # it says where
-        while place and place.tb_next:
-            place = place.tb_next
+        *_, (code, line) = lines_of(error)
         words = " ".join(str(error).split())         # the scorer reads one line
-        where = f" in {place.tb_frame.f_code.co_filename}, line {place.tb_lineno}" if place else ""
+        # A syntax error says where itself.
+        where = "" if isinstance(error, SyntaxError) else f" in {code.co_filename}, line {line}"
         raise ImportError(f"{name} {FAILS}: {type(error).__name__}: {words}{where}.") from error
 
 
