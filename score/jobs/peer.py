@@ -168,12 +168,13 @@ class Peer:
         """Apply the other end's alterations."""
         if altered:
             try:
-                places = [place for place, _row in altered[0]]
+                changed, rows = altered
+                places = [place for place, _row in changed]
                 if any(type(place) is not int or place < 0 for place in places):
                     raise BadMessage("no place")
                 if self.tests:
                     self.tests.before_alteration(places)
-                self.crossing.alter(*altered)
+                self.crossing.read(None, rows, changed)
             except TooLarge:
                 raise
             except (TypeError, ValueError, LookupError):

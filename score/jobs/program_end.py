@@ -52,12 +52,6 @@ class Stream(io.TextIOBase):
     def reconfigure(self, **_options: Any) -> None:
         """Nothing: text crosses as text."""
 
-    def readable(self) -> bool:
-        return self.stream == "stdin"
-
-    def writable(self) -> bool:
-        return self.stream != "stdin"
-
 
 class Bytes(io.BufferedIOBase):
     """The bytes of a stream of the program."""

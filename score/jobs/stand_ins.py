@@ -376,17 +376,17 @@ def forwarder(name: str) -> Callable[..., Any]:
         return as_made(special(self), how and type(self), fed(self), how)
 
     def compared(self: Any, other: Any, *more: Any) -> Any:
-        if peer.strict and not (is_stand_in(other) or (is_made(self) and name not in ORDER)
-                                or is_code(other)):
+        is_plain = peer.strict and not (is_stand_in(other) or is_code(other))
+        may_compute = is_made(self) and name not in ORDER
+        if is_plain and not may_compute:
             if type(other).__module__ == "tests":
                 return NotImplemented
             error = refused(TypeError(f"'{name}' between an object of the program and plain data"))
             if name in ORDER and type(other).__module__ == "builtins":       # NotImplemented would be true
                 raise error
             return NotImplemented
-        keeps_kind = is_made(self) and name not in ORDER and (
+        keeps_kind = may_compute and (
             name in SUMS or not is_stand_in(other) or (name == "__sub__" and is_made(other)))
-        is_plain = peer.strict and not (is_stand_in(other) or is_code(other))
         before = fed(self) | fed(other) | (frozenset() if not is_plain or name in GROWING else
                                            OF_NUMBERS if isinstance(other, NUMBERS) else OF_DATA)
         how = slot(self, "_rh_made")

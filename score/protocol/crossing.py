@@ -254,9 +254,6 @@ class Crossing:
         self.altered.update({place for place, _row in altered}.difference(self.own))
         return (altered, self._rows_from(done)) if altered else None
 
-    def alter(self, altered: list[Row], rows: list[Row]) -> None:
-        self.read(None, rows, altered)
-
 
 def items_of(container: Any) -> Any:
     """A snapshot that tells later whether a container was altered."""

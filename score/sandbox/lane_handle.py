@@ -174,7 +174,7 @@ def lane_environment() -> dict[str, str]:
 
 def readable_folders(config: LaneConfig) -> list[str]:
     """Folders with the interpreter, its libraries and the allowed modules: all that a lane may read."""
-    folders = [sys.prefix, sys.base_prefix, sys.exec_prefix, "/usr/lib", "/usr/lib64", "/lib", "/lib64",
+    folders = [sys.prefix, sys.base_prefix, sys.exec_prefix, *bubblewrap.LIBRARY_FOLDERS,
                str(ROOT / "score"), *map(str, folders_of_packages(config)), *config.import_paths]
     return list(dict.fromkeys(str(Path(folder).resolve()) for folder in folders if os.path.isdir(folder)))
 

@@ -22,7 +22,6 @@ HOLDING = {"eval", "exec", "globals", "locals", "super", "vars"}    # what holds
 PROGRAM_MODULE = re.compile(r"(?i)solution|answer|program|candidate|submission|implement|main|module")
 
 
-
 def calls_of_tests(source: str) -> list[str]:
     """Statements that run each test function and each method of a class, inherited ones too.
 
@@ -221,14 +220,14 @@ def holds_nothing(tree: ast.Module, fixed: frozenset[str]) -> bool:
     return read <= fixed and not any(getattr(node, "decorator_list", ()) for node in nodes)
 
 
-def scopes_of(tree: ast.AST) -> dict[int, list[ast.AST]]:
-    """Nodes of each function that is in no other, by its first line; 0 has what is in none."""
-    scopes, inside = dict[int, list[ast.AST]](), set[ast.AST]()
+def scopes_of(tree: ast.AST) -> list[list[ast.AST]]:
+    """The nodes that are in no function, and those of each function that is in no other."""
+    scopes, inside = list[list[ast.AST]](), set[ast.AST]()
     for node in ast.walk(tree):                                        # outer ones first
         if isinstance(node, FUNCTIONS) and node not in inside:
-            scopes[first_line(node)] = nodes = list(ast.walk(node))
-            inside.update(nodes)
-    return {0: [node for node in ast.walk(tree) if node not in inside]} | scopes
+            scopes.append(list(ast.walk(node)))
+            inside.update(scopes[-1])
+    return [[node for node in ast.walk(tree) if node not in inside], *scopes]
 
 
 def first_line(function: Any) -> int:
@@ -243,9 +242,9 @@ def dropping(trees: Sequence[ast.AST], own: set[str], entry: str) -> list[dict[s
     of their `own`.
     """
     scopes = [scopes_of(tree) for tree in trees]
-    shared = [node for each in scopes for nodes in each.values() for node in nodes]
+    shared = [node for each in scopes for nodes in each for node in nodes]
     asked = set(map(id, nones_in(shared)))
-    found = [[calls_dropped(nodes, nodes if first else shared, asked) for first, nodes in each.items()]
+    found = [[calls_dropped(nodes, nodes if place else shared, asked) for place, nodes in enumerate(each)]
              for each in scopes]
     alone = {id(call) for tree in found for dropped, nothing in tree for call in (*dropped, *nothing)}
     functions = {id(each) for node in shared if isinstance(node, ast.Call) for each in (
