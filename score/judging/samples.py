@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from score.judging import repetition
 from score.judging.completions import Item
 from score.judging.judge import Judgement, Terms
 from score.rewards.scorer import Scorer
@@ -17,6 +16,7 @@ from warehouse.store.schema import CUT_OFF, arrow_schema
 
 COPIED = ("iteration", "purpose", "task_id", "sample_index", "group_id", "policy_version", "finish_reason",
           "num_prompt_tokens", "num_completion_tokens")
+MAX_PERIOD, MIN_REPEATS = 64, 3              # of a repeating tail
 
 
 def samples_table(completions: pa.Table, items: Sequence[Item], judgements: Sequence[Judgement],
@@ -95,11 +95,47 @@ def logprob_columns(completions: pa.Table) -> dict[str, Any]:
 
 def repetition_columns(completions: pa.Table) -> dict[str, np.ndarray]:
     tokens, lengths = flatten(completions, "completion_ids")
-    unique4, top4 = repetition.ngram_shares(tokens, lengths, 4)
-    return {"unique_token_ratio": repetition.ngram_shares(tokens, lengths, 1)[0],
-            "ngram3_unique_ratio": repetition.ngram_shares(tokens, lengths, 3)[0],
+    unique4, top4 = ngram_shares(tokens, lengths, 4)
+    return {"unique_token_ratio": ngram_shares(tokens, lengths, 1)[0],
+            "ngram3_unique_ratio": ngram_shares(tokens, lengths, 3)[0],
             "ngram4_unique_ratio": unique4, "ngram4_top_share": top4,
-            "loop_tokens": repetition.loop_tokens(tokens, lengths)}
+            "loop_tokens": loop_tokens(tokens, lengths)}
+
+
+def ngram_shares(tokens: np.ndarray, lengths: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Per completion, distinct n-grams over n-grams and the share of the most frequent one, each [B].
+
+    Where there is no n-gram they are 1 and 0. `tokens` are the ids of all completions one after the other,
+    `lengths` [B] how many belong to each.
+    """
+    rows, ends = np.repeat(np.arange(len(lengths)), lengths), np.repeat(np.cumsum(lengths), lengths)
+    starts = np.flatnonzero(np.arange(len(tokens)) + size <= ends)
+    grams = pa.table({"row": rows[starts], **{str(step): tokens[starts + step] for step in range(size)}})
+    counts = grams.group_by(grams.column_names).aggregate([([], "count_all")])
+    found = counts.group_by("row").aggregate([("count_all", name) for name in ("count", "sum", "max")])
+    places, num_distinct, num_grams, most = (column.to_numpy() for column in found.columns)
+    distinct, top = np.ones(len(lengths)), np.zeros(len(lengths))
+    distinct[places], top[places] = num_distinct / num_grams, most / num_grams
+    return distinct, top
+
+
+def loop_tokens(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Tokens in the repeating tail, [B]: the longest end of period <= 64 with 3 periods or more; else 0."""
+    ends = np.cumsum(lengths)
+    longest = np.zeros(len(lengths), np.int64)
+    position = np.arange(len(tokens))
+    row_start = np.repeat(ends - lengths, lengths)
+    last_differing = np.empty(len(tokens) + 1, np.int64)
+    for period in range(1, min(MAX_PERIOD, int(lengths.max(initial=0)) // MIN_REPEATS) + 1):
+        # A position differs when the token one period earlier is another or belongs to another completion.
+        differs = position - period < row_start
+        differs[period:] |= tokens[period:] != tokens[:-period]
+        last_differing[0] = -1
+        np.maximum.accumulate(np.where(differs, position, -1), out=last_differing[1:])
+        equal_tail = ends - 1 - last_differing[ends]
+        tail = np.where(lengths > 0, equal_tail + period, 0)
+        longest = np.maximum(longest, np.where(tail >= MIN_REPEATS * period, tail, 0))
+    return longest
 
 
 def flatten(completions: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from score.judging.repetition import loop_tokens, ngram_shares
+from score.judging.samples import loop_tokens, ngram_shares
 
 COMPLETIONS = st.lists(st.lists(st.integers(0, 4), max_size=30), min_size=1, max_size=8)
 
