@@ -79,9 +79,9 @@ def task_table(rows: list[tuple[Source, Task]], first: int = 0) -> pa.Table:
 def _unique(rows: list[tuple[Source, Task]]) -> list[tuple[Source, Task]]:
     """Drop a task that a split names twice; refuse a task that is both trained on and held out."""
     kept: dict[str, tuple[Source, Task]] = {}
-    heldout = {source.split: source.heldout for source, _ in rows}
+    trained = {source.split for source, _ in rows if not source.heldout}
     for source, _ in rows:
-        if heldout[source.split] != source.heldout:
+        if source.heldout and source.split in trained:
             raise StageError(f"Split '{source.split}' would be trained on and held out. Name one of the two, "
                              f"as in --heldout exam={source.place}.")
     for source, task in rows:
