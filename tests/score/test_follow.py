@@ -23,7 +23,7 @@ from tests.building.texts import FLIP, SAME, add_rollout, fenced
 from warehouse.stages import warm
 from warehouse.stages.shard import Shard
 from warehouse.stages.stop import StopRequest
-from warehouse.store import stage
+from warehouse.store import manifests
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 KEYS: dict[str, Any] = {"iteration": 0, "purpose": "train"}
@@ -131,7 +131,7 @@ def test_an_object_store_is_not_asked_while_nothing_comes(
     under_way.save(0, 3)
     sampling = Sampling(under_way.warehouse, Shard(), StopRequest(None, 0), **KEYS)
     questions = Questions(under_way.warehouse, 0, "train")
-    monkeypatch.setattr(stage, "file_names", lambda folder, _pattern: pytest.fail(f"asked for {folder}"))
+    monkeypatch.setattr(manifests, "file_names", lambda folder, _pattern: pytest.fail(f"asked for {folder}"))
     sampling.wait_for_plan()
     programs = sampling.programs(questions)
     assert all(next(programs) for _ in range(3)) and next(programs) is None
