@@ -124,6 +124,7 @@ def draw_figure(connection: Connection, figure: Figure, events: Rows) -> Chart |
 
 def headline(connection: Connection, stats: list[dict[str, Any]]) -> list[tuple[str, str]]:
     train = [row for row in stats if row["purpose"] == "train"]
+    kept = [row for row in train if not row.get("given_up")]
     seconds, completions, tokens = connection.execute(
         "SELECT sum(seconds), sum(num_completions) FILTER (stage = 'rollout'), "
         "sum(num_tokens) FILTER (stage = 'rollout') FROM costs").fetchone() or (None, None, None)
@@ -135,7 +136,7 @@ def headline(connection: Connection, stats: list[dict[str, Any]]) -> list[tuple[
         held = [row for row in evaluations if row["purpose"] == purpose]
         facts.append((f"pass@1, {purpose}, {_policies(held)}", change(held, "pass_at_1")))
     if train:
-        facts.append(("training pass@1", change(train, "pass_at_1")))
+        facts.append(("training pass@1", change(kept, "pass_at_1")))
         if reached := rows_of(connection, REACH):
             facts.append((f"training pass@{reached[0]['k']}", change(reached, "pass_at_k")))
     return facts

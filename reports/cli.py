@@ -61,7 +61,7 @@ def figure(run: Path, name: str | None, output: Path | None) -> None:
     from reports.export import export_figure
     connection = warehouse.open(run)
     if name is None:
-        click.echo("\n".join(FIGURES))
+        click.echo("\n".join(f"{name:<14} {figure.title}" for name, figure in FIGURES.items()))
         return
     path = output or Path(f"{name}.svg")
     export_figure(connection, name, path)

@@ -46,6 +46,7 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     if config:
         check_config(config, {task.kind for _source, task in rows})
     hidden = sum(task.is_hidden for _source, task in rows)
+    solved = list(dict.fromkeys(source.text for source, task in rows if task.solution))
     table = task_table(rows)
     facts = {"schema_version": SCHEMA_VERSION, "model": base.stored_path, "model_sha256": base.sha256,
              "tokenizer_sha256": base.tokenizer_sha256, "tasks_sha256": tasks_sha256(table.to_batches(64)),
@@ -73,6 +74,8 @@ def init_run(run: Path, model: str, tasks: tuple[str, ...], heldout: tuple[str, 
     if hidden:
         notes = [*notes, f"{counted(hidden, 'task')} without solutions: programs are run and outputs stored, "
                 "without a verdict or a reward"]
+    notes = [*notes, *(f"{text} brings solutions, which try its tests: score gold {shell_quote(text)}"
+                       for text in solved)]
     if said := untrusted(warehouse.root):
         notes = [*notes, f"note, before the next command: {said}"]
     listing = ", ".join(f"{count} {split}" for split, count in counts.items())

@@ -40,6 +40,7 @@ MOST_GAPS = 40
 CONTEXT = 6             # tokens on each side
 TRAININGS_SQL = """\
 SELECT iteration AS number FROM stages WHERE stage = 'train' ORDER BY iteration DESC LIMIT 30"""
+LARGEST_SQL = "SELECT coalesce(arg_max(iteration, log_ratio_abs_max), 0) AS iteration FROM iteration_stats"
 # The completions with the largest maximal gap hold the largest gaps: tokens of others are not read.
 HOLDERS_SQL = """\
 SELECT iteration, purpose, task_id, sample_index FROM train_samples
@@ -148,9 +149,10 @@ def spread(values: Sequence[float | None], least: float) -> float:
 
 
 def gaps_page(_view: View, ask: Asking, query: Query) -> Page:
-    """The tokens of a training iteration, by default the last, with the largest gaps."""
+    """The tokens of a training iteration, by default that with the largest gap of all."""
     others = [row["number"] for row in ask.rows(TRAININGS_SQL)]
-    iteration = query.number("iteration") if query.text("iteration", "") else max(others, default=0)
+    iteration = query.number("iteration") if query.text("iteration", "") else next(
+        row["iteration"] for row in ask.rows(LARGEST_SQL))
     rows = worst_gaps(ask, iteration, MOST_GAPS)
     return Page("gaps.html", f"Engine against trainer, iteration {iteration}", {
         "rows": rows, "iteration": iteration, "others": others})

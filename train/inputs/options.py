@@ -55,7 +55,7 @@ class TrainOptions:
         None, "With fewer groups that have reward variance, skip the update and merge the rows into the next "
         "iteration (at most 5).", least=1, metavar="GROUPS")
     keep_if_nothing: bool = option(
-        False, "Without any gradient, write the policy unchanged instead of stopping.")
+        False, "Without any gradient (--kl-beta makes one), write the policy unchanged instead of stopping.")
 
     clip_low: float | None = option(None, "Lower clip range. [default: the loss's]", least=0,
                                     group="Loss and advantages")

@@ -9,7 +9,7 @@ from statistics import fmean, variance
 from typing import Any
 
 from warehouse.experiments.arms_file import PARENT, Arm
-from warehouse.experiments.comparison import evaluated, holm, means, measured
+from warehouse.experiments.comparison import evaluated, holm, means, measured, scorers_of
 from warehouse.experiments.plan import Plan
 from warehouse.inspect.render import as_table
 from warehouse.inspect.story import dollars
@@ -25,6 +25,9 @@ STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228
 SAME = 1e-6                 # a reward that is pass@1 has no column of its own
 STEPS_SQL = """
 SELECT count(*)::INTEGER AS steps, last(extra ORDER BY global_step) AS extra,
+       avg(clip_fraction) AS clipped,
+       max(learning_rate) < (SELECT max(0.1 * (settings ->> '$.learning_rate')::DOUBLE) FROM stages
+                             WHERE stage = 'train' AND iteration >= {at} AND iteration < {last}) AS late,
        (SELECT kl FROM kl_ladder
         WHERE iteration = {last} AND purpose = '{purpose}' AND policy_version = {at}) AS kl,
        (SELECT max(staleness) FROM mismatch WHERE iteration >= {at} AND iteration < {last}) AS staleness
@@ -37,8 +40,8 @@ def table_of(plan: Plan, arms: Sequence[Arm], failed: Mapping[str, str],
 
     `error` says why an arm failed, `stopped` why it was stopped; their gains are not measured.
     `gain`, `gain_k` and `gain_reward` are the differences of pass@1, pass@k and reward to the parent, means
-    over their common tasks with 95% bootstrap intervals over tasks; `p_value` is of the gain, of the reward's
-    if no policy solves anything, `p_k` of `gain_k`, each corrected by Holm over all arms of the table.
+    over their common tasks with 95% bootstrap intervals over tasks; `p_value`, `p_k` and `p_reward` are
+    theirs, each corrected by Holm over all arms of the table.
     """
     if PARENT in failed:
         return [_row(plan, arm) | {"error": failed.get(arm.name, "the parent is not evaluated")}
@@ -53,22 +56,19 @@ def table_of(plan: Plan, arms: Sequence[Arm], failed: Mapping[str, str],
             continue
         run = open_warehouse(plan.folder / arm.name)
         own = connect(run)
-        found = ({"stopped": stopped[arm.name]} if arm.name in stopped
-                 else measured(connection, base, evaluated(own, plan, plan.last)))
+        tasks = {} if arm.name in stopped else evaluated(own, plan, plan.last)
+        found = {"stopped": stopped[arm.name]} if arm.name in stopped else measured(connection, base, tasks)
         [scorer, *_] = run.state.scorers(plan.last, plan.purpose) or [""]
         asked = read_config(run.root / "config.toml").get("train", {}).get("scorer")    # then it must differ
         rows.append(_row(plan, arm) | found | _steps(own, plan) | {
             "seconds": seconds_of(run, plan),
-            "changed": scorer and not asked and run.state.change_of_scorer(plan.last, scorer)})
+            "changed": scorer and not asked and run.state.change_of_scorer(plan.last, scorer),
+            "other_scorers": scorers_of(tasks) if tasks and scorers_of(tasks) != scorers_of(base) else None})
     price = price_per_hour(plan.run.root)
     for row in rows if price is not None else []:
         row["cost"] = row["seconds"] * price / 3600 if "seconds" in row else None
-    tested = [row for row in rows if row.get("p_value") is not None]
-    solved = any(row.get("pass_1") for row in rows)
-    for row in tested:
-        p_reward = row.pop("p_reward")
-        row["p_value"] = row["p_value"] if solved else p_reward
-    for p_of in ("p_value", "p_k"):
+    for p_of in ("p_value", "p_k", "p_reward"):
+        tested = [row for row in rows if row.get(p_of) is not None]
         for row, corrected in zip(tested, holm([row[p_of] for row in tested]), strict=True):
             row[p_of] = corrected
     return rows
@@ -94,10 +94,12 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
         groups.append(_compared(f"pass@{k}", "pass_k", f"gain@{k}", f"@{k}", "gain_k")
                       | {f"p@{k}": _number("p_k", ".4f")})
     if any(abs((row.get("reward") or 0) - (row.get("pass_1") or 0)) > SAME for row in rows):
-        groups.append(_compared("reward", "reward", "reward gain", " of reward gain", "gain_reward"))
+        groups.append(_compared("reward", "reward", "reward gain", " of reward gain", "gain_reward")
+                      | {"p of reward gain": _number("p_reward", ".4f")})
     steps: dict[str, Cell] = {"KL": _number("kl", ".1e")}
-    if any(row.get("staleness") for row in rows):
-        steps["stale"] = _number("staleness", "d")
+    for key, head, style in (("staleness", "stale", "d"), ("clipped", "clip", ".3f")):
+        if any(row.get(key) for row in rows):
+            steps[head] = _number(key, style)
     steps |= {"ESS": _number("ess", ".2f"), "steps": _number("steps", "d"),
               "seconds": _number("seconds", ".1f")}
     if any("cost" in row for row in rows):
@@ -106,15 +108,20 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
     lines += _over_seeds(rows)
     lines += [f"{row['arm']}: {row['error']}" for row in rows if row.get("error")]
     lines += [f"{row['arm']}: stopped at {row['stopped']}" for row in rows if row.get("stopped")]
-    lines += [f"The {said}: you changed the reward, its file or an option of `score`."
+    lines += [f"In evaluations {said}: you changed the reward, its file or an option of `score`."
               for row in rows if (said := row.get("changed"))][:1]
+    lines += [f"{row['arm']}: its reward is of {', '.join(row['other_scorers'])}, which is not the parent's "
+              "scorer, so it has no reward gain." for row in rows if row.get("other_scorers")]
+    if late := [row["arm"] for row in rows if row.get("late")]:
+        lines.append(f"The run's schedule is near its end: {', '.join(late)} learned at less than a tenth of "
+                     "the learning-rate. Take an earlier --at, or set schedule = \"constant\" and "
+                     "total-steps = \"\".")
     tests = sum(row.get("p_value") is not None for row in rows)
     tasks = max((row.get("num_tasks") or 0 for row in rows), default=0)
     if tests:
-        of = "" if any(row.get("pass_1") for row in rows) else " is of the reward and"
         lines.append(f"Gains over policy {plan.at} on {tasks} held-out tasks, {k} completions each, with the "
-                     f"same seeds; each interval is of one arm. p{of} is corrected by Holm for "
-                     f"{counted(tests, 'arm')}{f', p@{k} as well' * (k > 1)}.")
+                     "same seeds; each interval is of one arm. Every p is corrected by Holm for "
+                     f"{counted(tests, 'arm')}.")
         if 2 ** (1 - tasks) * tests > 0.05:         # when each task is better, or each is worse
             lines.append(f"On {counted(tasks, 'task')} no difference can reach p 0.05.")
     return "\n".join(lines)

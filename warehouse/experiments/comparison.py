@@ -12,9 +12,9 @@ from warehouse.sql.database import Connection, rows_of
 FLIPS = 10_000
 BEHIND = 0.05
 TASKS_SQL = """
-SELECT task_id, c / n AS pass_1, pass_at_k(n, c, {k}) AS pass_k, reward_mean AS reward
+SELECT task_id, c / n AS pass_1, pass_at_k(n, c, {k}) AS pass_k, reward_mean AS reward, scorer
 FROM task_results WHERE n > 0 AND iteration = {iteration} AND purpose = '{purpose}'"""
-Tasks = Mapping[str, Mapping[str, Any]]         # pass_1, pass_k and mean reward of each held-out task
+Tasks = Mapping[str, Mapping[str, Any]]     # pass_1, pass_k, mean reward and scorer of each held-out task
 
 
 def evaluated(connection: Connection, plan: Plan, policy: int) -> Tasks:
@@ -34,15 +34,24 @@ def gains_of(own: Tasks, base: Tasks, share: str) -> list[float]:
             if own[task].get(share) is not None and base[task].get(share) is not None]
 
 
+def scorers_of(tasks: Tasks) -> list[str]:
+    """Those whose rewards count in an evaluation."""
+    return sorted({row["scorer"] for row in tasks.values()})
+
+
 def measured(connection: Connection, base: Tasks, own: Tasks) -> dict[str, Any]:
-    """pass@1, pass@k and reward of an arm, and their paired differences to the parent."""
+    """pass@1, pass@k and reward of an arm, and their paired differences to the parent.
+
+    Rewards of different scorers have no difference.
+    """
     found: dict[str, Any] = dict(means(own))
     for share, gain, p_of in (("pass_1", "gain", "p_value"), ("pass_k", "gain_k", "p_k"),
                               ("reward", "gain_reward", "p_reward")):
-        gains = gains_of(own, base, share)
+        gains = gains_of(own, base, share) if share != "reward" or scorers_of(own) == scorers_of(base) else []
         bounds = paired_interval(connection, gains)
         found |= {gain: mean(gains), f"{gain}_low": bounds[0] if bounds else None,
-                  f"{gain}_high": bounds[1] if bounds else None, p_of: flip_test(gains)}
+                  f"{gain}_high": bounds[1] if bounds else None,
+                  p_of: flip_test(gains) if gains else None}
     return found | {"num_tasks": len(gains_of(own, base, "pass_1"))}
 
 

@@ -91,14 +91,14 @@ def _changed_sampling(connection: Connection, iteration: int) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in row.items() if value is not None)
 
 
-def changed_settings(connection: Connection, iteration: int) -> list[str]:
-    """The last two changes of stage settings in the ten iterations up to this one."""
+def changed_settings(connection: Connection, iteration: int, num_iterations: int = 10) -> list[str]:
+    """The last two changes of stage settings in the iterations up to this one."""
     rows = rows_of(connection, f"""
         SELECT iteration, string_agg(
             concat(stage, ' ', name, ' ', coalesce(value, 'default'),
                    ' (was ', coalesce(former, 'default'), ')'), ', ' ORDER BY stage, name) AS changes
-        FROM ({SETTING_CHANGES}) WHERE iteration BETWEEN $1 - 9 AND $1
-        GROUP BY iteration ORDER BY iteration DESC LIMIT 2""", [iteration])[::-1]
+        FROM ({SETTING_CHANGES}) WHERE iteration > $1 - $2 AND iteration <= $1
+        GROUP BY iteration ORDER BY iteration DESC LIMIT 2""", [iteration, num_iterations])[::-1]
     return [f"Settings changed at iteration {row['iteration']}: {row['changes']}." for row in rows]
 
 

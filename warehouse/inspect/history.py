@@ -13,8 +13,9 @@ def history(state: RunState) -> list[dict[str, Any]]:
     """Every entry, newest first: number, at (UTC, None if unknown), host, command, kind, what, changes.
 
     Stage, iteration and purpose are those it is about, None if it is not about one stage. `policy` is the
-    newest then, `what` a sentence; `changes` are settings that differ from the stage's previous life, as
-    name, before, now. Entries with negative numbers stand for what a version without a log wrote.
+    newest then, `seconds` those of a process that left or completed a stage, `what` a sentence; `changes` are
+    settings that differ from the stage's previous life, as name, before, now. Entries with negative numbers
+    stand for what a version without a log wrote.
     """
     before: dict[tuple[str, str | None, str | None], Life] = {}
     rows, then = [], Fold(state.run)
@@ -31,7 +32,7 @@ def history(state: RunState) -> list[dict[str, Any]]:
         rows.append({"number": number, "at": at if entry.at else None, "host": entry.host,
                      "command": entry.command, "kind": entries.NAMES[type(entry.what)],
                      "stage": about and about.stage, "iteration": about and about.iteration,
-                     "purpose": about and about.purpose, "policy": then.newest,
+                     "purpose": about and about.purpose, "policy": then.newest, "seconds": _seconds(entry),
                      "what": sentence(state, entry), "changes": changes})
     return rows[::-1]
 
@@ -64,7 +65,8 @@ def sentence(state: RunState, entry: entries.Entry) -> str:
             return f"{titles([generation])} was worked on for {seconds:.0f} s: {why}"
         case entries.Completed(generation=generation, facts=facts):
             policy = f"; policy {state.lives[generation].iteration + 1}" if "policy" in facts else ""
-            return f"{titles([generation])} is complete{policy}"
+            after = f" after {facts['seconds']:.0f} s" if "seconds" in facts else ""
+            return f"{titles([generation])} is complete{after}{policy}"
         case entries.Discarded(generations=generations):
             return f"discarded: {titles(generations)}"
         case entries.RolledBack(to=to, why=why):
@@ -84,6 +86,15 @@ def sentence(state: RunState, entry: entries.Entry) -> str:
                     "what is listed below happened there")
         case entries.OldPolicy(version=version):
             return f"policy {version}"
+
+
+def _seconds(entry: entries.Entry) -> float | None:
+    match entry.what:
+        case entries.Worked(seconds=seconds):
+            return seconds
+        case entries.Completed(facts=facts):
+            return facts.get("seconds")
+    return None
 
 
 def _tasks(done: str, names: list[str]) -> str:

@@ -24,7 +24,7 @@ JOIN (SELECT iteration, purpose, policy_version, reward_mean AS reward_plain FRO
      USING (iteration, purpose)
 LEFT JOIN (SELECT iteration, purpose, json_extract_string(settings, {[f"$.{name}" for name in SAMPLING]})
                   AS sampling FROM stages WHERE stage = 'rollout') USING (iteration, purpose)
-WHERE purpose = 'train' OR iteration NOT IN (FROM given_up)
+WHERE iteration NOT IN (FROM given_up)
 QUALIFY NOT (is_cut_short(iteration, purpose) OR is_cut_short(iteration - 1, purpose))
         OR iteration = max(iteration) OVER (PARTITION BY purpose)
 ORDER BY purpose = 'train', purpose, iteration"""

@@ -174,10 +174,14 @@ def went_back(state: RunState) -> list[str]:
 
 
 def _trends(rows: list[dict[str, Any]], reached: list[dict[str, Any]]) -> list[str]:
-    """Sparklines over iterations; pass@k has one k, and a gap if fewer than nine of ten tasks have it."""
+    """Sparklines over iterations, with gaps where a rollback gave one up.
+
+    pass@k has one k, and a gap if fewer than nine of ten tasks have it.
+    """
     lines, passes = [], {row["iteration"]: row["pass_at_k"] for row in reached}
     for key, name in (TRENDS | GAPS).items():
-        values = [passes.get(row["iteration"]) if key == "pass_at_k" else row[key] for row in rows]
+        values = [None if row["given_up"] else passes.get(row["iteration"]) if key == "pass_at_k" else
+                  row[key] for row in rows]
         known = [value for value in values if value is not None]
         if known:
             lines.append(f"{name.format(k=reached[0]['k'] if reached else ''):<10} {sparkline(values)}  "

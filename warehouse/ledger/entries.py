@@ -58,9 +58,9 @@ class Worked:
 class Completed:
     """A stage is complete. `manifest` is the sha256 of its manifest.json.
 
-    `facts` are those that the state needs: `carried` (groups left to the next rollout), `scorer`, `waiting`
-    and `policy` (folder below policies/) of a training, `rolled_back_to` of an iteration that an old run left
-    out.
+    `facts` are those that the state needs: `seconds` of the process, `carried` (groups left to the next
+    rollout), `scorer`, `waiting` and `policy` (folder below policies/) of a training, `rolled_back_to` of an
+    iteration that an old run left out.
     """
 
     generation: int

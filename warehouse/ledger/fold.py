@@ -137,7 +137,8 @@ class Fold:
         self._change(begun, folder=facts["folder"], pruned=facts.get("pruned", life.pruned), lost=lost,
                      compacted=compacted)
         if facts.get("open"):
-            self._change(begun, completed=None)
+            worked = round(life.worked + life.facts.get("seconds", 0), 1)
+            self._change(begun, completed=None, worked=worked)
         if facts.get("open") or lost != life.lost:
             self._change(begun, version=number)
 

@@ -12,7 +12,8 @@ SENTENCES = {
     "input_ended": "{title} used rows or a policy that `{command}` ended meanwhile (entry {entry} of "
                    "the run's log). Nothing was committed. Run the same command again.",
     "complete": "{title} was completed by another command meanwhile. There is nothing left to do.",
-    "weights_gone": "Policy {to} has no weights any more. Restore it from a copy, or name another policy.",
+    "weights_gone": "Policy {to} has no weights any more. Restore it from a copy, or name another policy; "
+                    "those with weights: {kept}.",
     "pruned_rows": "The tokens of iteration {iteration} were pruned; it cannot be trained on again. Name "
                    "later ones, or in `warehouse branch` leave --with-rows out.",
     "to_finish": "{title} is to be made again after a repair, and policy {policy} stands on it. Run it "

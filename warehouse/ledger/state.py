@@ -13,6 +13,7 @@ from warehouse.store.names import base_purpose, is_training, turn_of, turn_purpo
 Key = tuple[str, int, str | None, str | None]       # stage, iteration, purpose, scorer or model
 TRAIN = "train"                                     # the purpose of rows that are trained on and carried over
 LATEST = "finished last"
+CORRECTED = ("replaced", "code")        # of a scorer's settings: corrected tasks, the version of verdicts
 
 
 @dataclass(frozen=True)
@@ -231,6 +232,12 @@ class RunState:
     def versions(self) -> list[int]:
         return sorted(self.policies)
 
+    @property
+    def kept(self) -> str:
+        """The policies that have weights, in words."""
+        versions = [str(version) for version in self.versions if not self.policies[version].dropped]
+        return ", ".join(versions if len(versions) < 10 else [*versions[:3], "..", *versions[-3:]])
+
     def trained_purpose(self, iteration: int) -> str:
         """The purpose of the rows that an iteration trains on: 'train', or a distillation set."""
         life = self.life("train", iteration)
@@ -366,7 +373,11 @@ class RunState:
             scorer = training.facts.get("scorer")
             if training.is_complete and training.iteration <= complete[0].iteration and scorer in known:
                 return str(scorer), f"iteration {training.iteration} was trained on its rewards"
-        return str(latest_first[0].scorer), LATEST if len(complete) > 1 else "the only one"
+        asked = [{name: value for name, value in life.settings.items() if name not in CORRECTED}
+                 for life in complete]
+        return str(latest_first[0].scorer), (
+            "the only one" if len(complete) == 1 else
+            LATEST if any(each != asked[0] for each in asked) else "the latest of this reward")
 
     def change_of_scorer(self, iteration: int, scorer: str) -> str:
         """A line if the training before an iteration used the rewards of another scorer, else empty."""
@@ -495,7 +506,7 @@ class RunState:
         if training and not training.is_complete:
             raise Refusal("training_begun", title=training.title, iteration=self.newest, run=self.run)
         if self.policies[to].dropped:
-            raise Refusal("weights_gone", to=to)
+            raise Refusal("weights_gone", to=to, kept=self.kept)
         if self.is_sampled(self.newest):
             self.check_end(life.begun for life in self.sampled_ahead())
 
@@ -514,7 +525,7 @@ class RunState:
         if policy not in self.policies:
             raise Refusal("no_policy", to=policy, first=min(self.policies), newest=self.newest, option="--at")
         if self.policies[policy].dropped:
-            raise Refusal("weights_gone", to=policy)
+            raise Refusal("weights_gone", to=policy, kept=self.kept)
         if rows and self.is_pruned(policy):
             raise Refusal("pruned_rows", iteration=policy)
         left = beyond_branch(self.lives, policy, rows)

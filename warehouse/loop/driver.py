@@ -10,12 +10,12 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
-from warehouse.inspect.advice import Advice, advise, alarm_lines
+from warehouse.inspect.advice import Advice, advise, alarm_lines, changed_settings
 from warehouse.inspect.alarms import ALARM_EXIT_CODE, last_rollback, raised_alarms
 from warehouse.inspect.summary import iteration_rows, line_of
 from warehouse.loop.crew import Sampling, Start, Training
@@ -27,6 +27,7 @@ from warehouse.options import room_command
 from warehouse.sql.database import compute_once, connect
 from warehouse.sql.rollup import keep_rolled_up
 from warehouse.stages import warm
+from warehouse.stages.stop import StageStopped
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.names import base_purpose
@@ -64,6 +65,7 @@ class Watched(NamedTuple):
     lines: list[str]
     advice: Advice
     signals: list[str]
+    changed: Sequence[str] = ()     # settings that are not those of the iteration before, in words
 
 
 class Failed(Exception):
@@ -99,6 +101,9 @@ class Loop:
         except Failed as failed:
             self.tell("failed", {"command": failed.words, "exit_code": failed.code}, failed.said.rstrip())
             return failed.code if failed.code > 0 else 1
+        except StageStopped:
+            self.show(self.warehouse.state.newest, "stopping; finished work is kept")
+            raise
         finally:
             self.stop()
             self.watcher.shutdown(cancel_futures=True)
@@ -316,7 +321,8 @@ class Loop:
         rows = iteration_rows(connection, iteration) if self._is_trained(iteration) else []
         firing = [alarm for alarm in alarms if alarm.fired]
         return Watched(rows, alarm_lines(self.warehouse, connection, alarms, since) if firing else [],
-                       advise(self.warehouse, connection, alarms), [alarm.signal for alarm in firing])
+                       advise(self.warehouse, connection, alarms), [alarm.signal for alarm in firing],
+                       changed_settings(connection, iteration, 1))
 
     def _heed_alarms(self, before: int | None = None) -> int | None:
         """The exit code if alarms end the loop, for iterations before `before` or all; else None."""
@@ -333,8 +339,7 @@ class Loop:
             time.sleep(LOOK_SECONDS)
         watched = watching.result()
         for row in watched.rows:
-            changed = self.warehouse.state.change_of_scorer(row["iteration"], row.get("scorer") or "")
-            self.tell("iteration", row, line_of(row) + (f"\n  {changed}" if changed else ""))
+            self.tell("iteration", row, "\n  ".join([line_of(row), *watched.changed]))
         if not watched.signals:
             return None
         back, newest = watched.advice.back, self.warehouse.state.newest

@@ -252,7 +252,7 @@ class Warehouse:
         if stored.get("kind", "base") == "base":
             return
         if self.state.policies[version].dropped:
-            raise Refusal("weights_gone", to=version)
+            raise Refusal("weights_gone", to=version, kept=self.state.kept)
         ensure_local([folder], unread)
         check_policy_files(folder, stored, unread)
 
@@ -448,6 +448,8 @@ class Stage:
         """The facts of a complete stage that the run's state needs."""
         kept = {name: manifest["facts"][name] for name in ("scorer", "waiting") if name in manifest["facts"]}
         kept |= {name: manifest[name] for name in ("pruned", "lost") if manifest.get(name)}
+        if spent := manifest["facts"].get("seconds"):
+            kept["seconds"] = round(sum(spent.values()) if isinstance(spent, dict) else spent, 1)
         if any(part["name"].startswith("carried-") for part in manifest["parts"]):
             rows = self.warehouse.read("carried", ["group_id"], **self.identity)
             kept["carried"] = list(dict.fromkeys(rows["group_id"].to_pylist()))

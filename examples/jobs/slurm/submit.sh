@@ -27,7 +27,7 @@ queued=() learned=
 submit() {   # STAGE JOB OPTION..: after the iteration before, and after JOB however it ended; its job id is in `id`
   local dependency=${learned:+afterok:$learned}${learned:+${2:+,}}${2:+afterany:$2}
   id=$(sbatch --parsable --job-name="$name-$1" ${dependency:+--dependency="$dependency" --kill-on-invalid-dep=yes} \
-    "${@:3}") || { echo "sbatch refused a $1 job: what it needs is in ROLLOUT_NEEDS, SCORE_NEEDS and LEARN_NEEDS" >&2; exit 1; }
+    "${@:3}") || { echo "sbatch refused a $1 job: what it needs is in ROLLOUT_NEEDS, SCORE_NEEDS and LEARN_NEEDS; if the queue is full, submit fewer iterations" >&2; exit 1; }
   queued+=("$id")
 }
 stage=examples/jobs/slurm/stage.sbatch

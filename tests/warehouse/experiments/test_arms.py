@@ -386,19 +386,21 @@ def test_what_arms_cost_follows_from_the_price_of_an_hour(run: Warehouse) -> Non
     assert "$" in command(run.root, run.root.parent / "arms.toml", "--evaluate", 2).stdout
 
 
-@pytest.mark.parametrize(("solved", "p_value"), [(0.0, 3 / 2**7), (0.5, 1.0)])
-def test_p_is_of_the_reward_if_nothing_is_solved_and_pass_at_k_has_its_own(
-        run: Warehouse, monkeypatch: pytest.MonkeyPatch, solved: float, p_value: float) -> None:
-    arms, rewards = arms_of(run, FILE), iter([1.0, 1.5, 1.0, 1.0])
+def test_reward_and_pass_at_k_have_a_p_of_their_own_and_rewards_of_other_scorers_no_gain(
+        run: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    arms, rewards = arms_of(run, FILE), iter([(1.0, "a"), (1.5, "a"), (1.0, "a"), (3.0, "b")])
     World().run(plan_of(run), arms)
     monkeypatch.setattr("warehouse.experiments.arms_table.evaluated", lambda *_: {
-        str(task): {"pass_1": solved, "pass_k": reward / 2, "reward": reward} for reward in [next(rewards)]
-        for task in range(8)})
+        str(task): {"pass_1": 0.5, "pass_k": reward / 4, "reward": reward, "scorer": scorer}
+        for reward, scorer in [next(rewards)] for task in range(8)})
     rows = table_of(plan_of(run), arms, {})
-    assert rows[1]["p_value"] == pytest.approx(p_value, abs=0.01) and rows[2]["p_value"] == 1
+    assert [row["p_value"] for row in rows[1:]] == [1, 1, 1]
     assert rows[1]["p_k"] == pytest.approx(3 / 2**7, abs=0.01) and rows[2]["p_k"] == 1
-    assert f"{rows[1]['p_k']:.4f}" in arms_text(rows, plan_of(run))
-    assert ("p is of the reward and is corrected" in arms_text(rows, plan_of(run))) == (not solved)
+    assert rows[1]["p_reward"] == pytest.approx(2 / 2**7, abs=0.01) and rows[2]["p_reward"] == 1
+    assert rows[3]["reward"] == 3 and rows[3]["gain_reward"] is None is rows[3]["p_reward"]
+    text = arms_text(rows, plan_of(run))
+    assert f"{rows[1]['p_k']:.4f}" in text and f"{rows[1]['p_reward']:.4f}" in text
+    assert f"{arms[2].name}: its reward is of b, which is not the parent's scorer" in text
 
 
 def test_the_command_prints_a_row_per_arm_and_refuses_an_edited_one(run: Warehouse) -> None:

@@ -13,9 +13,11 @@ from tests.building.runs import TURN, add_policy, arc_file, new_run
 from tests.building.stored import weights
 from tests.building.texts import SAME, add_rollout, fenced
 from tests.reports.viewer.conftest import client_of
+from train.inputs.inputs import scorer_to_train
 from warehouse.cli import cli
 from warehouse.inspect.history import history
 from warehouse.sql.database import connect, rows_of
+from warehouse.store.errors import StageError
 from warehouse.store.run_folder import open_warehouse
 
 PAGES = ("completion?name=0/add/0", "task?task=add", "group?iteration=0&group=0/train/add/0")
@@ -117,6 +119,17 @@ def test_a_task_is_not_paired_with_itself_under_other_tests(tmp_path: Path) -> N
     connection = connect(open_warehouse(run))
     assert {row["gain"] for row in rows_of(connection, "FROM compare(0, 1)")} == {0.0}
     assert "other tests" not in said(cli, "summary", run)
+
+
+def test_rows_are_trained_on_the_verdicts_with_the_corrected_tests(run: Path) -> None:
+    judge(run)
+    replace(run, 2)
+    newer = judge(run)
+    assert open_warehouse(run).choose_scorer(0, "train")[1] == "the latest of this reward"
+    assert scorer_to_train(open_warehouse(run), 0, None) == newer
+    said(score, run, "--cpu-seconds", 2)
+    with pytest.raises(StageError, match="Name the one to train on"):
+        scorer_to_train(open_warehouse(run), 0, None)
 
 
 def test_a_scorer_in_the_config_by_which_nothing_is_scored_is_named(run: Path) -> None:

@@ -1,5 +1,6 @@
 """How the summary ends: what the run waits for, and whether it goes wrong."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,20 @@ def test_the_first_line_names_the_policies_that_a_rollback_made(run: Warehouse) 
     assert first().endswith("policies 0..2")
     roll_back(run, 1)
     assert first().endswith("policies 0..2 (2 is 1 again)")
+
+
+def test_iterations_that_a_rollback_left_are_no_part_of_the_trend(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=5, evals=(), num_tasks=4, group_size=8)
+
+    def lines_of(run: Warehouse) -> list[str]:
+        return CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()
+    lines = lines_of(run)
+    assert any(line.startswith("pass@1") and len(line.split()[1]) == 5 for line in lines)
+    assert any("over iterations 0 to 4" in line for line in lines)
+    roll_back(run, 2)
+    lines = lines_of(run)
+    assert any(re.match(r"pass@1 +\S{3}    ", line) for line in lines)
+    assert any("over iterations 0 to 2" in line for line in lines)
 
 
 def test_a_branch_from_before_a_rollback_did_not_go_back(tmp_path: Path) -> None:

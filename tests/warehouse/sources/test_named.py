@@ -182,6 +182,16 @@ def test_init_names_splits_and_marks_held_out_tasks(tmp_path: Path) -> None:
         ("a", "pool", False, 0), ("b", "pool", False, 1), ("c", "exam", True, 2)]
 
 
+def test_init_says_how_solutions_try_the_tests(tmp_path: Path) -> None:
+    path = tmp_path / "add.jsonl"
+    path.write_text(json.dumps({
+        "task_id": "add", "kind": "function", "solution": "def add(a, b): return a + b",
+        "payload": {"entry_point": "add", "tests": ["assert add(1, 1) == 2"]},
+        "messages": [{"role": "user", "content": "Add."}]}))
+    said = init_run(tmp_path / "run", str(fake_model(tmp_path / "m")), (f"pool={path}",))
+    assert f"pool={path} brings solutions, which try its tests: score gold pool={path}" in said
+
+
 def test_a_run_may_have_held_out_tasks_alone(tmp_path: Path) -> None:
     made = init_run(tmp_path / "run", str(fake_model(tmp_path / "m")), (), (str(arc_file(tmp_path, ["c"])),))
     assert made[-1] == f"next: rollout {tmp_path / 'run'} --eval"
