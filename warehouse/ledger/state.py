@@ -373,7 +373,8 @@ class RunState:
             scorer = training.facts.get("scorer")
             if training.is_complete and training.iteration <= complete[0].iteration and scorer in known:
                 return str(scorer), f"iteration {training.iteration} was trained on its rewards"
-        asked = [{name: value for name, value in life.settings.items() if name not in CORRECTED}
+        asked = [(str(life.scorer).rpartition("-")[0],
+                  {name: value for name, value in life.settings.items() if name not in CORRECTED})
                  for life in complete]
         return str(latest_first[0].scorer), (
             "the only one" if len(complete) == 1 else
