@@ -3,6 +3,7 @@
 import ast
 import builtins
 import contextlib
+import io
 import pickletools
 import sys
 from collections.abc import Callable
@@ -154,38 +155,59 @@ def patch_pickle(peer: Peer, is_own: Callable[[Any], bool]) -> None:
     pickle = sys.modules.get("pickle")
     if pickle is None:
         return
-    plain_dumps, plain_loads = pickle.dumps, pickle.loads
+    plain_loads = pickle.loads
     written = set[bytes]()               # by the tests, of their own objects
 
-    def dumps(value: Any, *more: Any, **options: Any) -> Any:
-        if is_stand_in(value):
-            return peer.ask("dumps", value)
-        written.add(data := plain_dumps(value, *more, **options))
-        return data
+    class Pickler(pickle.Pickler):       # type: ignore[misc, name-defined]
+        def __init__(self, file: Any, *more: Any, **options: Any) -> None:
+            self.of_tests = io.BytesIO()
+            super().__init__(self.of_tests, *more, **options)
+            self.written_to = file
 
-    def loads(data: Any, **options: Any) -> Any:
-        is_the_tests = is_own(data) or bytes(data) in written or holds_data(bytes(data))
-        return plain_loads(data, **options) if is_the_tests else peer.ask("loads", bytes(data))
+        def dump(self, value: Any) -> None:
+            if is_stand_in(value):
+                data = peer.ask("dumps", value)
+            else:
+                start = self.of_tests.tell()
+                super().dump(value)
+                written.add(data := self.of_tests.getvalue()[start:])
+            self.written_to.write(data)
 
     def dump(value: Any, file: Any, *more: Any, **options: Any) -> None:
-        file.write(dumps(value, *more, **options))
+        Pickler(file, *more, **options).dump(value)
+
+    def dumps(value: Any, *more: Any, **options: Any) -> bytes:
+        dump(value, file := io.BytesIO(), *more, **options)
+        return file.getvalue()
+
+    def loads(data: Any, **options: Any) -> Any:
+        end, is_plain = extent_of(bytes(data))
+        is_the_tests = is_own(data) or is_plain or bytes(data)[:end] in written
+        return plain_loads(data, **options) if is_the_tests else peer.ask("loads", bytes(data))
 
     def load(file: Any, **options: Any) -> Any:
-        return loads(file.read(), **options)
+        data = file.read()
+        with contextlib.suppress(Exception):         # to the pickle behind it
+            file.seek(extent_of(data)[0] - len(data), 1)
+        return loads(data, **options)
 
     vars(pickle).update(
-        dumps=dumps, loads=loads, _loads=loads, dump=dump, load=load,
-        Pickler=lambda file, *more, **options: SimpleNamespace(
-            dump=lambda value: dump(value, file, *more, **options)),
+        dumps=dumps, _dumps=dumps, loads=loads, _loads=loads, dump=dump, _dump=dump, load=load, _load=load,
+        Pickler=Pickler, _Pickler=Pickler,
         Unpickler=lambda file, **options: SimpleNamespace(load=lambda: load(file, **options)))
 
 
-def holds_data(pickled: bytes) -> bool:
-    """Whether a pickle makes plain data alone, which is the same wherever it is read."""
-    with contextlib.suppress(ValueError, IndexError):
-        return not any(code.name in OBJECT_CODES or (code.name in MEMO_CODES and int(at or 0) > len(pickled))
-                       for code, at, _place in pickletools.genops(pickled))
-    return False
+def extent_of(pickled: bytes) -> tuple[int, bool]:
+    """The length of a pickle, and whether it makes plain data alone, the same wherever it is read."""
+    end, is_plain = len(pickled), True
+    try:
+        for code, at, place in pickletools.genops(pickled):
+            is_plain &= not (code.name in OBJECT_CODES or (
+                code.name in MEMO_CODES and int(at or 0) > len(pickled)))
+            end = int(place or 0) + 1
+    except (ValueError, IndexError):
+        return len(pickled), False
+    return end, is_plain
 
 
 def is_free(name: str) -> bool:

@@ -39,7 +39,7 @@ QUESTIONS = frozenset({*dir(set)} - {"add", "clear", "copy", "pop", "remove", "u
     "is_relative_to", "relative_to"}
 VIEWS = ("keys", "items", "values")
 # Operators of data that has a class of its own.
-BETWEEN = (*ORDER, *BINARY, "__neg__", "__pos__", "__abs__", "__invert__", "__bool__", "__call__",
+BETWEEN = (*BINARY, "__neg__", "__pos__", "__abs__", "__invert__", "__bool__", "__call__",
            "__contains__")
 NUMBERS = (int, float, complex)
 CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
@@ -392,7 +392,7 @@ def forwarder(name: str) -> Callable[..., Any]:
         how = slot(self, "_rh_made")
         made = special(self, other, *more)
         if made is self and how and name.startswith("__i"):     # as by a method
-            return as_made(made, type(self), how=how)
+            return as_made(made, type(self), before, how)
         made = as_made(made, keeps_kind and type(self), before, how)
         is_object = isinstance(made, StandIn) and not getattr(type(made), "_rh_changing", False)
         if peer.strict and before and not is_object and made is not NotImplemented:
@@ -477,10 +477,12 @@ async def unheard(awaited: Any, *heard: Any) -> None:
 
 def between(name: str, base: Any) -> Callable[..., Any]:
     """An operator of data with a class of its own: the class's between such objects, else the data's."""
-    def special(self: Any, /, *operands: Any) -> Any:
+    plain = next((vars(each)[name] for each in base.__mro__ if name in vars(each)), None)
+
+    def special(self: Any, /, *operands: Any, **keywords: Any) -> Any:
         if name == "__call__" or all(map(is_stand_in, operands)):
-            return peer.ask("special", name, self, *operands)
-        if (plain := getattr(base, name, None)) is None and name == "__contains__":
+            return peer.ask("special", name, self, *operands, **keywords)
+        if plain is None and name == "__contains__":
             raise refused(TypeError("'in' between an object of the program and plain data"))
         return plain(self, *operands) if plain else NotImplemented
     return special
