@@ -86,6 +86,7 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "staleness": "Policies since the last one shared with the sampler, of the oldest rows.",
         "ess": "ESS of the last optimizer step.", "steps": "Optimizer steps.",
         "clipped": "Share of clipped tokens.",
+        "sha256": "Of the newest policy.",
         "late": "Whether the learning rate was below a tenth of the peak.",
         "seconds": "Seconds of the arm's stages.", "cost": "Dollars, if config.toml has `price-per-hour`.",
         "error": "Why the arm failed.", "stopped": "With --stop-behind: the arm it was clearly behind.",

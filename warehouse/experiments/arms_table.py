@@ -61,7 +61,7 @@ def table_of(plan: Plan, arms: Sequence[Arm], failed: Mapping[str, str],
         [scorer, *_] = run.state.scorers(plan.last, plan.purpose) or [""]
         asked = read_config(run.root / "config.toml").get("train", {}).get("scorer")    # then it must differ
         rows.append(_row(plan, arm) | found | _steps(own, plan) | {
-            "seconds": seconds_of(run, plan),
+            "seconds": seconds_of(run, plan), "sha256": run.policy(run.state.newest)["sha256"],
             "changed": scorer and not asked and run.state.change_of_scorer(plan.last, scorer),
             "other_scorers": scorers_of(tasks) if tasks and scorers_of(tasks) != scorers_of(base) else None})
     price = price_per_hour(plan.run.root)
@@ -112,6 +112,12 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
               for row in rows if (said := row.get("changed"))][:1]
     lines += [f"{row['arm']}: its reward is of {', '.join(row['other_scorers'])}, which is not the parent's "
               "scorer, so it has no reward gain." for row in rows if row.get("other_scorers")]
+    same: dict[str, list[str]] = {}
+    for row in rows:
+        if row.get("sha256"):
+            same.setdefault(row["sha256"], []).append(row["arm"])
+    lines += [f"{' and '.join(arms)} wrote the same policy: no gradient depends on what differs between them."
+              for arms in same.values() if len(arms) > 1]
     if late := [row["arm"] for row in rows if row.get("late")]:
         lines.append(f"The run's schedule is near its end: {', '.join(late)} learned at less than a tenth of "
                      "the learning-rate. Take an earlier --at, or set schedule = \"constant\" and "

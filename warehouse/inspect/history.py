@@ -111,4 +111,4 @@ def _differences(before: Life | None, now: Life) -> list[dict[str, Any]]:
              "now": now.settings.get(name)} for name in names
             if not name.endswith(("_sha256", "policy_version", "replaced"))
             and before.settings.get(name) != now.settings.get(name)
-            and (name != "serve" or before.settings.get(name))]         # policy 0 has no adapter
+            and (name != "serve" or (before.settings.get(name) and now.settings.get(name)))]   # else policy 0

@@ -42,8 +42,8 @@ SELECT iteration, k, pass_at_k FROM pass_curve JOIN iteration_stats USING (itera
 WHERE purpose = 'train' AND k = k_of('train') AND k BETWEEN 2 AND max_k ORDER BY iteration
 """
 PARTS = """
-SELECT part, list(mean ORDER BY iteration) AS means FROM part_means
-WHERE purpose = 'train' GROUP BY part HAVING count(*) > 1 ORDER BY part
+SELECT part, list(CASE WHEN iteration NOT IN (FROM given_up) THEN mean END ORDER BY iteration) AS means
+FROM part_means WHERE purpose = 'train' GROUP BY part HAVING count(*) > 1 ORDER BY part
 """
 
 
@@ -192,8 +192,8 @@ def _trends(rows: list[dict[str, Any]], reached: list[dict[str, Any]]) -> list[s
 def _parts(connection: Connection) -> list[str]:
     """Sparklines of the parts of the reward, if it has several."""
     parts = rows_of(connection, PARTS)
-    lines = [f"{row['part']:<10} {sparkline(row['means'])}  {row['means'][0]:.2g} → {row['means'][-1]:.2g}"
-             for row in parts]
+    lines = [f"{row['part']:<10} {sparkline(row['means'])}  {known[0]:.2g} → {known[-1]:.2g}"
+             for row in parts if (known := [mean for mean in row["means"] if mean is not None])]
     return ["parts of the reward:", *lines] if len(lines) > 1 else []
 
 

@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from warehouse.ledger.entries import DERIVED
@@ -203,7 +202,7 @@ def _footer_problems(warehouse: Warehouse, part: Path) -> tuple[list[str], int]:
     """What is wrong with a part according to its footer, and its number of rows."""
     try:
         footer = pq.read_metadata(part)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (ValueError, OSError) as error:       # also text of the footer that is none: a flipped bit
         why = str(error).splitlines()[0].partition(". ")[0]
         return [f"{part} is torn or not Parquet ({why}). Restore it, or let `warehouse check "
                 "--fix` leave it out."], 0

@@ -21,6 +21,7 @@ from tests.building.weather import SCORER, build_run
 from warehouse.cli import cli
 from warehouse.init import init_run
 from warehouse.ledger.refusals import Refusal
+from warehouse.maintain.check import _footer_problems
 from warehouse.maintain.compact import compact_run
 from warehouse.maintain.fix import fix
 from warehouse.store.errors import StageError
@@ -91,6 +92,17 @@ def test_a_changed_part_differs_from_its_manifest(run: Warehouse) -> None:
     path.chmod(0o644)
     path.write_bytes(content)
     assert any(str(path) in problem and "sha256 differs" in problem for problem in check_run(run).problems)
+
+
+def test_a_flipped_byte_anywhere_in_a_footer_is_a_finding_and_no_traceback(run: Warehouse) -> None:
+    path = run.root / SAMPLES
+    sound = path.read_bytes()
+    path.chmod(0o644)
+    for place in range(len(sound) - 8 - int.from_bytes(sound[-8:-4], "little"), len(sound), 3):
+        path.write_bytes(sound[:place] + bytes([sound[place] ^ 0x88]) + sound[place + 1:])
+        _footer_problems(run, path)
+    path.write_bytes(sound[:-9] + b"\xff\xff" + sound[-7:])
+    assert check_run(run).problems
 
 
 def test_a_torn_part_is_named_and_the_rest_still_checked(run: Warehouse) -> None:
