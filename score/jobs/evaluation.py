@@ -24,8 +24,6 @@ PLAIN_EVAL, BLANKS = eval, " \t"          # which `eval` takes off
 # Of expressions that numbers alone make; large powers and shifts are made of little text.
 ARITHMETIC = (ast.Expression, ast.Constant, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator,
               ast.unaryop, ast.boolop, ast.cmpop)
-
-
 # Codes of pickles that name an object, and those that name a place, whose table grows with it.
 OBJECT_CODES = ("GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID")
 MEMO_CODES = ("PUT", "BINPUT", "LONG_BINPUT")
@@ -180,16 +178,19 @@ def patch_pickle(peer: Peer, is_own: Callable[[Any], bool]) -> None:
         dump(value, file := io.BytesIO(), *more, **options)
         return file.getvalue()
 
-    def loads(data: Any, **options: Any) -> Any:
-        end, is_plain = extent_of(bytes(data))
+    def read(data: Any, end: int, is_plain: bool, options: dict[str, Any]) -> Any:
         is_the_tests = is_own(data) or is_plain or bytes(data)[:end] in written
         return plain_loads(data, **options) if is_the_tests else peer.ask("loads", bytes(data))
 
+    def loads(data: Any, **options: Any) -> Any:
+        return read(data, *extent_of(bytes(data)), options)
+
     def load(file: Any, **options: Any) -> Any:
         data = file.read()
-        with contextlib.suppress(Exception):         # to the pickle behind it
-            file.seek(extent_of(data)[0] - len(data), 1)
-        return loads(data, **options)
+        end, is_plain = extent_of(data)
+        with contextlib.suppress(AttributeError, OSError):      # what cannot seek has one pickle
+            file.seek(end - len(data), 1)                       # to the pickle behind it
+        return read(data, end, is_plain, options)
 
     vars(pickle).update(
         dumps=dumps, _dumps=dumps, loads=loads, _loads=loads, dump=dump, _dump=dump, load=load, _load=load,

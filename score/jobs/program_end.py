@@ -45,18 +45,18 @@ class Stream(io.TextIOBase):
     def read(self, size: int | None = -1) -> str:
         return str(self.peer.ask("stdin", "read", -1 if size is None else size))
 
-    def readable(self) -> bool:
-        return self.stream == "stdin"
-
-    def writable(self) -> bool:
-        return self.stream != "stdin"
-
     @property
     def buffer(self) -> "Bytes":
         return Bytes(self)
 
     def reconfigure(self, **_options: Any) -> None:
         """Nothing: text crosses as text."""
+
+    def readable(self) -> bool:
+        return self.stream == "stdin"
+
+    def writable(self) -> bool:
+        return self.stream != "stdin"
 
 
 class Bytes(io.BufferedIOBase):
