@@ -121,7 +121,7 @@ class World:
                 rows = [{"iteration": iteration}] if self._is_trained(iteration) else []
                 advice = world.fires.pop(iteration, None)
                 return Watched(rows, advice.lines if advice else [], advice or Advice([]),
-                               ["solving_falls"] if advice else [])
+                               ["solving_falls"] if advice else [], [f"changed at {iteration}"])
 
             def _rows(self, iteration: int, purpose: str) -> list[dict[str, Any]]:
                 return [{"iteration": iteration, "purpose": purpose}]
@@ -159,6 +159,8 @@ def test_each_iteration_is_sampled_scored_trained_and_told_once(world: World) ->
     assert [world.calls(name) for name in ("rollout", "score", "train")] == [
         [f"{name} --iteration {number}" for number in range(3)] for name in ("rollout", "score", "train")]
     assert world.told("iteration") == [{"iteration": number} for number in range(3)]
+    assert [line for kind, _, line in world.events if kind == "iteration"] == [
+        f"{{'iteration': {number}}}\n  changed at {number}" for number in range(3)]
     assert world.told("done") == []
     assert world.loop() == 0 and len(world.calls("rollout")) == 3           # there is nothing left to do
     assert world.told("done") == [{}]

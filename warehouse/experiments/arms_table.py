@@ -119,9 +119,9 @@ def arms_text(rows: Sequence[Mapping[str, Any]], plan: Plan) -> str:
     lines += [f"{' and '.join(arms)} wrote the same policy: no gradient depends on what differs between them."
               for arms in same.values() if len(arms) > 1]
     if late := [row["arm"] for row in rows if row.get("late")]:
-        lines.append(f"The run's schedule is near its end: {', '.join(late)} learned at less than a tenth of "
-                     "the learning-rate. Take an earlier --at, or set schedule = \"constant\" and "
-                     "total-steps = \"\".")
+        lines.append(f"{', '.join(late)} learned at less than a tenth of the learning-rate: the run's "
+                     "schedule is near its end, or in its warmup. Take another --at, or set schedule = "
+                     "\"constant\", total-steps = \"\" and warmup-steps = 0.")
     tests = sum(row.get("p_value") is not None for row in rows)
     tasks = max((row.get("num_tasks") or 0 for row in rows), default=0)
     if tests:

@@ -180,6 +180,16 @@ def test_on_few_tasks_it_is_said_that_none_can_differ_beyond_chance(run: Warehou
         assert (f"On {num_tasks} tasks no difference can reach p 0.05." in text) == said
 
 
+def test_arms_that_cannot_differ_are_said(run: Warehouse) -> None:
+    row = {"title": "", "settings": {}, "pass_1": 0.5}
+    rows = [row | {"arm": name, "sha256": each, "late": late} for name, each, late in (
+        ("low", "a", False), ("high", "a", True), ("other", "b", False))]
+    text = arms_text(rows, plan_of(run))
+    assert "low and high wrote the same policy: no gradient depends on what differs" in text
+    assert "high learned at less than a tenth of the learning-rate" in text and text.count("policy:") == 1
+    assert "learned at" not in arms_text(rows[:1], plan_of(run))
+
+
 def test_a_wide_table_becomes_two_that_both_name_the_arms(run: Warehouse) -> None:
     row = dict.fromkeys(("pass_1", "pass_k", "gain", "gain_low", "gain_high", "gain_k", "gain_k_low",
                          "gain_k_high", "reward", "p_value", "p_k", "kl", "ess", "seconds"), 0.5)

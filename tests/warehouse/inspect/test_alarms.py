@@ -648,6 +648,7 @@ def test_what_was_set_otherwise_before_an_alarm_is_named() -> None:
     later = ("Settings changed at iteration 7: train staleness 3 (was 0), "
              "train updates_per_batch 32 (was 4).")
     assert [changed_settings(connection, iteration) for iteration in (2, 3, 6)] == [[], said, said]
+    assert [changed_settings(connection, iteration, 1) for iteration in (2, 3, 6)] == [[], said, []]
     assert [changed_settings(connection, iteration) for iteration in (7, 12, 13, 17)] == [
         [*said, later], [*said, later], [later], []]
     assert changed_settings(connection, 21) == [

@@ -12,6 +12,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from warehouse.ledger import entries
 from warehouse.ledger.entries import (
     Begun,
     Branched,
@@ -304,3 +305,14 @@ class Machine(RuleBasedStateMachine):
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(max_examples=400, stateful_step_count=30, deadline=None)
+
+
+def test_the_seconds_of_what_a_repair_opens_again_still_count() -> None:
+    fold = Fold("runs/a")
+    for number, what in enumerate((
+            entries.Begun("rollout", 0, "train", None, {}), entries.Worked(0, 4.0, "share 0/2 is done"),
+            entries.Completed(0, facts={"seconds": 53.0}),
+            entries.Rewritten("repaired", {"0": {"former": "0", "folder": "3", "open": True}}))):
+        fold.apply(entries.Entry(number, what))
+    life = fold.state().lives[0]
+    assert not life.is_complete and life.worked == 57.0
