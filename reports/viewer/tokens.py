@@ -40,7 +40,9 @@ MOST_GAPS = 40
 CONTEXT = 6             # tokens on each side
 TRAININGS_SQL = """\
 SELECT iteration AS number FROM stages WHERE stage = 'train' ORDER BY iteration DESC LIMIT 30"""
-LARGEST_SQL = "SELECT coalesce(arg_max(iteration, log_ratio_abs_max), 0) AS iteration FROM iteration_stats"
+LARGEST_SQL = """\
+SELECT coalesce(arg_max(iteration, log_ratio_abs_max), 0) AS iteration FROM iteration_stats
+WHERE iteration NOT IN (SELECT unnest($1::INTEGER[]))"""
 # The completions with the largest maximal gap hold the largest gaps: tokens of others are not read.
 HOLDERS_SQL = """\
 SELECT iteration, purpose, task_id, sample_index FROM train_samples
@@ -148,11 +150,12 @@ def spread(values: Sequence[float | None], least: float) -> float:
     return max([least, *(abs(value) for value in values if value is not None and math.isfinite(value))])
 
 
-def gaps_page(_view: View, ask: Asking, query: Query) -> Page:
-    """The tokens of a training iteration, by default that with the largest gap of all."""
+def gaps_page(view: View, ask: Asking, query: Query) -> Page:
+    """The tokens of a training iteration, by default that with the largest gap of all that have tokens."""
     others = [row["number"] for row in ask.rows(TRAININGS_SQL)]
-    iteration = query.number("iteration") if query.text("iteration", "") else next(
-        row["iteration"] for row in ask.rows(LARGEST_SQL))
+    pruned = [life.iteration for life in view.warehouse.state.of_stage("train") if life.pruned]
+    iteration = query.number("iteration") if query.text("iteration", "") else (
+        ask.rows(LARGEST_SQL, [pruned])[0]["iteration"])
     rows = worst_gaps(ask, iteration, MOST_GAPS)
     return Page("gaps.html", f"Engine against trainer, iteration {iteration}", {
         "rows": rows, "iteration": iteration, "others": others})

@@ -34,7 +34,7 @@ from tests.building.runs import (
     sample_row,
     write_rows,
 )
-from tests.building.weather import SCORER, Weather, build_run, write_iteration
+from tests.building.weather import SCORER, Weather, build_run, write_iteration, write_training
 from tests.reports.viewer.conftest import TOKEN, client_of
 from warehouse.maintain.discard import discard
 from warehouse.maintain.prune import prune_run
@@ -393,6 +393,17 @@ def test_the_list_of_runs_shows_what_each_has_now(tmp_path: Path) -> None:
         assert shown("3 iterations")
         assert client.get("/grows/tasks").status_code == 200
         assert shown("3 iterations")
+
+
+def test_tokens_of_the_largest_gap_come_first_of_those_that_are_left(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", shape="wrong-adapter", iterations=5, evals=(), num_tasks=2,
+                    group_size=4)
+    for iteration, sky in ((5, Weather(log_ratio=1.2)), (6, Weather())):
+        write_training(run, iteration, sky, np.random.default_rng(0), write_iteration(
+            run, iteration, "train", sky, np.random.default_rng(0), num_tasks=2, group_size=4))
+    assert "Engine against trainer, iteration 5<" in client_of(run.root).get("/run/gaps").text
+    prune_run(run, 6, dry_run=False)
+    assert "Engine against trainer, iteration 6<" in client_of(run.root).get("/run/gaps").text
 
 
 def test_the_history_shows_every_entry_of_the_log(run: Warehouse, tmp_path: Path) -> None:
