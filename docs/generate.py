@@ -24,7 +24,7 @@ RAISED = "Raised signals: [keys](#alarms)."
 OF_STAGE = "Seconds of the stage; null for an evaluation."
 ABLE = "Object with the keys below."
 ABOUT, INTERVAL, ROWS = "What the entry is about, or null.", "Its 95% interval.", "Parts and rows checked."
-CHANCE = "Of `gain` (`gain_reward` if no policy solves anything) and `gain_k`; Holm-corrected for the arms."
+CHANCE = "Of `gain`, `gain_k` and `gain_reward`; Holm-corrected for the arms."
 LASTED = "`split`: seconds in the last iteration."
 COUNTED = "First, last and number of iterations that raised it."
 JSON_KEYS: dict[str, dict[str, str]] = {
@@ -54,7 +54,7 @@ JSON_KEYS: dict[str, dict[str, str]] = {
     "warehouse log RUN --json": {
         "number": "Number of the entry; negative for runs older than the log.",
         "at": "Time, UTC; null if unknown.", "host": "Machine and job.", "command": "Command line.",
-        "seconds": "Of a process that left or completed a stage; else null.",
+        "seconds": "Of who left or completed a stage.",
         "kind": "Transition, for example `begun` or `completed`.", "stage": ABOUT, "iteration": ABOUT,
         "purpose": ABOUT, "policy": "Newest policy.", "what": "The transition as a sentence.",
         "changes": "Settings changed since the previous stage of this kind: `name`, `before`, `now`."},
@@ -87,7 +87,7 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "ess": "ESS of the last optimizer step.", "steps": "Optimizer steps.",
         "clipped": "Share of clipped tokens.",
         "sha256": "Of the newest policy.",
-        "late": "Whether the learning rate was below a tenth of the peak.",
+        "late": "Learning rate below a tenth of its peak.",
         "seconds": "Seconds of the arm's stages.", "cost": "Dollars, if config.toml has `price-per-hour`.",
         "error": "Why the arm failed.", "stopped": "With --stop-behind: the arm it was clearly behind.",
         "changed": "Sentence if the evaluation has another scorer than the training; else empty.",
