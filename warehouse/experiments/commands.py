@@ -18,7 +18,7 @@ from warehouse.stages import warm
 from warehouse.stages.stop import stopping
 from warehouse.store.commit import next_to
 from warehouse.store.config_file import read_config
-from warehouse.store.errors import StageError, shell_quote
+from warehouse.store.errors import StageError
 
 
 @click.command()
@@ -41,8 +41,8 @@ def branch(run: Path, new: Path, at: int, with_rows: bool, copy: bool) -> None:
     made = make_branch(warehouse, new, at, rows=with_rows, copy=copy)
     click.echo(f"{new}: policy {at} and what led to it; {made}" if made else
                f"{new} is that branch already; nothing to do.")
-    due = open_run(new).state.due()
-    click.echo(f"next: {due.stage} {shell_quote(new)} --iteration {due.iteration}")
+    state = open_run(new).state
+    click.echo(f"next: {state.again(state.due())}")
 
 
 class Iterations(click.ParamType):

@@ -12,7 +12,7 @@ from warehouse.ledger.entries import Branched, RolledBack
 from warehouse.ledger.state import RunState
 from warehouse.sql.database import Connection, rows_of
 from warehouse.sql.inventory import Inventory, table_of
-from warehouse.store.errors import StageError, counted, shell_quote
+from warehouse.store.errors import StageError, counted
 from warehouse.store.names import is_of
 from warehouse.store.run_folder import Warehouse
 
@@ -67,8 +67,10 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     spent = cost_lines(warehouse, connection)
     lines += [*(["", *spent] if spent else []), *_remarks(rows, inventory)]
     despite = ", if it is to go on despite the alarm" if any(alarm.fired for alarm in alarms) else ""
-    due = f"Next{despite}: {warehouse.state.due().stage} {shell_quote(warehouse.root)}"
-    lines += ["", due if rows else f"Nothing is scored yet. {due}"]
+    state, due = warehouse.state, warehouse.state.due()
+    reopened = due.stage == "rollout" and due.iteration < state.newest
+    command = f"Next{despite}: {state.again(due) if reopened else f'{due.stage} {state.run}'}"
+    lines += ["", command if rows else f"Nothing is scored yet. {command}"]
     return [*lines, *alarm_count_lines(warehouse, alarms)]
 
 

@@ -175,6 +175,12 @@ class RunState:
         """Current lives that use the rows or the policy of another."""
         return [self.lives[other] for other in self.current.values() if begun in self.lives[other].reads]
 
+    def is_built_upon(self, life: Life | None) -> bool:
+        """True for a scored rollout and a trained score, now perhaps open again: they were complete once."""
+        return life is not None and any(
+            reader.is_complete or self.is_built_upon(reader) for reader in self.readers(life.begun)
+            if (life.stage, reader.stage) in (("rollout", "score"), ("score", "train")))
+
     # What is due ------------------------------------------------------------------------------------------
 
     def is_trained(self, iteration: int) -> bool:
@@ -208,13 +214,23 @@ class RunState:
         return iteration
 
     def due(self) -> Due:
-        """The next stage of a loop; pruned rows cannot be scored."""
+        """The next stage: what a repair reopened, then that of a loop. Pruned rows cannot be scored."""
         for life in self.of_stage("rollout"):
+            if not life.is_complete and self.is_built_upon(life):
+                return Due("rollout", life.iteration, str(life.purpose))
             if life.is_complete and not life.pruned and not self.scorers(life.iteration, str(life.purpose)):
                 return Due("score", life.iteration, str(life.purpose))
         trained = self.train_due()
         return (Due("train", trained, TRAIN) if self.scorers(trained, TRAIN)
                 else Due("rollout", self.rollout_due(), TRAIN))
+
+    def again(self, what: Life | Due) -> str:
+        """The command that goes on with a stage; options of named evaluations and the like are in the log."""
+        words = f"{what.stage.replace('logprobs', 'train logprobs')} {self.run} --iteration {what.iteration}"
+        if what.stage != "rollout" or what.purpose == TRAIN:
+            return words
+        return words + (" --eval" if what.purpose == "eval" else
+                        ", with the options that `warehouse log` has")
 
     def check_begun(self, iteration: int | None) -> None:
         """Refusal if nothing of a named iteration has begun."""

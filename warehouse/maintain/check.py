@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 
 from warehouse.ledger.entries import DERIVED
 from warehouse.maintain.fix import Change, Consequence, Finding, changes_for
-from warehouse.sql.inventory import UNFINISHED, is_built_upon
+from warehouse.sql.inventory import UNFINISHED
 from warehouse.sql.verified import forget_verified
 from warehouse.store.checksums import OPTIMIZER, part_damage
 from warehouse.store.commit import file_names, twin_of
-from warehouse.store.errors import StageError, shell_quote
+from warehouse.store.errors import StageError
 from warehouse.store.manifests import STEMS, listed_parts
 from warehouse.store.parts import footer_facts, read_part
 from warehouse.store.run_folder import TABLES_OF, Stage, Warehouse
@@ -133,16 +133,6 @@ def _policy(warehouse: Warehouse, version: int, *, quick: bool) -> Iterator[Find
                       "exist. Restore it from a copy.", "restore")
 
 
-def again(warehouse: Warehouse, stage: Stage) -> str:
-    """The command that goes on with a stage; options of named evaluations and the like are in the log."""
-    command = {"logprobs": "train logprobs"}.get(stage.name, stage.name)
-    words = f"{command} {shell_quote(warehouse.root)} --iteration {stage.identity['iteration']}"
-    purpose = stage.identity.get("purpose")
-    if stage.name != "rollout" or purpose == "train":
-        return words
-    return f"{words} --eval" if purpose == "eval" else f"{words}, with the options that `warehouse log` has"
-
-
 def _stage(warehouse: Warehouse, stage: Stage, seen: Seen, *, quick: bool) -> Iterator[Finding]:
     """Documents and parts of one stage, and their links to other stages."""
     manifest = None
@@ -153,9 +143,10 @@ def _stage(warehouse: Warehouse, stage: Stage, seen: Seen, *, quick: bool) -> It
         manifest = stage.manifest()
     except StageError as error:
         yield Finding(stage.folder / "manifest.json", str(error), "aside", stage)
-    if manifest is None and not stage.is_complete():
-        gone = is_built_upon(warehouse, stage)
-        words = f"{UNFINISHED if gone else 'is not complete.'} To finish it: {again(warehouse, stage)}"
+    if manifest is None and stage.life and not stage.is_complete():
+        gone = warehouse.state.is_built_upon(stage.life)
+        words = (f"{UNFINISHED if gone else 'is not complete.'} To finish it: "
+                 f"{warehouse.state.again(stage.life)}")
         yield Finding(stage.folder, f"{stage.title} {words}", "unfinished" if gone else "note")
     for table in TABLES_OF[stage.name]:
         yield from _damaged_parts(warehouse, stage, table, manifest, seen, quick=quick)

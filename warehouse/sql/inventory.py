@@ -110,7 +110,7 @@ def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool,
     stages = [_without_damage(held, damage, left_out) for held in stages]
     left_out += [f"{held.stage.title} {UNFINISHED} Until then it is left out: `warehouse check` says what to "
                  "run." for held in stages
-                 if not (held.manifest or partial) and is_built_upon(warehouse, held.stage)]
+                 if not (held.manifest or partial) and warehouse.state.is_built_upon(held.stage.life)]
     return [part for part in tasks if part not in damage], stages
 
 
@@ -136,15 +136,6 @@ def _without_damage(held: Held, damage: dict[Path, str], left_out: list[str]) ->
         return held
     left_out.append(f"{bad[0]} {damage[bad[0]]}: {held.stage.title} is left out.")
     return held._replace(parts={}, damaged=True)
-
-
-def is_built_upon(warehouse: Warehouse, stage: Stage) -> bool:
-    """True for a scored rollout and for a trained score, now perhaps open again: they were complete once."""
-    life = stage.life
-    readers = [reader for reader in (warehouse.state.readers(life.begun) if life else [])
-               if (stage.name, reader.stage) in (("rollout", "score"), ("score", "train"))]
-    return any(reader.is_complete or is_built_upon(warehouse, warehouse.stage_of(reader))
-               for reader in readers)
 
 
 def _parts_of(stage: Stage, manifest: dict[str, Any] | None) -> Listed:

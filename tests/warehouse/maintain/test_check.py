@@ -369,3 +369,5 @@ def test_a_repair_names_every_stage_that_is_to_be_run_again(run: Warehouse) -> N
     iteration = COMPLETIONS.partition("iteration=")[2][0]
     for stage in ("rollout", "score"):
         assert f"To finish it: {stage} {run.root} --iteration {iteration}\n" in fixed.stdout
+    summed = CliRunner().invoke(cli, ["summary", str(run.root)])
+    assert f"Next: rollout {run.root} --iteration {iteration}\n" in summed.stdout
