@@ -67,7 +67,7 @@ def test_between_visits_to_the_same_tasks_the_error_is_that_of_the_tasks_gains(t
                                 for visit in (before, after)))
     gains = (after - before) / 16
     margin = 1.96 * gains.std(ddof=1) / np.sqrt(60)
-    assert f"({gains.mean():+.3f} ± {margin:.3f} at 95%)" in said(run)
+    assert f"({gains.mean():+.3f} ± {margin:.3f} at 95% over tasks)" in said(run)
     apart = 1.96 * np.hypot(*(rates.std(ddof=1) / np.sqrt(60) for rates in (before / 16, after / 16)))
     assert margin < 0.5 * apart
 
@@ -105,7 +105,7 @@ def test_the_same_draws_make_a_small_gain_certain(tmp_path: Path) -> None:
     """Four completions of 60 tasks, drawn alike: one more of every fifth task is right."""
     visits = ({f"t{task:02}": (4, task % 3 + (late and task % 5 == 0)) for task in range(60)}
               for late in (0, 1))
-    assert "it learned; pass@1 .25 → .30 (+0.050 ± 0.026 at 95%)" in said(evaluated(tmp_path, *visits))
+    assert "it learned; pass@1 .25 → .30 (+0.050 ± 0.026 at 95% over tasks)" in said(evaluated(tmp_path, *visits))
 
 
 def test_where_the_tasks_differ_the_fit_gives_the_error(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_where_the_tasks_differ_the_fit_gives_the_error(tmp_path: Path) -> None:
                     {f"t{task}": (8, task + 1) for task in range(1, 8)})
     first, last = rows_of(connect(run), "FROM adjusted ORDER BY iteration")
     margin = 1.96 * np.hypot(first["solving_error"], last["solving_error"])
-    gain = f"{last['solving'] - first['solving']:+.3f} ± {margin:.3f} at 95%, at equal difficulty of tasks"
+    gain = f"{last['solving'] - first['solving']:+.3f} ± {margin:.3f} at 95% over tasks, at equal difficulty of tasks"
     plain = f"{short_share(first['solving_plain'])} → {short_share(last['solving_plain'])}"
     assert f"{gain} (plain means of different tasks: {plain})" in said(run)
 
@@ -132,7 +132,7 @@ def test_a_training_on_other_tasks_each_time_is_judged_by_means_of_iterations(tm
     before, after = (np.mean([row["solving"] for row in end]) for end in ends)
     gain = after - before
     margin = 1.96 * np.hypot.reduce([row["solving_error"] for end in ends for row in end]) / 10
-    assert said(run).startswith(f"Learned the training tasks: pass@1 {gain:+.3f} ± {margin:.3f} at 95%")
+    assert said(run).startswith(f"Learned the training tasks: pass@1 {gain:+.3f} ± {margin:.3f} at 95% over tasks")
     assert said(run).endswith("over iterations 0 to 39, means of the first and last 10.")
     assert 0.15 < gain < 0.35
 
@@ -156,13 +156,13 @@ def test_where_nothing_is_solved_the_reward_is_told(tmp_path: Path) -> None:
     run = evaluated(tmp_path, {f"t{n}": (16, 4) for n in range(6)},
                     {f"t{n}": (16, right) for n, right in enumerate(after)}, solves=False)
     margin = 1.96 * np.std([(right - 4) / 16 for right in after], ddof=1) / np.sqrt(6)
-    assert f"it learned; reward .25 → .56 (+0.312 ± {margin:.3f} at 95%)." in said(run)
+    assert f"it learned; reward .25 → .56 (+0.312 ± {margin:.3f} at 95% over tasks)." in said(run)
 
 
 def test_one_task_many_times_is_told_by_its_completions(tmp_path: Path) -> None:
     run = evaluated(tmp_path, {"t0": (16, 4)}, {"t0": (16, 8)})
     margin = 1.96 * np.sqrt((0.25 * 0.75 + 0.5 * 0.5) / 15)
-    assert f"pass@1 .25 → .50 (+0.250 ± {margin:.3f} at 95%)" in said(run)
+    assert f"pass@1 .25 → .50 (+0.250 ± {margin:.3f} at 95% over tasks)" in said(run)
 
 
 def test_what_is_never_right_has_0_and_no_rest_of_a_sum(tmp_path: Path) -> None:
@@ -203,8 +203,8 @@ def test_of_a_few_tasks_no_gain_is_claimed(tmp_path: Path) -> None:
 
 
 def test_small_changes_have_three_digits() -> None:
-    assert str(Change(0.031, 0.033, 0.002, 0.001)) == ".031 → .033 (+0.002 ± 0.001 at 95%)"
-    assert str(Change(0.03, 0.05, 0.02, 0.001)) == ".03 → .05 (+0.020 ± 0.001 at 95%)"
+    assert str(Change(0.031, 0.033, 0.002, 0.001)) == ".031 → .033 (+0.002 ± 0.001 at 95% over tasks)"
+    assert str(Change(0.03, 0.05, 0.02, 0.001)) == ".03 → .05 (+0.020 ± 0.001 at 95% over tasks)"
 
 
 def test_evaluations_that_were_sampled_otherwise_are_not_compared(tmp_path: Path) -> None:
