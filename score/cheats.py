@@ -43,7 +43,7 @@ def function(entry_point: str, body: str) -> str:
 
 def paid_cheats(executor: Executor, tasks: Sequence[Task],
                 finished: Callable[[Outcome], None]) -> tuple[dict[str, str], dict[str, tuple[float, str]]]:
-    """Per task, the cheats that pass all its tests, and the first test; or the best share of one of them."""
+    """Per task, the cheats that pass all its tests, and these; or the best share of one of them."""
     items, names = [], []
     for task in tasks:
         for name, code in cheats_for(task.kind_name, task.payload.get("entry_point", "")).items():
@@ -57,8 +57,10 @@ def paid_cheats(executor: Executor, tasks: Sequence[Task],
         if row.measures.correct:
             task, outputs = item.task, json.loads(row.measures.outputs or "{}").get("test")
             paid.setdefault(task.task_id, []).append(name)
-            tests[task.task_id] = next(iter(unit_lines(task.kind_name, task.payload, outputs)))
+            first = next(iter(unit_lines(task.kind_name, task.payload, outputs)))
+            more = f" (and {len(outputs) - 1} more)" if outputs and outputs[1:] else ""
+            tests[task.task_id] = " ".join(first.replace(": right ", " passes: ", 1).split()) + more
         elif row.measures.correct_share > parts.get(item.task.task_id, (0.0,))[0]:
             parts[item.task.task_id] = row.measures.correct_share, name
-    return {name: f"{', '.join(paid[name])}; {' '.join(test.split())}".replace(": right ", " passes: ", 1)
-            for name, test in tests.items()}, {name: parts[name] for name in parts.keys() - tests.keys()}
+    return {name: f"{', '.join(paid[name])}; {test}" for name, test in tests.items()}, {
+        name: parts[name] for name in parts.keys() - tests.keys()}

@@ -69,7 +69,7 @@ def test_gold_and_cheats_are_judged_of_a_run_and_of_a_source_alike(files):
      "returns [], returns an array of nothing; call 1 passes: f()"),
     ("stdio", {"cases": [{"input": "2\n", "output": "2\n"}]}, "prints its input; case 1: right"),
     ("stdio", {"cases": [{"input": "2\n", "output": "NO\n"}, {"input": "4\n", "output": "NO\n"}]},
-     "prints NO; case 1: right"),
+     "prints NO; case 1: right (and 1 more)"),
     ("stdio", {"cases": [{"input": "2\n", "output": "4\n"}], "checker":
                "def check(i, o, e):\n    if abs(float(o) - float(e)) > 1e-6: return False\n    return True"},
      "prints nan; case 1, judged by the task's checker"),
