@@ -74,7 +74,8 @@ class Change(NamedTuple):
         return self.few or self.margin is None
 
     def __str__(self) -> str:
-        margin = ", too few tasks for an interval" if self.margin is None else f" ± {self.margin:.3f} at 95% over tasks"
+        margin = (", too few tasks for an interval" if self.margin is None else
+                  f" ± {self.margin:.3f} at 95% over tasks")
         digits = 2 if abs(self.last - self.first) >= 0.01 else 3
         plain = " → ".join(short_share(value, digits) for value in (self.first, self.last))
         if abs(self.last - self.first - self.gain) < SAME:

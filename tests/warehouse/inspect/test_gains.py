@@ -105,7 +105,8 @@ def test_the_same_draws_make_a_small_gain_certain(tmp_path: Path) -> None:
     """Four completions of 60 tasks, drawn alike: one more of every fifth task is right."""
     visits = ({f"t{task:02}": (4, task % 3 + (late and task % 5 == 0)) for task in range(60)}
               for late in (0, 1))
-    assert "it learned; pass@1 .25 → .30 (+0.050 ± 0.026 at 95% over tasks)" in said(evaluated(tmp_path, *visits))
+    told = said(evaluated(tmp_path, *visits))
+    assert "it learned; pass@1 .25 → .30 (+0.050 ± 0.026 at 95% over tasks)" in told
 
 
 def test_where_the_tasks_differ_the_fit_gives_the_error(tmp_path: Path) -> None:
@@ -113,7 +114,8 @@ def test_where_the_tasks_differ_the_fit_gives_the_error(tmp_path: Path) -> None:
                     {f"t{task}": (8, task + 1) for task in range(1, 8)})
     first, last = rows_of(connect(run), "FROM adjusted ORDER BY iteration")
     margin = 1.96 * np.hypot(first["solving_error"], last["solving_error"])
-    gain = f"{last['solving'] - first['solving']:+.3f} ± {margin:.3f} at 95% over tasks, at equal difficulty of tasks"
+    gain = (f"{last['solving'] - first['solving']:+.3f} ± {margin:.3f} at 95% over tasks, "
+            "at equal difficulty of tasks")
     plain = f"{short_share(first['solving_plain'])} → {short_share(last['solving_plain'])}"
     assert f"{gain} (plain means of different tasks: {plain})" in said(run)
 
@@ -132,7 +134,8 @@ def test_a_training_on_other_tasks_each_time_is_judged_by_means_of_iterations(tm
     before, after = (np.mean([row["solving"] for row in end]) for end in ends)
     gain = after - before
     margin = 1.96 * np.hypot.reduce([row["solving_error"] for end in ends for row in end]) / 10
-    assert said(run).startswith(f"Learned the training tasks: pass@1 {gain:+.3f} ± {margin:.3f} at 95% over tasks")
+    assert said(run).startswith(
+        f"Learned the training tasks: pass@1 {gain:+.3f} ± {margin:.3f} at 95% over tasks")
     assert said(run).endswith("over iterations 0 to 39, means of the first and last 10.")
     assert 0.15 < gain < 0.35
 
