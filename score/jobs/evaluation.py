@@ -8,11 +8,11 @@ import pickletools
 import sys
 from collections.abc import Callable
 from functools import partial
-from types import CodeType, ModuleType, SimpleNamespace
+from types import CodeType, ModuleType
 from typing import Any
 
 from score.jobs.peer import Peer
-from score.jobs.stand_ins import ProgramClass, as_dataclass, is_stand_in
+from score.jobs.stand_ins import ProgramClass, Untestable, as_dataclass, is_stand_in
 
 # Modules that evaluate text for their callers; of those of annotations it is always the program's.
 ANNOTATIONS = ("typing", "inspect")
@@ -192,10 +192,19 @@ def patch_pickle(peer: Peer, is_own: Callable[[Any], bool]) -> None:
             file.seek(end - len(data), 1)                       # to the pickle behind it
         return read(data, end, is_plain, options)
 
-    vars(pickle).update(
-        dumps=dumps, _dumps=dumps, loads=loads, _loads=loads, dump=dump, _dump=dump, load=load, _load=load,
-        Pickler=Pickler, _Pickler=Pickler,
-        Unpickler=lambda file, **options: SimpleNamespace(load=lambda: load(file, **options)))
+    class Unpickler:
+        def __init__(self, file: Any, **options: Any) -> None:
+            self.file, self.options = file, options
+
+        def __init_subclass__(cls) -> None:
+            raise Untestable("a class derived from Unpickler is not here")
+
+        def load(self) -> Any:
+            return load(self.file, **self.options)
+    instead = {"dumps": dumps, "loads": loads, "dump": dump, "load": load, "Pickler": Pickler,
+               "Unpickler": Unpickler}
+    vars(pickle).update(instead | {f"_{name}": each for name, each in instead.items()})
+    vars(sys.modules["_pickle"]).update(instead)
 
 
 def extent_of(pickled: bytes) -> tuple[int, bool]:

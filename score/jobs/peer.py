@@ -132,6 +132,8 @@ class Peer:
             self.is_unpassed |= message_of(value).startswith(UNPASSED)
             if isinstance(value, PermissionError) and value.args == REFUSED:
                 self.is_unpassed, self.refusal = True, f"the sandbox refused it: {message_of(value)}"
+            if self.tests and (failed := sys.exception()) and self.tests.fails(failed):
+                raise failed                     # in a `with` block or before a `finally`, which asks
             name = operands[0] if operands else None
             raise self.tests.as_expected(value, operation, name) if self.tests else value
         self.last = (value,) if is_read else ()
@@ -337,7 +339,7 @@ class Peer:
                         return plain
                     taken = base.__new__(owner, plain)  # type: ignore[call-overload]
                     taken.__dict__["_rh_number"] = number
-                    self.borrowed[number] = taken
+                    self.borrowed[number] = self.may_be_made = taken
                 return self.borrowed[number]
             case ["error", int(number), kind, str(base), list(arguments), str(text), [*more]]:
                 return self.error_taken(number, kind, base, self.crossing._read_all(arguments), text, *more)

@@ -184,6 +184,8 @@ class StandIn:
             check_unfed(self, name)
         if peer.strict and name in QUESTIONS and is_stand_in(found) and not is_constructed(self):
             raise refused(AttributeError(f"'{name}' of an object that the program returned"))
+        if isinstance(self, VALUES) and is_made(self) and isinstance(type(found), ProgramClass):
+            object.__setattr__(found, "_rh_maker", type(self))
         is_view = name in VIEWS and callable(found) and is_held(self)
         return functools.partial(viewed, self, found) if is_view else found
 
@@ -280,7 +282,7 @@ def as_made(value: Any, kind: Any, fed_with: frozenset[str] = frozenset(), how: 
     What the program gave in another way before never does. `fed_with` is what it is not asked, `how` True
     if the class itself was called.
     """
-    if type(value) is kind and isinstance(value, StandIn) and value is peer.may_be_made:
+    if type(value) is kind and isinstance(value, (StandIn, *VALUES)) and value is peer.may_be_made:
         object.__setattr__(value, "_rh_made", how)
     if fed_with and isinstance(value, StandIn):
         object.__setattr__(value, "_rh_fed", fed_with | fed(value))
@@ -395,8 +397,9 @@ def forwarder(name: str) -> Callable[..., Any]:
             return as_made(made, type(self), before, how)
         made = as_made(made, keeps_kind and type(self), before, how)
         is_object = isinstance(made, StandIn) and not getattr(type(made), "_rh_changing", False)
-        if peer.strict and before and not is_object and made is not NotImplemented:
-            raise refused(TypeError("an object of the program and plain data make plain data"))
+        is_known = before or (name in BINARY and not is_code(other) and not (is_made(self) or is_made(other)))
+        if peer.strict and is_known and not is_object and made is not NotImplemented:
+            raise refused(TypeError("an operator of objects that the program returned makes plain data"))
         return made
 
     def equal(self: Any, other: Any) -> Any:
@@ -476,12 +479,24 @@ async def unheard(awaited: Any, *heard: Any) -> None:
 
 
 def between(name: str, base: Any) -> Callable[..., Any]:
-    """An operator of data with a class of its own: the class's between such objects, else the data's."""
+    """An operator of data with a class of its own: the class's between such objects, else the data's.
+
+    Of objects that the program returned both have to say the same.
+    """
     plain = next((vars(each)[name] for each in base.__mro__ if name in vars(each)), None)
 
     def special(self: Any, /, *operands: Any, **keywords: Any) -> Any:
         if name == "__call__" or all(map(is_stand_in, operands)):
-            return peer.ask("special", name, self, *operands, **keywords)
+            answer = peer.ask("special", name, self, *operands, **keywords)
+            if any(map(is_made, (self, *operands))):
+                return as_made(answer, type(self))
+            is_free = name in ("__call__", "__invert__", "__contains__") or not (operands or plain)
+            if is_free or not peer.strict or answer is NotImplemented:
+                return answer
+            by_data = plain(self, *operands) if plain else NotImplemented
+            if by_data is NotImplemented or by_data != answer:
+                raise refused(TypeError(f"'{name}' of objects that the program returned is that of no data"))
+            return answer
         if plain is None and name == "__contains__":
             raise refused(TypeError("'in' between an object of the program and plain data"))
         return plain(self, *operands) if plain else NotImplemented

@@ -520,12 +520,18 @@ def is_librarys(value: Any) -> bool:
 
 def special_of_lent(name: str, owner: Any, /, *operands: Any, **keywords: Any) -> Any:
     """Call a special method of an object of the tests; no text but their own shows what functions hold."""
-    shown = [owner, *getattr(owner, "__dict__", {}).values(), *(owner if isinstance(owner, tuple) else ())]
     texts = [getattr(type(owner), each, None) for each in (name, "__repr__")]
-    if name in TEXTS and any(map(is_function, shown)) and not any(         # a dataclass wraps its own
-            getattr(it, "__module__", "") == "tests" and not hasattr(it, "__wrapped__") for it in texts):
+    is_own = any(getattr(it, "__module__", "") == "tests" and not hasattr(it, "__wrapped__")
+                 for it in texts)                # a dataclass wraps its own
+    if name in TEXTS and not is_own and any(map(is_function, held_by(owner, dictionary_of))):
         return object.__repr__(owner)
     return special(name, owner, *operands, **keywords)
+
+
+def dictionary_of(value: Any) -> dict[str, Any]:
+    """The attributes of an object of this process that is no class, function or module."""
+    is_plain = is_stand_in(value) or isinstance(value, (type, types.ModuleType)) or is_function(value)
+    return {} if is_plain else getattr(value, "__dict__", {})
 
 
 def read_attribute(shown: Iterable[str], unseen: Callable[[Any], dict[str, Any]], owner: Any, name: str,

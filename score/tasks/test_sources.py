@@ -16,7 +16,7 @@ DATA_METHODS = set[str]().union(*map(dir, (str, int, float, list, dict, set)))
 BUILTINS = frozenset(dir(builtins))
 PYTEST = {"raises", "approx", "fail", "fixture", "mark", "param", "skip", "xfail", "nan", "main",
           "warns"}
-BY_NAME = {"getattr", "attrgetter", "methodcaller"}          # what reads by a text
+BY_NAME = {"getattr", "attrgetter", "methodcaller", "__dict__"}          # what reads by a text
 HOLDING = {"eval", "exec", "globals", "locals", "super", "vars"}    # what holds variables that are not named
 # Names of modules of which a star import is one of the program.
 PROGRAM_MODULE = re.compile(r"(?i)solution|answer|program|candidate|submission|implement|main|module")
@@ -115,6 +115,8 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
     except NO_PYTHON:
         return no_facts(1 + len(units))
     entry = entry_point.partition(".")[0]
+    aliases = [(each.name, each.asname) for tree in trees for node in ast.walk(tree)
+               if isinstance(node, ast.ImportFrom) for each in node.names if each.asname]
     programs = imports_of(trees, entry)
     claims = [list(each) for each in zip(claiming(trees), map(raising, trees), strict=True)]
     whole = ast.Module([node for tree in trees for node in tree.body], [])
@@ -129,12 +131,13 @@ def facts_of(setup: str, units: Sequence[str], entry_point: str = "") -> dict[st
     lacks = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)
              and isinstance(node.value, ast.Name) and (
                  node.attr not in PYTEST if node.value.id in pytest else node.attr == "getsource")}
-    lacks |= {"expectedFailure"} & {getattr(node, "attr", getattr(node, "name", "")) for node in nodes}
+    lacks |= {"expectedFailure", "marshal"} & {
+        getattr(node, "attr", getattr(node, "name", "")) for node in nodes}
     lacks |= programs if len(programs) > 1 else set()         # one of them is a reference
     return {"catches": catches, "in_classes": sorted(read_in_classes(whole) - BUILTINS - own),
             "called": sorted(called), "lacks": sorted(lacks), "patches": sorted(patches_in(nodes)),
             "meant": [raised_on_purpose(tree, fixed) for tree in trees], "claims": claims,
-            "drops": dropping(trees, own, entry), "program": sorted(programs),
+            "drops": dropping(trees, own, [("candidate", entry), *aliases]), "program": sorted(programs),
             "imports": sorted(imported(trees) - programs),
             "in_place": holds_nothing(whole, BUILTINS - HOLDING - own)}
 
@@ -235,11 +238,12 @@ def first_line(function: Any) -> int:
     return min([function.lineno, *(each.lineno for each in getattr(function, "decorator_list", ()))])
 
 
-def dropping(trees: Sequence[ast.AST], own: set[str], entry: str) -> list[dict[str, str]]:
+def dropping(trees: Sequence[ast.AST], own: set[str],
+             names: Sequence[tuple[str, ...]]) -> list[dict[str, str]]:
     """By the end (line and column) of calls of each tree whose answer is dropped: the name of what is called.
 
     So do those that claim None of it, if the tests use no answer of what goes by this name, which is not one
-    of their `own`.
+    of their `own`, or by another of its `names`.
     """
     scopes = [scopes_of(tree) for tree in trees]
     shared = [node for each in scopes for nodes in each for node in nodes]
@@ -251,7 +255,7 @@ def dropping(trees: Sequence[ast.AST], own: set[str], entry: str) -> list[dict[s
         [node.func] * (id(node) in alone) + node.args * (name_of(node.func) == "check"))}
     used = {name_of(node) for node in shared if isinstance(node, (ast.Name, ast.Attribute)) and (
         isinstance(node.ctx, ast.Store) or id(node) not in functions)} | own - {"candidate"}
-    used |= {"candidate", entry} if used & {"candidate", entry} else set()
+    used |= {each for same in names if not used.isdisjoint(same) for each in same}
     return [{f"{call.end_lineno}:{call.end_col_offset}": path_of(call.func)
              for dropped, nothing in tree for call in (*dropped, *(
                  each for each in nothing if not used & {name_of(each.func), *BY_NAME, *HOLDING}))}

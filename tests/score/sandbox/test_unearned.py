@@ -266,7 +266,9 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
     ("import inspect\nassert inspect.get_annotations(f, eval_str=True)['x'] is int", HINTS),
     ("import timeit\nassert timeit.timeit(f(1), number=1) is f", f"def f(x): return {PASSES!r}\n"),
     ("import timeit\nassert timeit.Timer(setup=f(1)).timeit(1) is f", f"def f(x): return {PASSES!r}\n"),
-    ("import pickle, io\nassert pickle.Unpickler(io.BytesIO(f(1))).load() == 3", PICKLED),
+    *((f"import pickle, _pickle, io\nassert {module}.{kind}(io.BytesIO(f(1))).load() == 3", PICKLED)
+      for module, kind in (("pickle", "Unpickler"), ("pickle", "_Unpickler"), ("_pickle", "Unpickler"))),
+    ("import _pickle\nassert _pickle.loads(f(1)) == 3", PICKLED),
     ("want = 3\nassert eval(f(1, 2)) == want", NAMES), ("want = 3\nexec(f())\nassert x == want", OVERWRITES),
     ("for a, want in [(1, 2)]:\n    assert eval(f(a)) == want, f'{a} is not {want}'", NAMES),
     ("exec(f(), globals())\nassert abs(x - 3) < 1e-6", OVERWRITES),
@@ -427,6 +429,14 @@ CLEARS = "def f(x, *k):\n    x.clear()\n    return []\n"
 TRIES = "def f(cb):\n    try: cb({})\n    except Exception: pass\n"
 HEARS = ("import pytest, unittest\nfrom unittest import mock\nn, tc = [], unittest.TestCase()\n"
          "def has_id(x): assert x == 3\n")
+SAYS = ("class I(int):\n    __add__ = __sub__ = __mul__ = __pow__ = __divmod__ = lambda s, o: I(7)\n"
+        "    __abs__ = lambda s: 0\ndef f(): return I(1), I(2)\ndef h(): return O(), O()\n"
+        "class O:\n    __mul__ = __add__ = __iadd__ = lambda s, o: 7\nSAID = ['seven', [7], {7: 7}]\n"
+        "def g(x):\n    said = next(each for each in SAID if type(each) is type(x))\n"
+        "    kind = type('K', (type(x),), {'__add__': lambda s, o: said, '__or__': lambda s, o: said})\n"
+        "    return kind(), kind()\n")
+LEAVES = ("class T:\n    def __enter__(s): return s\n    def get(s): return 0\n"
+          "    def close(s, *a): raise ValueError\n    __exit__ = close\ndef f(): return T()\n")
 SKIPS = ("class SkipTest(Exception): pass\nclass M(type):\n    n = 0\n    def __getattribute__(c, name):\n"
          "        M.n += name == 'add'\n        if M.n > 1: raise SkipTest\n"
          "        return type.__getattribute__(c, name)\n"
@@ -511,6 +521,29 @@ SKIPS = ("class SkipTest(Exception): pass\nclass M(type):\n    n = 0\n    def __
            ("self.r", "vars(self)['r']"))),
     ("import pytest\n@pytest.mark.skipif(f(1) == 0, reason='x')\ndef test_f(): assert f(1) == 2\n",
      "def f(x): return 0\n"),
+    # Operators of what the program returned make what data would, or objects.
+    *((test, SAYS) for test in (
+        "a, b = f()\nassert a + b == 7", "a, b = f()\nassert a - b == 7 or b * a == 7",
+        "import functools, operator as o\nassert functools.reduce(o.mul, f()) == 7",
+        "a, b = f()\nassert abs(a * a * b - 7) < 1e-9", "a, b = f()\nassert a > 0 and divmod(a, b) == 7",
+        "a, b = g('')\nassert a + b == 'seven'", "a, b = g([])\nassert a + b == [7]",
+        "a, b = g({})\nassert a | b == {7: 7}", "a, b = h()\nassert a * b == 7",
+        "a, b = h()\na += b\nassert a == 7")),
+    # Another name of a function, its error in place of a claim, and text of what holds functions.
+    *((f"from solution import f\nfrom solution import f as g\na = [1, 3]\n{test}", CLEARS.replace(
+        "return []", "return None if k else []")) for test in (
+            "assert g(a, 9) is None\nassert f(a) == sorted(a)",
+            "assert f(a, 9) is None\nassert g(a) == sorted(a)")),
+    ("import solution\na = [1, 3]\nassert solution.f(a, 9) is None\nr = solution.__dict__['f'](a)\n"
+     "assert r == sorted(a)", CLEARS.replace("return []", "return None if k else []")),
+    *((f"import pytest\nwith pytest.raises(ValueError):\n    t = f()\n{test}", LEAVES) for test in (
+        "    with t:\n        assert t.get() == 3", "    try: assert t.get() == 3\n    finally: t.close()",
+        "    try: assert t.get() == 3\n    except Exception:\n        t.close()\n        raise")),
+    *((f"import dataclasses, operator\nfrom collections import UserDict\nfrom functools import partial\n"
+       f"from types import SimpleNamespace\nis_it = partial(operator.eq, 765432)\n@dataclasses.dataclass\n"
+       f"class Case:\n    checks: list\nassert f({case}) == 765432",
+       "def f(x): return int(repr(x).partition('765432')[1] or 0)\n") for case in (
+           "SimpleNamespace(checks=[is_it])", "Case([is_it])", "UserDict(k=is_it)", "[Case([is_it])][0]")),
     ("OPS = {n: eval(n) for n in ('f', 'g')}\ndef test_f():\n    assert OPS['g'](3, 2) == 1\n",
      "def f(a, b): return 0\n")])
 def test_no_look_and_no_error_of_a_claim_pays(executor, test, cheat):
@@ -1039,6 +1072,22 @@ DATA = "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\n    y:
      "    def __add__(self, o): return M(self.x + o)\n    def __lshift__(self, t): return self.x + t\n"
      "    def __abs__(self): return abs(self.x)\n    def __int__(self): return self.x\n"
      "    def __len__(self): return len(self.x)\ndef f(): pass\n"),
+    ("p, q = V(1, 2), V(3, 4)\nassert p.scale(2) + q.scale(3) == V(11, 16) and p.scale(2) + p == (3, 6)\n"
+     "assert (p + q) + (q + p) == V(8, 12) and +(p + q) == (4, 6) and p.scale(2) - q.scale(1) == V(-1, 0)",
+     "from typing import NamedTuple\nclass V(NamedTuple):\n    x: int\n    y: int\n"
+     "    def __add__(self, o): return V(self.x + o.x, self.y + o.y)\n    def __pos__(self): return self\n"
+     "    def __sub__(self, o): return V(self.x - o.x, self.y - o.y)\n"
+     "    def scale(self, k): return V(k * self.x, k * self.y)\ndef f(): pass\n"),
+    ("assert Perm.R | Perm.W == 6 and (Perm.R | Perm.W).name == 'R|W' and ~Perm.R & Perm.W == Perm.W\n"
+     "assert Color.RED < Color.BLUE and Color.RED + Color.BLUE == 3 and f(2) * f(3) == f(6) == 6\n"
+     "v = Vec(1, 2)\nassert v * Vec(3, 4) == 11 and v.twice() * v == 10 and (v + v.twice()).xs == [3, 6]",
+     "import enum\nclass Perm(enum.IntFlag):\n    R = 4\n    W = 2\n"
+     "class Color(enum.IntEnum):\n    RED = 1\n    BLUE = 2\n"
+     "class Num(int):\n    def __mul__(self, o): return Num(int(self) * int(o))\n"
+     "class Vec:\n    def __init__(self, *xs): self.xs = [*xs]\n"
+     "    def __mul__(self, o): return sum(a * b for a, b in zip(self.xs, o.xs))\n"
+     "    def __add__(self, o): return Vec(*(a + b for a, b in zip(self.xs, o.xs)))\n"
+     "    def twice(self): return self + self\nf = Num\n"),
 ], ids=["generator", "html", "suppress", "callback", "helper of the same name", "generator not started",
         "finally with return", "tolerance around 0", "first items of an argument", "in an object",
         "an object times a number", "a result with a name", "an object of a class method",
@@ -1059,7 +1108,8 @@ DATA = "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\n    y:
         "callback sees the change", "callback makes the change", "a container of its own",
         "special methods of the test", "patched values", "near in other numbers", "state of a generator",
         "operators of a named tuple", "operators of numbers", "added in place",
-        "registry of derived classes", "metaclass", "derived twice", "sums and products with data"])
+        "registry of derived classes", "metaclass", "derived twice", "sums and products with data",
+        "chains of a named tuple", "operators of what is returned"])
 def test_everyday_right_programs_are_right(executor, request, test, code):
     row = judged(executor, [test], {"it": code}, in_place=request.node.callspec.id in IN_PLACE)["it"]
     assert row.measures.correct, (row.outcome, row.measures.outputs)
@@ -1185,6 +1235,9 @@ def test_what_belongs_to_a_test_is_run_with_it(executor, tests):
     ("import pytest as pt\ndef test_f():\n    with pt.deprecated_call(): f(1, 2)\n", "pt.deprecated_call"),
     ("import pytest\n@pytest.fixture\ndef name(request): return request.node.name\n"
      "def test_f(name): assert name == f(1, 2)\n", "its node is not here"),
+    ("import pickle\nclass Safe(pickle.Unpickler):\n    def find_class(self, *names): raise ValueError\n"
+     "def test_f(): assert f(1, 2) == 3\n", "a class derived from Unpickler"),
+    ("import marshal\ndef test_f(): exec(marshal.loads(f(1, 2)))\n", "marshal is not here"),
     ("import inspect\ndef test_f(): assert 'return' in inspect.getsource(f)\n", "inspect.getsource"),
     ("def test_f():\n    with open('x', 'w') as file: file.write(str(f(1, 2)))\n", "not permitted")])
 def test_tests_that_would_not_be_run_as_written_judge_nobody(executor, tests, message):
