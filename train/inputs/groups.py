@@ -218,8 +218,9 @@ def _refuse_changed_sampling(completions: pa.Table, truncated_sampling: str) -> 
     modes = set(completions.column("logprobs_mode").unique().to_pylist())
     hot = {value for value in completions.column("temperature").unique().to_pylist() if value != 1.0}
     if hot and modes - {"processed_logprobs"}:
-        raise StageError(f"The rows were sampled at temperature {min(hot):g} but their logprobs are "
-                         f"{sorted(modes)}, taken before it. Roll out with processed_logprobs.")
+        raise StageError(f"The rows were sampled at temperature {min(hot):g}, and logprobs of mode "
+                         f"{', '.join(map(str, modes))} are not those at this temperature. Roll out with "
+                         "processed_logprobs.")
     if min(completions.column("temperature").to_pylist()) <= 0:
         raise StageError("The rows were sampled greedily (temperature 0): such a policy has no gradient. "
                          "Roll out with a temperature above 0.")

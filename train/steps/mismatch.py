@@ -48,12 +48,13 @@ def check_mismatch(table: list[Mismatch], settings: TrainOptions, *, engine_dtyp
     `floor` is the KL that rounding alone caused in the run's first iteration, if known.
     """
     exact = settings.dtype == engine_dtype == "float32"
+    sampled = f"rows sampled in {engine_dtype or 'an unknown dtype'}"
     limit, why = settings.max_mismatch, "from --max-mismatch"
     if limit is None and exact and floor is not None:
         limit = min(FLOAT32_LIMIT, max(FLOAT32_FLOOR, floor * FLOOR_MARGIN))
         why = f"{FLOOR_MARGIN} times what rounding made in iteration 0, and at least {FLOAT32_FLOOR:g}"
     elif limit is None:
-        limit, why = (FLOAT32_LIMIT if exact else HALF_LIMIT), f"for {settings.dtype} of {engine_dtype} rows"
+        limit, why = (FLOAT32_LIMIT if exact else HALF_LIMIT), f"for {settings.dtype} and {sampled}"
     for line in table:
         if line["staleness"] == 0 and not line["mismatch_kl"] <= limit:
             raise MismatchError(
@@ -62,7 +63,7 @@ def check_mismatch(table: list[Mismatch], settings: TrainOptions, *, engine_dtyp
                 "settings than the rows say: check the rollout. If you know why, as with "
                 "--truncated-sampling uncorrected, pass --max-mismatch.")
     if not exact and any(line["staleness"] == 0 for line in table):
-        say(f"{settings.dtype}, rows sampled in {engine_dtype}: rounding hides small updates, so the table "
+        say(f"{settings.dtype}, {sampled}: rounding hides small updates, so the table "
             "cannot tell whether the engine served this policy or the one before")
 
 
@@ -89,8 +90,9 @@ def group_counts(batch: list[RowGroup]) -> dict[str, int]:
     """Groups in all, of mixed rewards, all right, all wrong, equal otherwise, without any reward."""
     counts = Counter(groups=len(batch), mixed=0, all_right=0, all_wrong=0, equal=0, unmeasured=0)
     for group in batch:
-        right = [row.rollout.correct for row in group.rows if not math.isnan(row.rollout.reward)]
-        mixed = any(row.advantages.any() for row in group.rows)
+        rows = [row.rollout for row in group.rows if not math.isnan(row.rollout.reward)]
+        right = [row.correct for row in rows]
+        mixed = len({row.reward for row in rows}) > 1
         counts["mixed" if mixed else "unmeasured" if not right else "all_right" if all(right) else
                "equal" if any(right) else "all_wrong"] += 1
     return dict(counts)

@@ -90,7 +90,9 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
             for number, line in enumerate(io.TextIOWrapper(stream, encoding="utf-8"), start=1):
                 if line.strip():
                     yield f"{path}, line {number}", _parse_json(line.rstrip(), path, number)
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise StageError(f"{path} is not text in UTF-8 after line {number}. Give JSON lines.") from error
+    except OSError as error:
         raise StageError(f"{path} cannot be read after line {number}: {error}. Fetch it again.") from error
 
 

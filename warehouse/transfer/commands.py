@@ -7,7 +7,7 @@ import click
 import warehouse
 from warehouse.options import open_run, run_argument, shows_errors
 from warehouse.store.commit import by_address
-from warehouse.store.errors import counted, shell_quote
+from warehouse.store.errors import counted
 
 
 @click.command("export")
@@ -42,13 +42,15 @@ def export_command(run: Path, output: Path, iteration: tuple[int, ...], purpose:
 def import_command(run: Path, source: Path, iteration: int, purpose: str, plain_sampling: bool) -> None:
     """Import rollouts that were sampled elsewhere.
 
-    SOURCE has JSON lines (also .zst) with token ids and logprobs.
+    SOURCE has JSON lines (also .zst) as `warehouse export` writes them, with task_id, prompt_ids,
+    completion_ids, completion, finish_reason, policy_version, behaviour_logprobs and how it was sampled.
+    With --purpose distil, of other models, policy_version and behaviour_logprobs may be missing.
     """
     from warehouse.transfer.import_rollouts import import_rollouts
     count = import_rollouts(open_run(run), source, iteration=iteration, purpose=purpose,
                             plain_sampling=plain_sampling)
-    following = f"score {shell_quote(run)} --iteration {iteration}"
-    click.echo(by_address(f"{counted(count, 'completion')}; next: {following}"))
+    state = open_run(run).state
+    click.echo(by_address(f"{counted(count, 'completion')}; next: {state.again(state.due())}"))
 
 
 @click.command("mirror")

@@ -13,8 +13,8 @@ from warehouse.store.schema import arrow_schema
 from warehouse.tasks.augmentation import NUM_COLORS
 from warehouse.tasks.task_files import json_lines
 
-REQUIRED = ("task_id", "prompt_ids", "completion_ids", "behaviour_logprobs", "completion", "finish_reason",
-            "policy_version")
+OF_POLICY = ("behaviour_logprobs", "policy_version")         # null if another model wrote the rows
+REQUIRED = ("task_id", "prompt_ids", "completion_ids", "completion", "finish_reason", *OF_POLICY)
 SAMPLING = {"temperature": 1.0, **UNTRUNCATED}
 FINISH_REASONS = ("stop", "length", "loop", "code")
 # Least and greatest value of a number, or of each number of a list.
@@ -39,8 +39,8 @@ def read_lines(source: Path, tasks: dict[str, str], plain_sampling: bool,
         raise StageError(f"{source} holds no completion. Give a file with one JSON object per line.")
     policies = {row["policy_version"] for row in rows}
     if len(policies) > 1:
-        raise StageError(f"{source} holds completions of policies {sorted(policies)}. One rollout has one "
-                         "policy: split the file.")
+        raise StageError(f"{source} holds completions of policies {sorted(policies, key=str)}. One rollout "
+                         "has one policy: split the file.")
     return rows
 
 
@@ -49,9 +49,12 @@ def _checked(row: Any, where: str, tasks: dict[str, str], plain_sampling: bool,
     """One line as a row of completions, with prompt columns."""
     if not isinstance(row, dict):
         raise StageError(f"{where} is not a JSON object. One line is one completion.")
+    of_others = purpose.split("-")[0] != "train" and all(row.get(field) is None for field in OF_POLICY)
     for field in REQUIRED:
-        if row.get(field) is None:
-            raise StageError(f"{where}: '{field}' is missing. Every line needs {', '.join(REQUIRED)}.")
+        if row.get(field) is None and not (of_others and field in OF_POLICY):
+            without = " With --purpose distil the last two may both be missing." if field in OF_POLICY else ""
+            raise StageError(f"{where}: '{field}' is missing. Every line needs {', '.join(REQUIRED)}."
+                             f"{without}")
     if row.get("version_segments"):
         raise StageError(f"{where}: 'version_segments' has tokens of several policies. One "
                          "rollout has one policy: leave such groups out.")
@@ -74,9 +77,9 @@ def _checked(row: Any, where: str, tasks: dict[str, str], plain_sampling: bool,
     if row["finish_reason"] not in FINISH_REASONS:
         raise StageError(f"{where}: 'finish_reason' is '{row['finish_reason']}'; it must be "
                          f"{' or '.join(FINISH_REASONS)}.")
-    ids, logprobs = row["completion_ids"], row["behaviour_logprobs"]
-    if not ids or len(ids) != len(logprobs):
-        raise StageError(f"{where}: {len(ids)} completion_ids but {len(logprobs)} "
+    ids, logprobs = row["completion_ids"], row.get("behaviour_logprobs")
+    if not ids or (logprobs is not None and len(ids) != len(logprobs)):
+        raise StageError(f"{where}: {len(ids)} completion_ids but {len(logprobs or ())} "
                          "behaviour_logprobs; there must be one for each token.")
     if not row["prompt_ids"]:
         raise StageError(f"{where}: 'prompt_ids' is empty. A completion follows a prompt.")
@@ -88,6 +91,10 @@ def _checked(row: Any, where: str, tasks: dict[str, str], plain_sampling: bool,
         raise StageError(f"{where}: '{missing[0]}' is missing. Give the sampling parameters in "
                          "every line, or --plain-sampling if there were none (temperature 1, no truncation, "
                          "no penalty).")
+    if logprobs and row.get("temperature", 1.0) != 1.0 and row.get("logprobs_mode") is None:
+        raise StageError(f"{where}: 'logprobs_mode' is missing, and the temperature is not 1. Give "
+                         "'processed_logprobs' if the logprobs are those at this temperature; others cannot "
+                         "be trained on.")
     stored = {field: row.get(field) for field in _columns().keys() - OWN}
     return {**stored, **{name: SAMPLING[name] for name in missing}}
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from warehouse.sql.vocabulary import load_tokenizer
 from warehouse.store.checksums import sha256_of
-from warehouse.store.errors import StageError, counted
+from warehouse.store.errors import StageError, counted, shorten
 from warehouse.store.json_files import read_json
 from warehouse.store.names import begins_purpose, check_name, group_id_of, prompt_id_of, turn_of
 from warehouse.store.run_folder import Stage, Warehouse
@@ -49,11 +50,12 @@ def import_rollouts(warehouse: Warehouse, source: Path, *, iteration: int, purpo
                              f"({kept[0]}); none is ever trained on. Import them with --purpose eval, or "
                              "leave them out.")
     _check_policy(warehouse, source, rows)
-    _check_vocabulary(warehouse, source, rows)
+    _check_tokens(warehouse, source, rows)
     groups = _groups(rows, iteration, purpose)
     prompts = pa.Table.from_pylist([_prompt(group, splits) for group in groups], arrow_schema("prompts"))
     parts = [pa.Table.from_pylist(part, arrow_schema("completions")) for part in _parts(groups)]
-    trained = warehouse.state.policies[rows[0]["policy_version"]].trained
+    version = rows[0]["policy_version"]
+    trained = None if version is None else warehouse.state.policies[version].trained
     stage.settle(settings, reads=[] if trained is None else [trained])
     warehouse.write_part("prompts", 0, prompts, **keys)
     for number, part in enumerate(parts):
@@ -74,8 +76,10 @@ def _settings(stage: Stage, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_policy(warehouse: Warehouse, source: Path, rows: list[dict[str, Any]]) -> None:
-    """StageError unless the run's policy sampled the rows; rows without its hash get it."""
+    """StageError unless the run's policy or another model sampled the rows; those without its hash get it."""
     version = rows[0]["policy_version"]
+    if version is None:
+        return
     sha256 = warehouse.policy(version)["sha256"]
     for row in rows:
         if row["policy_sha256"] not in (None, sha256):
@@ -85,14 +89,25 @@ def _check_policy(warehouse: Warehouse, source: Path, rows: list[dict[str, Any]]
         row["policy_sha256"] = sha256
 
 
-def _check_vocabulary(warehouse: Warehouse, source: Path, rows: list[dict[str, Any]]) -> None:
-    """StageError for a token that the base model, if it is available, does not know."""
+def _check_tokens(warehouse: Warehouse, source: Path, rows: list[dict[str, Any]]) -> None:
+    """StageError for a token that the base model, if it is here, does not know, or that is not the text's."""
     config = read_json(Path(warehouse.model) / "config.json") or {}
     size = config.get("vocab_size") or (config.get("text_config") or {}).get("vocab_size")
     highest = max(max(*row["prompt_ids"], *row["completion_ids"]) for row in rows)
     if size is not None and highest >= size:
         raise StageError(f"{source} holds token {highest}, the base model knows 0 to {size - 1}. The rows "
                          "were sampled with another tokenizer: import those of this run's model.")
+    try:
+        tokenizer = load_tokenizer(Path(warehouse.model) / "tokenizer.json")
+    except StageError:          # nothing to compare with
+        return
+    for number, row in enumerate(rows, start=1):
+        texts = [tokenizer.decode(row["completion_ids"], skip_special_tokens=skip) for skip in (True, False)]
+        if not any(row["completion"].strip("\ufffd\n ") in text for text in texts):
+            raise StageError(f"{source}, completion {number}: 'completion' is "
+                             f"{shorten(row['completion'], 60)}, its completion_ids are "
+                             f"{shorten(texts[0], 60)}. `score` reads the text and `train` the tokens: give "
+                             "both of one completion.")
 
 
 def _groups(rows: Rows, iteration: int, purpose: str) -> list[Rows]:

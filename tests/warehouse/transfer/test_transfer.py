@@ -192,6 +192,8 @@ GOOD = {
     ({"iteration": 1e308}, "'iteration' is 1e+308, not int32"),
     ({"iteration": [1]}, "'iteration' is [1], not int32"),
     ({"sampler": -5}, "no column is named 'sampler'"),
+    ({"temperature": 0.9}, "'logprobs_mode' is missing, and the temperature is not 1"),
+    ({"behaviour_logprobs": None}, "'behaviour_logprobs' is missing"),
 ])
 def test_bad_lines_are_named_and_nothing_is_written(empty: Warehouse, tmp_path: Path, change: dict[str, Any],
                                                     words: str) -> None:
@@ -220,6 +222,27 @@ def test_rows_that_are_not_of_this_run_are_refused(tmp_path: Path, change: dict[
     (run.root / "base" / "config.json").write_text('{"vocab_size": 512}')
     file.write_text(json.dumps({**GOOD, **change}) + "\n")
     refused(run, file, words)
+
+
+@pytest.mark.parametrize(("text", "fits"), [("$%", True), ("$%\n", True), ("print(1)", False)])
+def test_a_text_of_other_tokens_is_refused(tmp_path: Path, text: str, fits: bool) -> None:
+    run, file = empty_run(tmp_path / "run", num_tasks=2), tmp_path / "rows.jsonl"
+    (run.root / "base").mkdir()
+    shutil.copy(Path(__file__).parents[3] / "examples/starter/model/tokenizer.json", run.root / "base")
+    file.write_text(json.dumps({**GOOD, "completion": text}) + "\n")
+    if fits:
+        assert import_into(run, file).exit_code == 0
+    else:
+        refused(run, file, "completion 1: 'completion' is \"print(1)\", its completion_ids are \"$%\"")
+
+
+def test_rows_of_another_model_need_no_logprobs_for_distillation(tmp_path: Path) -> None:
+    run, file = empty_run(tmp_path / "run", num_tasks=2), tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({**GOOD, "behaviour_logprobs": None, "policy_version": None}) + "\n")
+    assert import_into(run, file, "--purpose", "distil").exit_code == 0
+    assert rows_of(connect(run), "SELECT policy_version, behaviour_logprobs FROM completions") == [
+        {"policy_version": None, "behaviour_logprobs": None}]
+    assert check_run(run).problems == []
 
 
 def test_rows_of_held_out_tasks_are_imported_as_an_evaluation_alone(tmp_path: Path) -> None:
@@ -257,7 +280,7 @@ def test_bad_files_are_refused_whole(empty: Warehouse, tmp_path: Path) -> None:
     file.write_text(good + json.dumps({**GOOD, "policy_version": 3}))
     refused(empty, file, "completions of policies [0, 3]")
     file.write_bytes(good.encode() + b'{"task_id": "\xff"}\n')
-    refused(empty, file, "cannot be read after line 0: 'utf-8' codec can't decode byte 0xff")
+    refused(empty, file, "is not text in UTF-8 after line 0. Give JSON lines.")
     file.write_text(good + "[" * 100_000)
     refused(empty, file, "rows.jsonl, line 2 cannot be read: maximum recursion depth exceeded")
     packed.write_text(good)
