@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import platform
+import re
 import sys
 import threading
 import time
@@ -24,19 +26,21 @@ from warehouse.store.errors import shell_quote
 from warehouse.store.json_files import damaged, fresh_text, json_bytes, read_json
 
 FOLDER = "_log"
+ENTRY = re.compile(r"\d{8}\.json")
 
 
 class Log:
     """The entries of a run, read as they appear; new ones are appended here.
 
-    Numbers are tried one after the other, never read from a listing: over NFS a listing may be stale.
+    Numbers are tried one after the other, never read from a listing: over NFS a listing may be stale. It
+    only shows whether entries are missing before those that are there.
     """
 
     def __init__(self, root: Path, at: int | None = None) -> None:
         self._root, self._at, self._looked_for_old = root, at, False
         self._names = f"{root}/{FOLDER}"    # text, because thousands of Path objects are slow
         self._fold = Fold(shell_quote(root))
-        self._next, self._before = 0, ""
+        self._next, self._before, self._is_whole = 0, "", False
         self._reading = threading.RLock()       # a viewer's threads, and a loop's, share one
 
     def state(self) -> RunState:
@@ -44,6 +48,8 @@ class Log:
         with self._reading:
             while (self._at is None or self._next <= self._at) and self._read_next():
                 pass
+            if self._at is None and not self._is_whole:
+                self._check_whole()
             if not self._next and not self._looked_for_old:
                 for entry in old_entries(self._root):
                     self._fold.apply(entry)
@@ -100,6 +106,7 @@ class Log:
 
     def _commit(self, what: Transition) -> bool:
         """Commit an entry at the next number; False if another is there."""
+        self._check_whole()
         entry = Entry(self._next, what, time.time(), place(), command_line())
         content = json_bytes({**entry.to_json(), "nonce": uuid.uuid4().hex, "before": self._before})
         first = commit_bytes(self.path(self._next), content)
@@ -107,6 +114,15 @@ class Log:
         if first and (twin := twin_of(self._root)):
             twin.pack_log(entry.number)
         return first
+
+    def _check_whole(self) -> None:
+        """Damaged if the next entry is missing, but later ones are there."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            numbers = {int(name[:8]) for name in os.listdir(self._names) if ENTRY.fullmatch(name)}
+            if max(numbers, default=0) > self._next and self._next not in numbers:
+                there = self.path(max(numbers)).name
+                raise damaged(self.path(self._next), f"it is missing, and {there} is there")
+        self._is_whole = self._next > 0
 
     def _read_next(self) -> bool:
         """Apply the next entry, if there is one."""

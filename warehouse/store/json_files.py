@@ -55,7 +55,8 @@ def damaged(path: Path, why: str) -> Damaged:
     restore = "Restore it from a copy of the run"      # it cannot be derived
     ways_out = {"warehouse.json": restore, "_log": restore,
                 "object-store.json": "Remove it, and name the run by its address in the store"}
-    way_out = ways_out.get(path.name, "Run `warehouse check --fix`, or restore the file from a copy")
+    name = path.parent.name if path.parent.name == "_log" else path.name
+    way_out = ways_out.get(name, "Run `warehouse check --fix`, or restore the file from a copy")
     return Damaged(path, why, f"is damaged ({why}). {way_out}.")
 
 

@@ -90,6 +90,20 @@ def test_a_rollback_while_a_training_loads_is_seen_when_it_begins(run: Warehouse
     assert run.state.left_out == {2: 1} and run.state.policies[3].rolled_back_to == 1
 
 
+def test_a_missing_entry_is_named_and_nothing_is_written_in_its_place(run: Warehouse) -> None:
+    runs.begin(run, "rollout", **KEYS)
+    reader = Log(run.root)
+    assert reader.state().head == 1
+    for number in (1, 2):
+        runs.begin(run, "rollout", iteration=number, purpose="train")
+    (run.root / "_log/00000002.json").unlink()
+    with pytest.raises(Damaged, match="it is missing, and 00000003.json is there"):
+        open_warehouse(run.root)
+    with pytest.raises(Damaged):
+        reader.append(lambda _state: Begun("rollout", 5, "train", None, {}))
+    assert not (run.root / "_log/00000002.json").exists()
+
+
 def test_a_changed_entry_is_named(run: Warehouse) -> None:
     runs.begin(run, "rollout", **KEYS)
     runs.begin(run, "rollout", iteration=0, purpose="eval")
