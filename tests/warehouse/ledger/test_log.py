@@ -97,7 +97,7 @@ def test_a_missing_entry_is_named_and_nothing_is_written_in_its_place(run: Wareh
     for number in (1, 2):
         runs.begin(run, "rollout", iteration=number, purpose="train")
     (run.root / "_log/00000002.json").unlink()
-    with pytest.raises(Damaged, match="it is missing, and 00000003.json is there"):
+    with pytest.raises(Damaged, match="it is missing"):
         open_warehouse(run.root)
     with pytest.raises(Damaged):
         reader.append(lambda _state: Begun("rollout", 5, "train", None, {}))
