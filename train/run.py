@@ -115,9 +115,11 @@ def prepare(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, policy
     online = len(plan) == 1 and not needs_pass      # so no checkpoint has steps
     optimizer = load_optimizer(policy, warehouse, inputs, settings, say)
     learner = Learner(policy, optimizer, batch, plan, checkpoints, processes, settings, inputs.stage,
-                      inputs.parent.get("global_step", 0), warehouse.state.num_rollbacks(inputs.iteration),
+                      inputs.parent.get("global_step", 0), warehouse.state.rate(inputs.iteration),
                       online)
     check_schedule(learner, say)
+    if learner.rate != 1:
+        say(f"learning rate x {learner.rate:g}, by `warehouse loop --rescue`")
     return learner
 
 

@@ -197,8 +197,8 @@ def test_a_rescue_goes_back_says_why_and_goes_on_with_a_smaller_step(world: Worl
                                      "factor": 0.5}]
     back = [entry.what for entry in world.warehouse.state.entries.values()
             if isinstance(entry.what, RolledBack)]
-    assert [(each.to, each.why) for each in back] == [(1, "solving_falls since iteration 1")]
-    assert world.calls("train")[-1] == "train --iteration 2 --lr-after-rollback 0.5"
+    assert [(each.to, each.why, each.rate) for each in back] == [(1, "solving_falls since iteration 1", 0.5)]
+    assert world.calls("train")[-1] == "train --iteration 2"
     assert world.warehouse.state.newest == 3
 
 

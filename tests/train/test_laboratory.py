@@ -189,12 +189,13 @@ def test_a_group_of_one_has_no_advantage_but_one_that_is_given(tmp_path):
     assert len(rows) == 8 and all(row["advantage"] == pytest.approx(row["reward"]) for row in rows)
 
 
-def test_every_rollback_makes_the_next_steps_smaller(run):
-    rate = ("--learning-rate", "0.01", "--lr-after-rollback", "0.5")
-    assert run_train(run, *rate).exit_code == 0
-    roll_back(run, 1)
-    sample_rows(run, 2, num_groups=4)
-    assert run_train(run, *rate).exit_code == 0
+def test_a_rescue_makes_all_later_steps_smaller_and_a_rollback_by_hand_does_not(run):
+    rate = ("--learning-rate", "0.01")
+    for back in ({}, {"rate": 0.5}, {"rate": 0.5}):
+        assert run_train(run, *rate).exit_code == 0
+        roll_back(run, 1, **back)
+        sample_rows(run, run.state.newest, num_groups=4)
+    assert "learning rate x 0.25, by" in run_train(run, *rate).stdout
     rates = [{row["learning_rate"] for row in run.read("train_steps", iteration=number).to_pylist()}
-             for number in (1, 2)]
-    assert rates == [{0.01}, {0.005}]
+             for number in run.state.iterations("train")[1:]]
+    assert rates == [{0.01}, {0.01}, {0.005}, {0.0025}]

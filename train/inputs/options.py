@@ -96,8 +96,6 @@ class TrainOptions:
                            choices=("constant", "linear", "cosine"), group="Optimizer")
     warmup_steps: int = option(0, "Optimizer steps of linear warmup, counted over the run.", least=0)
     total_steps: int | None = option(None, "Optimizer step at which linear and cosine reach zero.", least=1)
-    lr_after_rollback: float | None = option(
-        None, "Factor of the learning rate for every rollback so far.", least=0, most=1, above=True)
     weight_decay: float = option(0.0, "AdamW weight decay.", least=0)
     adam_beta1: float = option(0.9, "AdamW's first beta.", least=0, most=1, below=True)
     adam_beta2: float = option(0.999, "AdamW's second beta.", least=0, most=1, below=True)

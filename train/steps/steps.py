@@ -39,7 +39,7 @@ class Learner:
     settings: TrainOptions
     stage: Stage
     global_step: int                # optimizer steps before this stage
-    num_rollbacks: int              # of the run, before this stage
+    rate: float                     # factor of the learning rate, by the run's rollbacks
     online: bool                    # a single step: pi_old comes from its own forward
 
     def num_parameters(self) -> int:
@@ -112,8 +112,7 @@ def take_step(learner: Learner, step: int, stop: StopRequest,
             learner.optimizer.zero_grad()
             return None
     rows = [row for index in groups for row in learner.batch[index].rows]
-    rate = learning_rate(learner.global_step + step, settings)
-    rate *= (settings.lr_after_rollback or 1.0) ** learner.num_rollbacks
+    rate = learning_rate(learner.global_step + step, settings) * learner.rate
     for parameter_group in learner.optimizer.param_groups:
         parameter_group["lr"] = rate
     if skipped := grad_norm == 0:      # AdamW would still move by its moments and weight decay

@@ -12,7 +12,7 @@ from warehouse.store.run_folder import Warehouse
 PAID_SIGNALS = ("reward_hacking", "truncation", "length_up", "loops", "repetition")
 
 # Settings that are no choice: hashes, what a rollback changes, and how the work was divided.
-NOT_TOLD = "sha256|version|scorer|lr_after_rollback|^serve$|^imported_from$|^part_size$"
+NOT_TOLD = "sha256|version|scorer|^serve$|^imported_from$|^part_size$"
 # Where a stage of training ran with another setting than before: iteration, stage, name, value, former.
 SETTING_CHANGES = f"""
 SELECT iteration, stage, name, value, former

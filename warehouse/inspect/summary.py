@@ -167,9 +167,8 @@ def went_back(state: RunState) -> list[str]:
                     for name, value in sorted(later.settings.items())
                     if former and not re.search(NOT_TOLD, name)
                     and value != former[0].settings.get(name, value)]
-            if factor := later.settings.get("lr_after_rollback"):
-                rate = later.settings["learning_rate"] * factor ** state.num_rollbacks(later.iteration)
-                changed.insert(0, f"learning rate {rate:g}")
+            if (factor := state.rate(later.iteration)) != 1:
+                changed.insert(0, f"learning rate {later.settings['learning_rate'] * factor:g}")
             line += f"; {', '.join(changed)} from iteration {later.iteration} on" if changed else ""
         lines.append(line)
     return lines

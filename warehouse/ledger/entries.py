@@ -77,11 +77,15 @@ class Discarded:
 
 @dataclass(frozen=True)
 class RolledBack:
-    """An earlier policy becomes the newest again; optimizer steps continue to count from the newest's."""
+    """An earlier policy becomes the newest again; optimizer steps continue to count from the newest's.
+
+    All later learning rates are multiplied by `rate`.
+    """
 
     to: int
     global_step: int | None = None
     why: str = ""
+    rate: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -119,8 +119,9 @@ class Fold:
     def _roll_back(self, what: entries.RolledBack, number: int) -> None:
         """The newest version becomes an earlier policy; if it was sampled, the next version does."""
         now, to, newest, chosen = self._now, what.to, self._now.newest, self._now.policies[what.to]
-        version = newest
+        version, rate = newest, now.policies[newest].rate * what.rate
         if now.is_sampled(newest):
+            rate = what.rate
             version = newest + 1
             if not now.is_trained(newest):
                 now.left_out[newest] = to
@@ -128,7 +129,7 @@ class Fold:
         self._end([life.begun for life in now.of_stage("logprobs")
                    if life.settings.get("policy_version") == version], number)
         now.policies[version] = replace(chosen, version=version, rolled_back_to=to,
-                                        global_step=what.global_step)
+                                        global_step=what.global_step, rate=rate)
 
     def _rewrite(self, begun: int, facts: dict[str, Any], number: int, compacted: bool) -> None:
         life = self._now.lives[begun]

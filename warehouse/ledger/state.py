@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -88,6 +89,7 @@ class Policy:
     waiting: bool = False                           # its training postponed the rows
     dropped: bool = False                           # only policy.json is left
     global_step: int | None = None                  # if it differs from that in policy.json
+    rate: float = 1.0                               # factor of all later learning rates, by its rollback
 
 
 class Due(NamedTuple):
@@ -300,6 +302,10 @@ class RunState:
         """The number of rollbacks up to the policy that an iteration starts from."""
         return sum(policy.rolled_back_to is not None and version <= iteration
                    for version, policy in self.policies.items())
+
+    def rate(self, iteration: int) -> float:
+        """By which rollbacks multiplied the learning rate of an iteration."""
+        return math.prod(policy.rate for version, policy in self.policies.items() if version <= iteration)
 
     # Groups that later iterations continue ----------------------------------------------------------------
 

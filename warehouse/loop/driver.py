@@ -202,9 +202,8 @@ class Loop:
                         partial(self._tell_lost, f"iteration {iteration} was sampled"))
 
     def _train(self, iteration: int) -> Training:
-        rate = ["--lr-after-rollback", str(FACTOR)] if self.options.rescue else []
         track = ["--track", self.options.track] if self.options.track else []
-        return Training(self.start, ["train", self.run, "--iteration", str(iteration), *track, *rate],
+        return Training(self.start, ["train", self.run, "--iteration", str(iteration), *track],
                         self.crew, partial(self._tell_lost, f"iteration {iteration} was trained"))
 
     def _part_size(self, iteration: int, purpose: str) -> list[str]:
@@ -356,7 +355,7 @@ class Loop:
         self.watching.clear()
         self.stop()
         why = f"{', '.join(watched.signals)} since iteration {watched.advice.first}"
-        said = roll_back(self.warehouse, back, why)
+        said = roll_back(self.warehouse, back, why, FACTOR)
         self.tell("rescue", {"from": newest, "to": back, "why": why, "factor": FACTOR},
                   f"{said[0]}; the learning rate is multiplied by {FACTOR:g}")
         return None

@@ -21,11 +21,12 @@ def alarms_behind(warehouse: Warehouse, to: int) -> str:
     return f"{', '.join(fired)} since iteration {min(fired.values())}" if fired else ""
 
 
-def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
+def roll_back(warehouse: Warehouse, to: int, why: str = "", rate: float = 1.0) -> list[str]:
     """Make policy `to` the newest policy again; return the lines to print.
 
     If nothing was sampled from the newest policy, `to` takes its version. Otherwise its iteration stays
-    untrained, `to` becomes the next version, and rows sampled ahead of that are discarded.
+    untrained, `to` becomes the next version, and rows sampled ahead of that are discarded. `rate` multiplies
+    all later learning rates.
     """
     said: list[str] = []
     branch = f"{shell_quote(warehouse.root)} {shell_quote(next_to(warehouse.root, f'at-{to}'))}"
@@ -43,7 +44,7 @@ def roll_back(warehouse: Warehouse, to: int, why: str = "") -> list[str]:
         said[:] = [f"policy {version} now has the weights of policy {to}; {how}"]
         if not state.is_pruned(to):
             said.append(f"to train iteration {to} again: warehouse branch {branch} --at {to} --with-rows")
-        return RolledBack(to, warehouse.policy(newest).get("global_step"), why)
+        return RolledBack(to, warehouse.policy(newest).get("global_step"), why, rate)
 
     if to in warehouse.state.versions and to != warehouse.state.newest:
         warehouse.verify_policy(to, unread=[OPTIMIZER])

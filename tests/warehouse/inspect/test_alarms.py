@@ -636,8 +636,8 @@ def test_what_was_set_otherwise_before_an_alarm_is_named() -> None:
         ('train', 'train', 4, '{"learning_rate": 0.03, "parent_sha256": "c"}'),
         ('train', 'train', 6, '{"learning_rate": 0.03, "updates_per_batch": 4}'),
         ('train', 'train', 7, '{"learning_rate": 0.03, "updates_per_batch": 32, "scorer": "b"}'),
-        ('train', 'train', 20, '{"learning_rate": 0.03, "lr_after_rollback": null, "kl_beta": null}'),
-        ('train', 'train', 21, '{"learning_rate": 0.03, "lr_after_rollback": 0.5, "kl_beta": 0.1}'),
+        ('train', 'train', 20, '{"learning_rate": 0.03, "kl_beta": null}'),
+        ('train', 'train', 21, '{"learning_rate": 0.03, "kl_beta": 0.1}'),
         ('rollout', 'train', 5, '{"part_size": 2048}'), ('rollout', 'train', 6, '{"part_size": 64}'),
         ('rollout', 'eval', 2, '{"temperature": 1}'), ('rollout', 'eval', 3, '{"temperature": 0.6}'))
         stages(stage, purpose, iteration, settings);

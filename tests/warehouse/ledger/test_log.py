@@ -98,7 +98,7 @@ def test_a_missing_entry_is_named_and_nothing_is_written_in_its_place(run: Wareh
         runs.begin(run, "rollout", iteration=number, purpose="train")
     (run.root / "_log/00000002.json").unlink()
     with pytest.raises(Damaged, match="it is missing"):
-        open_warehouse(run.root)
+        Log(run.root).state()
     with pytest.raises(Damaged):
         reader.append(lambda _state: Begun("rollout", 5, "train", None, {}))
     assert not (run.root / "_log/00000002.json").exists()
