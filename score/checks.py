@@ -44,7 +44,9 @@ def check_any_scored(warehouse: Warehouse, scorer: str, purpose: str | None) -> 
     """Raise StageError if there are no completions to score, StageStopped if a rollout is still under way."""
     rollouts = [(iteration, name) for iteration in warehouse.state.iterations("rollout")
                 for name in warehouse.state.purposes(iteration) if is_of(name, purpose)]
-    if any(scorer in warehouse.state.scorers(*rollout) for rollout in rollouts):
+    due = warehouse.state.due()
+    is_under_way = due.stage == "rollout" and (due.iteration, due.purpose) in rollouts
+    if not is_under_way and any(scorer in warehouse.state.scorers(*rollout) for rollout in rollouts):
         return
     missing = (f"{by_address(str(warehouse.root))} has no completions"
                f"{f' of purpose {purpose}' if purpose else ''} to score")

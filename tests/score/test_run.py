@@ -176,6 +176,18 @@ def test_every_complete_rollout_that_is_due_is_scored(warehouse):
     assert warehouse.state.scorers(0, "train") and not warehouse.state.scorers(2, "train")
 
 
+def test_a_rollout_under_way_is_said_where_the_others_are_scored(warehouse):
+    add_rollout(warehouse, [("turn", fenced(FLIP))])
+    assert invoke(warehouse.root).exit_code == 0
+    again = invoke(warehouse.root)
+    assert again.exit_code == 0 and "Nothing to score: " in again.output
+    finish(warehouse, "train", iteration=0)
+    begin(warehouse, "rollout", iteration=1, purpose="train")
+    early = invoke(warehouse.root)
+    assert early.exit_code == 75 and "the rollout is under way. Run `score` again" in early.output
+    assert invoke(warehouse.root, "--purpose", "eval").exit_code == 1
+
+
 def test_a_rollout_that_has_begun_without_a_part_is_under_way_until_it_is_discarded(warehouse):
     begin(warehouse, "rollout", iteration=0, purpose="train")
     for arguments in ([], ["--iteration", "0"]):

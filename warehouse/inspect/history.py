@@ -17,16 +17,18 @@ def history(state: RunState) -> list[dict[str, Any]]:
     settings that differ from the stage's previous life, as name, before, now. Entries with negative numbers
     stand for what a version without a log wrote.
     """
-    before: dict[tuple[str, str | None, str | None], Life] = {}
+    before: dict[tuple[str | None, ...], Life] = {}
     rows, then = [], Fold(state.run)
     for number, entry in sorted(state.entries.items()):
         then.apply(entry)
         changes: list[dict[str, Any]] = []
         if isinstance(entry.what, entries.Begun):
             life = state.lives[number]
-            kind = life.stage, life.purpose, (life.scorer or "").rpartition("-")[0]
-            changes = _differences(before.get(kind), life)
-            before[kind] = life
+            changes = _differences(before.get(_kind(life)), life)
+            before[_kind(life)] = life
+        if isinstance(entry.what, entries.Branched):        # what is compared with now belongs to this run
+            before = {_kind(life): life for begun, life in sorted(state.lives.items())
+                      if begun < number and life.ended != number}
         about = state.lives.get(getattr(entry.what, "generation", number))
         at = datetime.datetime.fromtimestamp(entry.at, datetime.UTC).isoformat(timespec="seconds")
         rows.append({"number": number, "at": at if entry.at else None, "host": entry.host,
@@ -100,6 +102,10 @@ def _seconds(entry: entries.Entry) -> float | None:
 def _tasks(done: str, names: list[str]) -> str:
     rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{counted(len(names), 'task')} {done}: {', '.join(names[:3])}{rest}"
+
+
+def _kind(life: Life) -> tuple[str | None, ...]:
+    return life.stage, life.purpose, (life.scorer or "").rpartition("-")[0]
 
 
 def _differences(before: Life | None, now: Life) -> list[dict[str, Any]]:

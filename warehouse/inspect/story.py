@@ -194,7 +194,8 @@ def _corrected(connection: Connection, purpose: str, first: int, last: int) -> s
 def _fall(rows: list[dict[str, Any]], falls: dict[str, int]) -> str:
     """How far pass@1, or the reward, fell from its best, and whether it recovered."""
     since, measure = min(falls.values()), _measure(rows)
-    values = {row["iteration"]: row[measure] for row in rows}       # at equal difficulty of tasks
+    values = {row["iteration"]: max(0.0, row[measure]) if measure == "solving" else row[measure]
+              for row in rows}                  # at equal difficulty of tasks
     best, last = max(values.values()), max(values)
     lowest = min((iteration for iteration in values if iteration >= since), key=values.__getitem__)
     said = "The reward fell"

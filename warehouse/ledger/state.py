@@ -229,6 +229,9 @@ class RunState:
     def again(self, what: Life | Due) -> str:
         """The command that goes on with a stage; options of named evaluations and the like are in the log."""
         words = f"{what.stage.replace('logprobs', 'train logprobs')} {self.run} --iteration {what.iteration}"
+        if what.stage == "score" and isinstance(what, Life) and len(
+                self.of_stage("score", what.iteration, what.purpose)) > 1:
+            return f"{words}, with the options of {what.scorer} in `warehouse log`"
         if what.stage != "rollout" or what.purpose == TRAIN:
             return words
         return words + (" --eval" if what.purpose == "eval" else
@@ -360,16 +363,19 @@ class RunState:
     # Scorers ----------------------------------------------------------------------------------------------
 
     def scorer_choices(self, named: str | None, sound: Collection[tuple[int, str, str]]) -> list[Choice]:
-        """Every complete, sound score, with one chosen per rollout. `named` is config.toml's scorer."""
+        """Every complete, sound score, with one chosen per rollout. `named` is config.toml's scorer.
+
+        None takes the place of a chosen one that is damaged or open again.
+        """
         choices = []
         for rollout in {(life.iteration, str(life.purpose)): None for life in self.of_stage("score")}:
-            complete = [life for life in self.of_stage("score", *rollout)
-                        if life.is_complete and (*rollout, str(life.scorer)) in sound]
-            if complete:
-                scorer, reason = self._choose(complete, named)
+            known = [life for life in self.of_stage("score", *rollout)
+                     if life.is_complete or self.is_built_upon(life)]
+            if known:
+                scorer, reason = self._choose(known, named)
                 choices += [Choice(*rollout, str(life.scorer), life.scorer == scorer,
                                    reason if life.scorer == scorer else "", life.version)
-                            for life in complete]
+                            for life in known if (*rollout, str(life.scorer)) in sound]
         return choices
 
     def choose_scorer(self, iteration: int, purpose: str, name: str | None,

@@ -7,7 +7,8 @@ from pathlib import Path
 from warehouse.init import init_run
 from warehouse.options import room_command
 from warehouse.start import DATA
-from warehouse.store.errors import shell_quote
+from warehouse.store.errors import StageError, shell_quote
+from warehouse.store.run_folder import open_warehouse
 
 # Ten iterations see each task once. The options were chosen on tasks of seeds 11 and 7: docs/studies.md.
 TASKS, HELDOUT = "synthetic:320:21", "synthetic:400:22"
@@ -22,6 +23,9 @@ def run_demo(run: Path, iterations: int, say: Callable[[str], None]) -> None:
     if not (run / "warehouse.json").exists():
         for line in init_run(run, str(DATA / "starter"), (TASKS,), (HELDOUT,), DATA / "config.toml")[:-1]:
             say(line)
+    if open_warehouse(run).facts.get("sources") != [TASKS, HELDOUT]:
+        raise StageError(f"{run} has other tasks than the demo's. Name a folder that does not exist, or "
+                         f"train this run: warehouse loop {shell_quote(run)} N")
     if not iterations:
         return
     _call("warehouse", "loop", folder, str(iterations), "--eval-every", str(iterations))

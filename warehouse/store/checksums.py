@@ -60,6 +60,8 @@ def tasks_sha256(tables: Iterable[Any]) -> str:
 def check_tasks(parts: tuple[tuple[Path, FileState], ...], folder: Path, wanted: str | None) -> None:
     """StageError unless the parts hold the tasks that the run was made with."""
     from warehouse.store.parts import read_groups
+    if wanted and not parts:
+        raise StageError(f"{folder} holds no tasks. Restore them from a copy of the run.")
     groups = (group for path, _ in parts for group in read_groups(path, "tasks", TASK_COLUMNS))
     if wanted not in (None, actual := tasks_sha256(groups)):
         raise StageError(f"The tasks in {folder} are not those that the run was made with (warehouse.json: "
@@ -72,6 +74,8 @@ def check_policy_files(folder: Path, stored: dict[str, Any], unread: Sequence[st
     way_out = "Restore the folder from a copy, or see what `warehouse check --fix` can do."
     try:
         hashes = file_hashes(folder, unread)
+        for name in stored.get("files", {}).keys() - hashes.keys() - {*unread}:
+            raise StageError(f"{folder / name} is missing. {way_out}")
         actual = weights_sha256(folder, hashes)
         changed = [name for name, sha256 in stored.get("files", {}).items()
                    if hashes.get(name) != sha256 and name not in unread]
@@ -83,7 +87,7 @@ def check_policy_files(folder: Path, stored: dict[str, Any], unread: Sequence[st
         raise StageError(f"The weights in {folder} have sha256 {actual[:12]}, its policy.json says "
                          f"{stored['sha256'][:12]}: they were changed or damaged. {way_out}")
     for name in changed:
-        raise StageError(f"{folder / name} is missing, or was changed or damaged. {way_out}")
+        raise StageError(f"{folder / name} was changed or damaged. {way_out}")
 
 
 def weights_sha256(folder: Path, hashes: dict[str, str] | None = None) -> str:

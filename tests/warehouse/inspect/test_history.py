@@ -46,6 +46,17 @@ def test_the_log_tells_what_happened_the_latest_first(run: Warehouse) -> None:
     assert "group_size 4 -> 8" in text and text.count("entry ") == 2
 
 
+def test_a_branch_is_compared_with_what_belongs_to_it(run: Warehouse) -> None:
+    runs.begin(run, "rollout", {"group_size": 8}, iteration=2, purpose="train")
+    branch = run.root.parent / "branch"
+    assert said("branch", run.root, branch, "--at", 1)
+    for size, changes in ((4, []), (8, [{"name": "group_size", "before": 4, "now": 8}])):
+        at = 1 if size == 4 else 2
+        runs.begin(open_warehouse(branch), "rollout", {"group_size": size, "temperature": 1.0}, iteration=at,
+                   purpose="train")
+        assert history(open_warehouse(branch).state)[0]["changes"] == changes
+
+
 def test_the_run_is_read_as_it_was(run: Warehouse) -> None:
     count = "select iteration, purpose, count(*) as n from completions group by all order by all"
     before = said("sql", run.root, count, "--format", "csv")

@@ -12,6 +12,7 @@ from warehouse.ledger.refusals import Refusal
 from warehouse.maintain import prune
 from warehouse.maintain.discard import discard
 from warehouse.maintain.rollback import roll_back
+from warehouse.store.errors import StageError
 
 
 def test_what_was_sampled_ahead_by_a_policy_that_is_left_is_put_aside(tmp_path: Path) -> None:
@@ -62,6 +63,9 @@ def test_a_policy_whose_rows_are_of_another_iteration_keeps_its_version(tmp_path
     file = run.policy_dir(1) / "adapter_model.safetensors"
     file.write_text("weights 2")
     assert any(move.path is None and "later rows were sampled" in move.why for move in check_run(run).changes)
+    file.unlink()
+    with pytest.raises(StageError, match="is missing"):
+        run.verify_policy(1)
     file.write_text("weights 1")
     assert "policy 2 now has the weights of policy 0; iteration 1 is left out" in roll_back(run, 0)[0]
     assert run.policy(1) == former and run.state.rollout_due() == 2

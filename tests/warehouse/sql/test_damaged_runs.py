@@ -141,6 +141,9 @@ def test_damaged_tasks_are_named(run: Warehouse) -> None:
     flip_bit(part, "payload")
     result = ask("sql", run, "SELECT count(*) AS num FROM tasks", "--format", "csv")
     assert result.stdout == "num\n0\n" and f"{part} is unreadable, or differs" in result.stderr
+    part.unlink()
+    with pytest.raises(StageError, match="holds no tasks"):
+        open_warehouse(run.root).verify("tasks")
 
 
 @pytest.mark.parametrize("name", ["groups.parquet", "rollup.json"])

@@ -17,11 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.building.runs import back_before, begin, score_again, write_manifest_again
+from tests.building.sound import check_run
 from tests.building.texts import THOUGHTS, add_rollout
 from tests.building.weather import SCORER, Weather, build_run, empty_run, write_iteration
 from tests.chaos.test_limits import files_of
 from train.inputs.inputs import scorer_to_train
 from warehouse.ledger.refusals import Refusal
+from warehouse.maintain.fix import fix
 from warehouse.sql.database import (
     _defined,
     connect,
@@ -283,6 +285,24 @@ def test_unfinished_stages_are_left_out_unless_asked_for(tmp_path: Path) -> None
         run = back_before(run, stage, complete=True, iteration=1, purpose="train", **keys)
         assert one(connect(run), f"SELECT max(iteration) FROM {table}") == 0
         assert one(connect(run, partial=True), f"SELECT max(iteration) FROM {table}") == 1
+
+
+def test_no_other_scorer_takes_the_place_of_one_that_is_damaged_or_open_again(tmp_path: Path) -> None:
+    warehouse = build_run(tmp_path / "run", iterations=2, evals=())
+    score_again(warehouse, SCORER, "strict-99", 1)
+    before = rows_of(connect(warehouse), "SELECT DISTINCT iteration, scorer FROM samples ORDER BY ALL")
+    assert before == [{"iteration": each, "scorer": SCORER} for each in (0, 1)]
+    part, *_ = warehouse.parts("samples", iteration=1, purpose="train", scorer=SCORER)
+    part.chmod(0o644)
+    part.write_bytes(b"torn")
+    for _ in range(2):
+        warehouse = open_warehouse(warehouse.root)
+        left = rows_of(connect(warehouse), "SELECT DISTINCT iteration, scorer FROM samples ORDER BY ALL")
+        assert left == before[:1]
+        assert one(connect(warehouse), "SELECT count(*) FROM scorers WHERE iteration = 1 AND chosen") == 0
+        fix(warehouse, check_run(warehouse).changes)
+    assert any(f"with the options of {SCORER} in `warehouse log`" in problem
+               for problem in check_run(open_warehouse(warehouse.root)).problems)
 
 
 def test_the_chosen_scorer_is_named_trained_or_latest(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from rollout.engines.engine import EngineSettings, Request, Sampled, Sampling
 from rollout.engines.environment import on_cpu
 from rollout.prompts.prompt_encoder import load_encoder
 from score.judging import golden
+from tests.building.runs import small_run
 from warehouse.cli import cli
 from warehouse.start import DATA, doctor
 from warehouse.start.finding import ADAPTER, SAID, Finding
@@ -243,3 +244,5 @@ def test_the_demo_makes_its_run_from_the_package_and_goes_on_with_it(tmp_path: P
     facts = json.loads((tmp_path / "run" / "warehouse.json").read_text())
     assert len(said) == 1 and "next:" not in said[0] and Path(facts["model"]) == STARTER.resolve()
     assert (tmp_path / "run" / "config.toml").read_bytes() == (DATA / "config.toml").read_bytes()
+    with pytest.raises(StageError, match="has other tasks than the demo's"):
+        run_demo(small_run(tmp_path / "other").root, 1, said.append)

@@ -280,7 +280,7 @@ def test_bad_files_are_refused_whole(empty: Warehouse, tmp_path: Path) -> None:
     file.write_text(good + json.dumps({**GOOD, "policy_version": 3}))
     refused(empty, file, "completions of policies [0, 3]")
     file.write_bytes(good.encode() + b'{"task_id": "\xff"}\n')
-    refused(empty, file, "is not text in UTF-8 after line 0. Give JSON lines.")
+    refused(empty, file, "cannot be read after line 0: it is not UTF-8. Give JSON lines.")
     file.write_text(good + "[" * 100_000)
     refused(empty, file, "rows.jsonl, line 2 cannot be read: maximum recursion depth exceeded")
     packed.write_text(good)
