@@ -91,7 +91,8 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
                 if line.strip():
                     yield f"{path}, line {number}", _parse_json(line.rstrip(), path, number)
     except UnicodeDecodeError as error:
-        raise StageError(f"{path} cannot be read after line {number}: it is not UTF-8. Give JSON lines.") from error
+        raise StageError(f"{path} cannot be read after line {number}: it is not UTF-8. Give JSON "
+                         "lines.") from error
     except OSError as error:
         raise StageError(f"{path} cannot be read after line {number}: {error}. Fetch it again.") from error
 
