@@ -214,7 +214,7 @@ TRAIN_TOKENS = (
     TRAINED_ITERATION,
     OPTIMIZER_STEP,
     Column("log_drift", LOGPROBS, "log pi - log pi_old per token, before that step, nats."),
-    Column("clipped", SMALL_LIST, "1 if clip or mask of the loss removed the token's gradient."),
+    Column("clipped", SMALL_LIST, "1 if the loss clipped or masked the token; cispo keeps its gradient."),
 )
 
 TRAIN_STEPS = (
