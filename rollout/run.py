@@ -53,9 +53,12 @@ def run_rollout(options: RolloutOptions, sampler: Sampler | None = None,
     for job in find_jobs(open_warehouse(options.run), options):
         if job.stage.is_complete():
             job.settle(*LATER, *(() if typed is None else job.settings.keys() - {*typed}))
-            following = " and scored" if job.warehouse.state.scorers(job.iteration, job.purpose) else (
-                f"; next: score {shell_quote(options.run)}")
-            yield f"rollout of {job.title} is complete{following}"
+            state = job.warehouse.state
+            is_scored = bool(state.scorers(job.iteration, job.purpose))
+            is_due = job.purpose == TRAIN and not state.is_trained(job.iteration)
+            following = "score" if not is_scored else "train" if is_due else ""
+            yield (f"rollout of {job.title} is complete{' and scored' * is_scored}"
+                   + f"; next: {following} {shell_quote(options.run)}" * bool(following))
         else:
             job.check()
             jobs.append(job)

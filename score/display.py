@@ -70,7 +70,7 @@ def summary_lines(samples: pa.Table, where: str, seconds: Mapping[str, float], n
         parts.update(json.loads(text))
     if len(parts) > 1:
         lines.append("  reward = " + " + ".join(f"{name} {total / measured.num_rows:.3f}"
-                                                for name, total in parts.items()))
+                                                for name, total in sorted(parts.items())))
     errors = Counter(name for name in samples.column("error_class").to_pylist() if name)
     if errors:
         lines.append("  errors: " + ", ".join(f"{name} {count}" for name, count in errors.most_common()))

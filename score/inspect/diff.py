@@ -117,7 +117,8 @@ def example_lines(rows: pl.DataFrame, words: str, num_examples: int) -> list[str
     for row in shown.iter_rows(named=True):
         name = completion_name(*(row[key] for key in KEYS))
         lines.append(f"  {name}: reward {number(row['reward'])} -> {number(row['reward_right'])}, "
-                     f"minus the group's mean {number(row['advantage'])} -> {number(row['advantage_right'])}")
+                     f"advantage before scaling {number(row['advantage'])} -> "
+                     f"{number(row['advantage_right'])}")
     return lines
 
 

@@ -117,7 +117,7 @@ def test_a_complete_rollout_is_not_sampled_again(tmp_path: Path) -> None:
     assert told == f"rollout of iteration 0 (train) is complete; next: score {warehouse.root}"
     CliRunner().invoke(score, [str(warehouse.root)], catch_exceptions=False)
     told, = scripted.sample(warehouse, iteration=0)
-    assert told == "rollout of iteration 0 (train) is complete and scored"
+    assert told == f"rollout of iteration 0 (train) is complete and scored; next: train {warehouse.root}"
 
 
 def test_other_settings_are_refused_with_both_values(tmp_path: Path) -> None:

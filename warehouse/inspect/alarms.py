@@ -88,7 +88,7 @@ class Alarm(NamedTuple):
     def sentence(self) -> str:
         """The alarm as a line, without its examples."""
         place = ("" if self.purpose == "train" else f" ({self.purpose})")
-        again = (f", in {self.num_iterations} up to {self.last_iteration}"
+        again = (f", in {self.num_iterations} iterations up to {self.last_iteration}"
                  if self.num_iterations > 1 else "")
         return (f"{self.signal}{place} {'since' if self.fired else 'raised at'} iteration "
                 f"{self.first_iteration}{again}: {self.meaning}, {short_number(self.value)}, "

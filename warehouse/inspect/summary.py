@@ -34,7 +34,9 @@ LEFT JOIN (SELECT iteration, coalesce(purpose, 'train') AS purpose,
                   sum(seconds) FILTER (stage = 'rollout' AND purpose = 'train') AS rollout,
                   sum(seconds) FILTER (stage = 'score' AND purpose = 'train') AS score,
                   sum(seconds) FILTER (stage = 'train') AS train
-           FROM stages GROUP BY ALL) USING (iteration, purpose)
+           FROM stages WHERE scorer IS NULL OR stage <> 'score' OR (iteration, purpose, scorer) IN (
+               SELECT (iteration, purpose, scorer) FROM scorers WHERE chosen)
+           GROUP BY ALL) USING (iteration, purpose)
 WHERE {where} ORDER BY iteration, purpose
 """
 REACH = """
@@ -185,6 +187,8 @@ def _trends(rows: list[dict[str, Any]], reached: list[dict[str, Any]]) -> list[s
                   row[key] for row in rows]
         known = [value for value in values if value is not None]
         if known:
+            if len({_short(key, value) for value in known}) == 1:       # no curve of what no digit shows
+                values = [None if value is None else known[0] for value in values]
             lines.append(f"{name.format(k=reached[0]['k'] if reached else ''):<10} {sparkline(values)}  "
                          f"{_short(key, known[0])} → {_short(key, known[-1])}")
     return lines

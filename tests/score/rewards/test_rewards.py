@@ -214,7 +214,7 @@ def test_diff_counts_changed_rewards_correctness_and_signs(warehouse, user_file)
         "  another reward: 4 (100.0%)",
         "  another correctness: 0 (0.0%)", "  another sign (-, 0, +) of the advantage: 1 (25.0%)",
         "  mean reward: 5.2778 -> 0.7250"]
-    assert "  0/turn/3: reward 0 -> 0.9, minus the group's mean -5.278 -> 0.175" in result.output
+    assert "  0/turn/3: reward 0 -> 0.9, advantage before scaling -5.278 -> 0.175" in result.output
     assert invoke("diff", warehouse.root, "arc-v1", "lenient", "--examples", 1, "--purpose",
                   "train").output == result.output
     refused = invoke("diff", warehouse.root, "arc-v1", "lenient", "--purpose", "eval")

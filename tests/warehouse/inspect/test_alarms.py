@@ -95,9 +95,8 @@ def test_each_shape_raises_its_alarms_at_its_onset(runs: dict[str, Warehouse], s
 def test_an_alarm_names_completions_that_show_it(runs: dict[str, Warehouse]) -> None:
     result = watch(runs["blow-up"])
     assert result.exit_code == 3
-    assert (
-        "truncation since iteration 5, in 4 up to 8: Share of truncated completions" in result.stdout
-    )
+    assert ("truncation since iteration 5, in 4 iterations up to 8: Share of truncated completions"
+            in result.stdout)
     connection = connect(runs["blow-up"])
     alarm = next(one for one in raised_alarms(connection) if one.signal == "truncation")
     assert len(alarm.examples) == 3
@@ -234,7 +233,8 @@ def test_an_alarm_is_over_once_the_results_are_as_good_as_before(tmp_path: Path)
     good = watch(run)
     assert good.exit_code == 0 and good.stdout.startswith("No alarm.")
     over = good.stdout.partition("\nOver; results have since been as good as before:\n")[2]
-    assert over.startswith("loops raised at iteration 5, in 2 up to 6: ") and "no_code raised" in over
+    assert over.startswith("loops raised at iteration 5, in 2 iterations up to 6: ")
+    assert "no_code raised" in over
     assert "Raised once" not in good.stdout and "rollback" not in good.stdout
     said = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout
     assert "Fell" not in said and "Collapsed" not in said and " over: warehouse watch " in said
@@ -293,7 +293,7 @@ def test_alarms_start_again_after_going_back(tmp_path: Path) -> None:
     go_on(run, 9, Weather(tokens=70.0))
     twice = watch(run)
     assert twice.exit_code == 3
-    assert "\n\nlength_up since iteration 8, in 2 up to 9" in twice.stdout
+    assert "\n\nlength_up since iteration 8, in 2 iterations up to 9" in twice.stdout
     # Policy 8 has the weights of policy 4, so the one before it is policy 3 and not the spoilt policy 7.
     assert advice(twice.stdout).endswith(f"warehouse rollback {run.root} --to 3")
 
@@ -302,9 +302,9 @@ def test_since_leaves_out_a_dip_that_is_over(tmp_path: Path) -> None:
     run, cut_off = build_run(tmp_path / "run", iterations=3, evals=()), Weather(truncated=0.9)
     for iteration, sky in enumerate((cut_off, Weather(), Weather(), cut_off, cut_off), start=3):
         go_on(run, iteration, sky)
-    assert "truncation since iteration 3, in 3 up to 7" in watch(run).stdout
+    assert "truncation since iteration 3, in 3 iterations up to 7" in watch(run).stdout
     late = watch(run, "--since", 7).stdout
-    assert "truncation since iteration 6, in 2 up to 7" in late
+    assert "truncation since iteration 6, in 2 iterations up to 7" in late
     assert advice(late).endswith(f"warehouse rollback {run.root} --to 5")
 
 
