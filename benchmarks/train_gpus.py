@@ -56,7 +56,7 @@ def main(model: str, full: bool, dtype: str, shape: str, groups: int, steps: int
     stage = Stage("train", {"iteration": 0}, nowhere)
     learner = Learner(policy, new_optimizer(policy, settings), build_batch(rows, 0, settings), plan,
                       Checkpoints(nowhere, stage, processes), processes, settings,
-                      stage, 0, 0, True)
+                      stage, 0, 1.0, True)
     loaded, seconds, norms = time.perf_counter() - began, [], []
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -62,7 +62,7 @@ def shared_prompt(policy: Policy, groups: list[Group], per_step: int, *, online:
     plan = [list(range(first, first + per_step)) for first in range(0, len(groups), per_step)]
     learner = Learner(policy, new_optimizer(policy, chosen), batch, plan,
                       Checkpoints(nowhere, stage, processes), processes, chosen,
-                      stage, 0, 0, online)
+                      stage, 0, 1.0, online)
 
     def step(index: int) -> float:
         started = time.perf_counter()

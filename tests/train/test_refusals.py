@@ -264,7 +264,7 @@ def test_a_policy_whose_adapter_is_gone_is_refused(next_run):
     for path in next_run.policy_dir(1).iterdir():
         if path.name != "policy.json":
             path.unlink()       # pruned: no new adapter takes its place without a word
-    assert "they were changed or damaged" in refused(next_run)
+    assert "is missing. Restore the folder" in refused(next_run)
 
 
 def test_export_keeps_the_dtype_of_the_training(trained, tmp_path):

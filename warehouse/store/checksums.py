@@ -74,7 +74,7 @@ def check_policy_files(folder: Path, stored: dict[str, Any], unread: Sequence[st
     way_out = "Restore the folder from a copy, or see what `warehouse check --fix` can do."
     try:
         hashes = file_hashes(folder, unread)
-        for name in stored.get("files", {}).keys() - hashes.keys() - {*unread}:
+        for name in sorted(stored.get("files", {}).keys() - hashes.keys() - {*unread}):
             raise StageError(f"{folder / name} is missing. {way_out}")
         actual = weights_sha256(folder, hashes)
         changed = [name for name, sha256 in stored.get("files", {}).items()
