@@ -45,7 +45,9 @@ def check_any_scored(warehouse: Warehouse, scorer: str, purpose: str | None) -> 
     rollouts = [(iteration, name) for iteration in warehouse.state.iterations("rollout")
                 for name in warehouse.state.purposes(iteration) if is_of(name, purpose)]
     due = warehouse.state.due()
-    is_under_way = due.stage == "rollout" and (due.iteration, due.purpose) in rollouts
+    is_under_way = (due.stage == "rollout" and (due.iteration, due.purpose) in rollouts) or any(
+        (life.iteration, life.purpose) in rollouts for life in warehouse.state.reopened
+        if life.stage == "rollout")
     if not is_under_way and any(scorer in warehouse.state.scorers(*rollout) for rollout in rollouts):
         return
     missing = (f"{by_address(str(warehouse.root))} has no completions"

@@ -17,7 +17,6 @@ from train.model.policy import CACHED_PROMPT, Policy
 from train.model.sharding import part_like
 from train.steps.accelerator import Processes
 from train.steps.checkpoint import Checkpoints
-from train.steps.mismatch import group_counts
 from train.steps.row import RowGroup, build_batch, split_into_steps
 from warehouse.store.checksums import OPTIMIZER
 from warehouse.store.errors import StageError, counted
@@ -170,12 +169,13 @@ def wait_for_signal(inputs: Inputs, batch: list[RowGroup], settings: TrainOption
     The unchanged policy then samples the next iteration: DAPO's dynamic sampling (arXiv 2503.14476), one
     rollout at a time.
     """
-    wanted, mixed = settings.until_signal or 0, group_counts(batch)["mixed"]
-    if mixed >= wanted or len(inputs.waiting) + 1 >= MOST_ROLLOUTS:
+    wanted = settings.until_signal or 0
+    learned = sum(any(row.advantages.any() for row in group.rows) for group in batch)
+    if learned >= wanted or len(inputs.waiting) + 1 >= MOST_ROLLOUTS:
         return
     for row in (row for group in batch for row in group.rows):
         row.drop_reason = WAITING
-    say(f"{mixed} of {len(batch)} groups have a gradient, fewer than --until-signal {wanted}: no update; "
+    say(f"{learned} of {len(batch)} groups have a gradient, fewer than --until-signal {wanted}: no update; "
         f"iteration {inputs.iteration + 1} samples with the same policy")
 
 

@@ -69,7 +69,7 @@ def test_the_parts_of_a_reward_add_up_to_it(tmp_path: Path) -> None:
                for row, reward, text in zip(rows, (1.5, 0.25, None), parts, strict=True)]
     lines = summary_lines(table("samples", samples), "iteration 0 train", {}, 0)
     assert lines[1].startswith("  reward 0.875 ")
-    assert lines[2] == '  reward = passed 0.500 + a "short" one 0.375'
+    assert lines[2] == '  reward = a "short" one 0.375 + passed 0.500'
     assert not any("reward =" in line for line in
                    summary_lines(table("samples", samples[1:]), "iteration 0 train", {}, 0))
     run = scored_run(tmp_path / "run", prompt, rows, samples)

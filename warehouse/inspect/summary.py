@@ -69,10 +69,10 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     spent = cost_lines(warehouse, connection)
     lines += [*(["", *spent] if spent else []), *_remarks(rows, inventory)]
     despite = ", if it is to go on despite the alarm" if any(alarm.fired for alarm in alarms) else ""
-    state, due = warehouse.state, warehouse.state.due()
-    reopened = due.stage == "rollout" and due.iteration < state.newest
-    command = f"Next{despite}: {state.again(due) if reopened else f'{due.stage} {state.run}'}"
-    lines += ["", command if rows else f"Nothing is scored yet. {command}"]
+    state = warehouse.state
+    due = f"Next{despite}: {state.due().stage} {state.run}"
+    lines += ["", *(f"Open again since a repair: {state.again(life)}" for life in state.reopened),
+              due if rows else f"Nothing is scored yet. {due}"]
     return [*lines, *alarm_count_lines(warehouse, alarms)]
 
 

@@ -26,7 +26,7 @@ from warehouse.store.errors import shell_quote
 from warehouse.store.json_files import damaged, fresh_text, json_bytes, read_json
 
 FOLDER = "_log"
-ENTRY = re.compile(r"\d{8}\.json")
+ENTRY, LISTINGS = re.compile(r"\d{8}\.json"), 5
 
 
 class Log:
@@ -117,12 +117,16 @@ class Log:
 
     def _check_whole(self) -> None:
         """Damaged if the next entry is missing, but later ones are there."""
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            numbers = {int(name[:8]) for name in os.listdir(self._names) if ENTRY.fullmatch(name)}
-            if max(numbers, default=0) > self._next and self._next not in numbers:
-                there = self.path(max(numbers)).name
-                raise damaged(self.path(self._next), f"it is missing, and {there} is there")
-        self._is_whole = self._next > 0
+        for _ in range(LISTINGS):               # which may miss what is committed meanwhile
+            numbers = set[int]()
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                numbers = {int(name[:8]) for name in os.listdir(self._names) if ENTRY.fullmatch(name)}
+            if self._next in numbers or self._next > max(numbers, default=-1) or self.next_path().exists():
+                self._is_whole = self._next > 0
+                return
+            time.sleep(0.1)
+        there = self.path(max(numbers)).name
+        raise damaged(self.next_path(), f"it is missing, and {there} is there")
 
     def _read_next(self) -> bool:
         """Apply the next entry, if there is one."""

@@ -183,6 +183,12 @@ class RunState:
             reader.is_complete or self.is_built_upon(reader) for reader in self.readers(life.begun)
             if (life.stage, reader.stage) in (("rollout", "score"), ("score", "train")))
 
+    @property
+    def reopened(self) -> list[Life]:
+        """Stages that a repair opened again, which a loop passes over."""
+        return [life for stage in ("rollout", "score") for life in self.of_stage(stage)
+                if not life.is_complete and self.is_built_upon(life)]
+
     # What is due ------------------------------------------------------------------------------------------
 
     def is_trained(self, iteration: int) -> bool:
@@ -216,10 +222,8 @@ class RunState:
         return iteration
 
     def due(self) -> Due:
-        """The next stage: what a repair reopened, then that of a loop. Pruned rows cannot be scored."""
+        """The next stage of a loop; pruned rows cannot be scored."""
         for life in self.of_stage("rollout"):
-            if not life.is_complete and self.is_built_upon(life):
-                return Due("rollout", life.iteration, str(life.purpose))
             if life.is_complete and not life.pruned and not self.scorers(life.iteration, str(life.purpose)):
                 return Due("score", life.iteration, str(life.purpose))
         trained = self.train_due()

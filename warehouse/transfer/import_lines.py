@@ -91,7 +91,7 @@ def _checked(row: Any, where: str, tasks: dict[str, str], plain_sampling: bool,
         raise StageError(f"{where}: '{missing[0]}' is missing. Give the sampling parameters in "
                          "every line, or --plain-sampling if there were none (temperature 1, no truncation, "
                          "no penalty).")
-    if logprobs and row.get("temperature", 1.0) != 1.0 and row.get("logprobs_mode") is None:
+    if logprobs and row.get("temperature") not in (None, 1) and row.get("logprobs_mode") is None:
         raise StageError(f"{where}: 'logprobs_mode' is missing, and the temperature is not 1. Give "
                          "'processed_logprobs' if the logprobs are those at this temperature; others cannot "
                          "be trained on.")

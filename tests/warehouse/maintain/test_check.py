@@ -370,4 +370,4 @@ def test_a_repair_names_every_stage_that_is_to_be_run_again(run: Warehouse) -> N
     for stage in ("rollout", "score"):
         assert f"To finish it: {stage} {run.root} --iteration {iteration}\n" in fixed.stdout
     summed = CliRunner().invoke(cli, ["summary", str(run.root)])
-    assert f"Next: rollout {run.root} --iteration {iteration}\n" in summed.stdout
+    assert f"Open again since a repair: rollout {run.root} --iteration {iteration}\n" in summed.stdout
