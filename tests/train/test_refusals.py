@@ -76,6 +76,8 @@ def test_values_out_of_range_are_refused_before_anything_is_read(tmp_path, optio
     (["--loss", "cispo", "--clip-high", "0.28"], "of cispo it is the largest ratio, by default 5"),
     (["--loss", "nll", "--clip-high", "0.1"], "does not use --clip-high."),
     (["--loss", "nll", "--delta", "2"], "does not use --delta."),
+    (["--loss", "nll", "--clip-low", "0.1", "--clip-high", "0.1"],
+     "--clip-low, --clip-high. Leave them out, or take one that does: dapo, grpo, dr_grpo, gspo."),
     (["--max-completion-length", "9"], "take one that does: dr_grpo."),
     (["--loss", "nll", "--scale-rewards", "none"], "divides by no std"),
     (["--correction", "bypass", "--correction-high", "2"], "The correction bypass has no bounds"),

@@ -36,11 +36,13 @@ def check_settings(settings: TrainOptions) -> None:
     if loss.corrects_itself and settings.correction not in (None, "none"):
         raise StageError(f"The loss {settings.loss} uses no ratio, so there is none to correct: leave "
                          f"--correction {settings.correction} out.")
-    for name in OPTIONS:
-        if getattr(settings, name) is not None and name not in loss.takes:
-            takers = ", ".join(other for other, each in LOSSES.items() if name in each.takes)
-            raise StageError(f"The loss {settings.loss} does not use --{name.replace('_', '-')}. Leave it "
-                             f"out, or take one that does: {takers}.")
+    unused = [name for name in OPTIONS if getattr(settings, name) is not None and name not in loss.takes]
+    if unused:
+        takers = ", ".join(other for other, each in LOSSES.items() if set(each.takes).issuperset(unused))
+        names = ", ".join("--" + name.replace("_", "-") for name in unused)
+        raise StageError(f"The loss {settings.loss} does not use {names}. Leave "
+                         f"{'it' if len(unused) == 1 else 'them'} out"
+                         + (f", or take one that does: {takers}." if takers else "."))
     for is_wrong, sentence in _contradictions(settings):
         if is_wrong:
             raise StageError(sentence)
@@ -68,7 +70,7 @@ def _contradictions(settings: TrainOptions) -> list[tuple[object, str]]:
         (settings.scale_rewards != "group" and (settings.advantages or settings.teacher),
          "Advantages by --advantages or --teacher are not scaled: leave --scale-rewards out."),
         (CORRECTIONS[correction] == (None, None) and (low, high) != (None, None),
-         f"The correction {correction} has no bounds: leave --correction-low and -high out."),
+         f"The correction {correction} has no bounds: leave --correction-low, --correction-high out."),
         (settings.total_steps and settings.schedule == "constant",
          "--total-steps is where a schedule ends: choose --schedule linear or --schedule cosine."),
         (spec.correct_only and (settings.advantages or settings.teacher),

@@ -16,6 +16,7 @@ from warehouse.tasks.task_files import json_lines
 OF_POLICY = ("behaviour_logprobs", "policy_version")         # null if another model wrote the rows
 REQUIRED = ("task_id", "prompt_ids", "completion_ids", "completion", "finish_reason", *OF_POLICY)
 SAMPLING = {"temperature": 1.0, **UNTRUNCATED}
+PROCESSED = "processed_logprobs"
 FINISH_REASONS = ("stop", "length", "loop", "code")
 # Least and greatest value of a number, or of each number of a list.
 LIMITS = {"behaviour_logprobs": (-math.inf, 1e-6), "top_p": (0, 1), "min_p": (0, 1), "color_map": (0, 9),
@@ -72,8 +73,8 @@ def _checked(row: Any, where: str, tasks: dict[str, str], plain_sampling: bool,
         raise StageError(f"{where}: 'purpose' is '{row['purpose']}', not '{purpose}'. Export with "
                          "--purpose, and import under the same one: evaluations are never trained on.")
     if row["task_id"] not in tasks:
-        raise StageError(f"{where}: task '{row['task_id']}' is not in this run. Import it with "
-                         "`warehouse init --tasks`.")
+        raise StageError(f"{where}: task '{row['task_id']}' is not in this run. Add it with "
+                         "`warehouse tasks add`.")
     if row["finish_reason"] not in FINISH_REASONS:
         raise StageError(f"{where}: 'finish_reason' is '{row['finish_reason']}'; it must be "
                          f"{' or '.join(FINISH_REASONS)}.")
@@ -87,14 +88,19 @@ def _checked(row: Any, where: str, tasks: dict[str, str], plain_sampling: bool,
         raise StageError(f"{where}: 'color_map' is {shorten(row['color_map'], 60)}; it must hold "
                          "each of 0 to 9 once.")
     missing = [name for name in SAMPLING if row.get(name) is None]
-    if missing and not plain_sampling:
+    if missing and not (plain_sampling or of_others):
         raise StageError(f"{where}: '{missing[0]}' is missing. Give the sampling parameters in "
                          "every line, or --plain-sampling if there were none (temperature 1, no truncation, "
                          "no penalty).")
-    if logprobs and row.get("temperature") not in (None, 1) and row.get("logprobs_mode") is None:
-        raise StageError(f"{where}: 'logprobs_mode' is missing, and the temperature is not 1. Give "
-                         "'processed_logprobs' if the logprobs are those at this temperature; others cannot "
-                         "be trained on.")
+    is_hot, mode = row.get("temperature") not in (None, 1), row.get("logprobs_mode")
+    if logprobs and is_hot and mode != PROCESSED and purpose.split("-")[0] == "train":
+        raise StageError(f"{where}: 'logprobs_mode' is {mode or 'missing'}, and the "
+                         f"temperature is not 1. Give '{PROCESSED}' if the logprobs are those at this "
+                         "temperature; others cannot be trained on.")
+    for name, plain in SAMPLING.items() if plain_sampling else ():
+        if row.get(name) not in (None, plain):
+            raise StageError(f"{where}: '{name}' is {row[name]:g}, which --plain-sampling denies. Leave the "
+                             "option out, and give all sampling parameters in every line.")
     stored = {field: row.get(field) for field in _columns().keys() - OWN}
     return {**stored, **{name: SAMPLING[name] for name in missing}}
 

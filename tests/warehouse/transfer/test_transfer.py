@@ -193,6 +193,9 @@ GOOD = {
     ({"iteration": [1]}, "'iteration' is [1], not int32"),
     ({"sampler": -5}, "no column is named 'sampler'"),
     ({"temperature": 0.9}, "'logprobs_mode' is missing, and the temperature is not 1"),
+    ({"temperature": 0.9, "logprobs_mode": "raw_logprobs"}, "'logprobs_mode' is raw_logprobs, and the"),
+    ({"temperature": 0.9, "logprobs_mode": "processed_logprobs"}, "'temperature' is 0.9, which --plain-sam"),
+    ({"top_p": 0.9}, "'top_p' is 0.9, which --plain-sampling denies"),
     ({"behaviour_logprobs": None}, "'behaviour_logprobs' is missing"),
 ])
 def test_bad_lines_are_named_and_nothing_is_written(empty: Warehouse, tmp_path: Path, change: dict[str, Any],
@@ -239,7 +242,8 @@ def test_a_text_of_other_tokens_is_refused(tmp_path: Path, text: str, fits: bool
 def test_rows_of_another_model_need_no_logprobs_for_distillation(tmp_path: Path) -> None:
     run, file = empty_run(tmp_path / "run", num_tasks=2), tmp_path / "rows.jsonl"
     file.write_text(json.dumps({**GOOD, "behaviour_logprobs": None, "policy_version": None}) + "\n")
-    assert import_into(run, file, "--purpose", "distil").exit_code == 0
+    imported = warehouse("import", run.root, file, "--iteration", 0, "--purpose", "distil")
+    assert imported.exit_code == 0, imported.output
     assert rows_of(connect(run), "SELECT policy_version, behaviour_logprobs FROM completions") == [
         {"policy_version": None, "behaviour_logprobs": None}]
     assert check_run(run).problems == []
