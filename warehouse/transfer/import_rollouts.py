@@ -97,10 +97,9 @@ def _check_tokens(warehouse: Warehouse, source: Path, rows: list[dict[str, Any]]
     if size is not None and highest >= size:
         raise StageError(f"{source} holds token {highest}, the base model knows 0 to {size - 1}. The rows "
                          "were sampled with another tokenizer: import those of this run's model.")
-    try:
-        tokenizer = load_tokenizer(Path(warehouse.model) / "tokenizer.json")
-    except StageError:          # nothing to compare with
+    if not (path := Path(warehouse.model) / "tokenizer.json").exists():         # nothing to compare with
         return
+    tokenizer = load_tokenizer(path)
     for number, row in enumerate(rows, start=1):
         texts = [tokenizer.decode(row["completion_ids"], skip_special_tokens=skip) for skip in (True, False)]
         if not any(row["completion"].strip("\ufffd\n ") in text for text in texts):

@@ -26,8 +26,11 @@ def test_what_was_exported_is_trained_on_elsewhere(tmp_path: Path) -> None:
          "kind": "answer", "payload": "{}"}
         for number, name in enumerate(sorted({line["task_id"] for line in lines}))], arrow_schema("tasks")),
         {"run_id": second.run_id, "part_uuid": "tasks"})
+    made_up = Path(second.model) / "tokenizer.json"          # which reads no token
+    made_up.rename(tmp_path / "kept")
     words = ["import", str(second.root), str(file), "--iteration", "0", "--plain-sampling"]
     imported = CliRunner().invoke(cli, words)
+    (tmp_path / "kept").rename(made_up)
     assert imported.exit_code == 0, imported.output
     keys = {"iteration": 0, "purpose": "train"}
     stored = second.read("completions", ["task_id", "sample_index", "group_id"], **keys).to_pylist()

@@ -251,6 +251,7 @@ def test_rows_of_another_model_need_no_logprobs_for_distillation(tmp_path: Path)
 
 def test_rows_of_held_out_tasks_are_imported_as_an_evaluation_alone(tmp_path: Path) -> None:
     run, file = small_run(tmp_path), tmp_path / "rows.jsonl"
+    (Path(run.model) / "tokenizer.json").unlink()       # a made-up one, which reads no token
     file.write_text(json.dumps({**GOOD, "task_id": "h0"}) + "\n")
     refused(run, file, "holds completions of 1 held-out task (h0); none is ever trained on")
     assert import_into(run, file, "--purpose", "eval").exit_code == 0
