@@ -17,7 +17,7 @@ from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.stages.user_code import load_function
 from warehouse.store.commit import by_address
 from warehouse.store.errors import StageError, shell_quote
-from warehouse.store.names import is_of
+from warehouse.store.names import is_of, sampled_by
 from warehouse.store.run_folder import Warehouse
 
 MAX_UNSCORED_SHARE = 0.01       # of a part's rows; above this the machine is broken
@@ -54,7 +54,8 @@ def check_any_scored(warehouse: Warehouse, scorer: str, purpose: str | None) -> 
                f"{f' of purpose {purpose}' if purpose else ''} to score")
     if rollouts:
         raise StageStopped(f"{missing} yet: the rollout is under way. Run `score` again once it is done.")
-    raise StageError(f"{missing}. Run `rollout {shell_quote(warehouse.root)}` first.")
+    options = sampled_by(purpose or "train")
+    raise StageError(f"{missing}. Run `rollout {shell_quote(warehouse.root)}{options}` first.")
 
 
 def check_stop(stop: StopRequest, progress: Progress, part: Path | None = None) -> None:

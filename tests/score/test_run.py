@@ -277,6 +277,11 @@ def test_the_default_reward_depends_on_the_kinds_of_task(tmp_path):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--iteration", "5"], "Iteration 5 has no complete rollout to score. Run `rollout"),
+    (["--iteration", "0", "--purpose", "distil-big"],
+     "/run --api-model NAME --distil --label big --iteration 0` first."),
+    (["--purpose", "eval-hard"], "has no completions of purpose eval-hard to score. Run `rollout "),
+    (["--purpose", "eval-hard"], "/run --eval --label hard` first."),
+    (["--purpose", "train-turn2"], "/run --turn 2` first."),
     (["--cpu-seconds", "0"], "The limit cpu_seconds is 0.0: it must be above 0 and at most"),
     (["--wall-seconds", "0.5"], "is below cpu_seconds"),
     (["--allow-import", "no_such_module"], "Error: A lane for running programs could not start: ImportError: "

@@ -17,7 +17,7 @@ from warehouse.store.commit import ensure_local, file_names, remove_folder
 from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import StageError, shell_quote
 from warehouse.store.json_files import read_json
-from warehouse.store.names import turn_of
+from warehouse.store.names import sampled_by, turn_of
 from warehouse.store.run_folder import Stage, Warehouse
 
 
@@ -54,7 +54,7 @@ def nothing_due(warehouse: Warehouse, purpose: str) -> str:
     instead = f", but rows of purpose {' and '.join(others)} (see --purpose)" if others else ""
     of = "" if purpose == "train" else f" of purpose {purpose}"
     return (f"nothing to train: iteration {iteration} has no rollout{of} yet{instead}; "
-            f"next: rollout {shell_quote(warehouse.root)}{_by_api_model(purpose)}")
+            f"next: rollout {shell_quote(warehouse.root)}{sampled_by(purpose)}")
 
 
 def scorer_to_train(warehouse: Warehouse, iteration: int, name: str | None, purpose: str = "train") -> str:
@@ -175,15 +175,10 @@ def _unscored(warehouse: Warehouse, iteration: int, purpose: str) -> StageError:
     if not warehouse.stage("rollout", iteration=iteration, purpose=purpose).is_complete():
         of = "training rollout" if purpose == "train" else f"rollout of purpose {purpose}"
         return StageError(f"Iteration {iteration} has no complete {of}. Run `rollout "
-                          f"{shell_quote(warehouse.root)}{_by_api_model(purpose)} --iteration {iteration}` "
+                          f"{shell_quote(warehouse.root)}{sampled_by(purpose)} --iteration {iteration}` "
                           "and then `score` first.")
     return StageError(f"The rows of purpose {purpose} of iteration {iteration} are not scored. "
                       f"Run `score {shell_quote(warehouse.root)} --iteration {iteration}` first.")
-
-
-def _by_api_model(purpose: str) -> str:
-    label = f" --label {purpose.removeprefix('distil-')}" if "-" in purpose else ""
-    return "" if purpose == "train" else f" --api-model NAME --distil{label}"
 
 
 def _check_parent(parent: dict[str, Any], settings: TrainOptions) -> None:

@@ -2,7 +2,7 @@
 
 from warehouse.stages.stop import StageStopped
 from warehouse.store.errors import StageError, shell_quote
-from warehouse.store.names import is_of, is_training
+from warehouse.store.names import is_of, is_training, sampled_by
 from warehouse.store.run_folder import Warehouse
 
 
@@ -34,5 +34,6 @@ def rollouts_to_score(warehouse: Warehouse, scorer: str, iteration: int | None =
             raise StageStopped(f"Iteration {iteration}{which} has no completions to score yet: the rollout "
                                "is under way. Run `score` again once it is done.")
         raise StageError(f"Iteration {iteration}{which} has no complete rollout to score. "
-                         f"Run `rollout {shell_quote(warehouse.root)} --iteration {iteration}` first.")
+                         f"Run `rollout {shell_quote(warehouse.root)}{sampled_by(purpose or 'train')} "
+                         f"--iteration {iteration}` first.")
     return due, pruned

@@ -65,6 +65,14 @@ def base_purpose(purpose: str) -> str:
     return match[1] if match else purpose
 
 
+def sampled_by(purpose: str) -> str:
+    """The options with which `rollout` writes rows of a purpose, after a space if there are any."""
+    base, turn = base_purpose(purpose), turn_of(purpose)
+    kind, _, label = base.partition("-")
+    options = {"eval": " --eval", "distil": " --api-model NAME --distil"}.get(kind, "")
+    return options + (f" --label {label}" if label else "") + (f" --turn {turn}" if turn > 1 else "")
+
+
 def is_of(purpose: str, asked: str | None) -> bool:
     """Whether rows of a purpose are asked for: by its name, by None, or by `eval` for every evaluation."""
     return asked in (None, purpose) or (asked == "eval" and purpose.startswith("eval-"))
