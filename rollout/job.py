@@ -76,6 +76,11 @@ class Job:
         return path if path.exists() else None
 
     @property
+    def imported_from(self) -> str | None:
+        """The file whose rows `warehouse import` writes, or wrote, as this rollout."""
+        return (self.stage.settings() or {}).get("imported_from")
+
+    @property
     def plan_file(self) -> Path:
         return self.warehouse.folder("prompts", **self.keys) / "plan.json"
 
@@ -84,6 +89,9 @@ class Job:
 
         Settings include the user's own files, so these are read here, before an engine loads.
         """
+        if self.imported_from:
+            raise StageError(f"The import of {self.imported_from} as {self.title} is not complete. Run the "
+                             f"same `warehouse import` again, or {self.stage.way_to_discard()}.")
         if self.settings and self.stage.settings():
             self.settle()
         check_base(self.warehouse)

@@ -52,7 +52,8 @@ def run_rollout(options: RolloutOptions, sampler: Sampler | None = None,
     jobs = []
     for job in find_jobs(open_warehouse(options.run), options):
         if job.stage.is_complete():
-            job.settle(*LATER, *(() if typed is None else job.settings.keys() - {*typed}))
+            if not job.imported_from:
+                job.settle(*LATER, *(() if typed is None else job.settings.keys() - {*typed}))
             state = job.warehouse.state
             is_scored = bool(state.scorers(job.iteration, job.purpose))
             is_due = job.purpose == TRAIN and not state.is_trained(job.iteration)

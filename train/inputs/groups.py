@@ -210,7 +210,9 @@ def _refuse_changed_sampling(completions: pa.Table, truncated_sampling: str) -> 
         corrected = name in TRUNCATION and not completions["support_ids"].null_count
         other = {value for value in completions.column(name).unique().to_pylist() if value != neutral}
         if other and not corrected and truncated_sampling == "refuse":
-            or_top_k = ", or add --top-k of 64 or less" if name in TRUNCATION else ""
+            is_left_out = max(completions["top_k"].to_pylist()) in range(1, 65)
+            or_top_k = ("" if name not in TRUNCATION else ", or import them with their support_ids"
+                        if is_left_out else ", or add --top-k of 64 or less")
             raise StageError(f"The rows were sampled with {name} = {min(other):g}, so the stored logprobs "
                              "are not of the model's own distribution and every ratio is biased. Roll out "
                              f"with {name} = {neutral:g}{or_top_k}, or accept the bias with "

@@ -479,10 +479,12 @@ class Stage:
 
     def way_to_discard(self) -> str:
         """How to discard the stage, as part of a sentence."""
-        run, iteration = self.warehouse.root, self.identity["iteration"]
-        if self.name == "train" and self.is_complete():
-            return (f"train the same rows again on a branch: `warehouse branch {shell_quote(run)} "
-                    f"{shell_quote(next_to(run, f'at-{iteration}'))} --at {iteration} --with-rows`")
+        run, iteration, state = self.warehouse.root, self.identity["iteration"], self.warehouse.state
+        is_read = self.name == "rollout" and state.trained_purpose(iteration) == self.identity["purpose"]
+        if state.is_complete("train", iteration) and (self.name == "train" or is_read):
+            again, rows = ("make others", "") if is_read else ("train the same rows again", " --with-rows")
+            return (f"{again} on a branch: `warehouse branch {shell_quote(run)} "
+                    f"{shell_quote(next_to(run, f'at-{iteration}'))} --at {iteration}{rows}`")
         which = "--training" if self.name == "train" else f"--purpose {self.identity.get('purpose')}"
         if "scorer" in self.identity:
             which += f" --scorer {shell_quote(self.identity['scorer'])}"

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 import warehouse
+from warehouse.ledger.state import TRAIN
 from warehouse.options import open_run, run_argument, shows_errors
 from warehouse.store.commit import by_address
 from warehouse.store.errors import counted
@@ -47,10 +48,15 @@ def import_command(run: Path, source: Path, iteration: int, purpose: str, plain_
     With --purpose distil, of other models, policy_version and behaviour_logprobs may be missing.
     """
     from warehouse.transfer.import_rollouts import import_rollouts
+    was_complete = open_run(run).state.is_complete("rollout", iteration, purpose)
     count = import_rollouts(open_run(run), source, iteration=iteration, purpose=purpose,
                             plain_sampling=plain_sampling)
     state = open_run(run).state
-    click.echo(by_address(f"{counted(count, 'completion')}; next: {state.again(state.due())}"))
+    before = ", imported before" if was_complete else ""
+    order = (f"iteration {state.train_due()} is trained before iteration {iteration}; "
+             if purpose == TRAIN and state.train_due() < iteration else "")
+    click.echo(by_address(f"{counted(count, 'completion')}{before}; {order}"
+                          f"next: {state.again(state.due())}"))
 
 
 @click.command("mirror")

@@ -10,7 +10,8 @@ from warehouse.store.errors import StageError
 ROWS = """
 SELECT completions.iteration, completions.purpose, completions.task_id, completions.sample_index,
        completions.group_id, prompts.* EXCLUDE (iteration, purpose, group_id), completions.completion,
-       completions.completion_ids, completions.behaviour_logprobs, completions.finish_reason,
+       completions.completion_ids, completions.behaviour_logprobs, completions.support_ids,
+       completions.finish_reason,
        completions.policy_version, completions.policy_sha256, completions.version_segments, completions.seed,
        completions.temperature, completions.top_p, completions.top_k, completions.min_p,
        completions.repetition_penalty, completions.presence_penalty, completions.frequency_penalty,

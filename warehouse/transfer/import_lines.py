@@ -21,9 +21,9 @@ FINISH_REASONS = ("stop", "length", "loop", "code")
 # Least and greatest value of a number, or of each number of a list.
 LIMITS = {"behaviour_logprobs": (-math.inf, 1e-6), "top_p": (0, 1), "min_p": (0, 1), "color_map": (0, 9),
           "max_tokens": (1, math.inf), **dict.fromkeys((
-              "prompt_ids", "completion_ids", "policy_version", "temperature", "top_k", "repetition_penalty",
-              "rotations", "pair_order", "shown_test", "iteration", "sample_index", "group_index",
-              "group_size"), (0, math.inf))}
+              "prompt_ids", "completion_ids", "support_ids", "policy_version", "temperature", "top_k",
+              "repetition_penalty", "rotations", "pair_order", "shown_test", "iteration", "sample_index",
+              "group_index", "group_size"), (0, math.inf))}
 # Columns that the import fills itself: those of a line only have to be plausible.
 OWN = {"iteration", "purpose", "sample_index", "group_id", "group_index", "group_size", "split", "prompt_id",
        "num_prompt_tokens", "num_completion_tokens", "finished_at"}
@@ -82,6 +82,11 @@ def _checked(row: Any, where: str, tasks: dict[str, str], plain_sampling: bool,
     if not ids or (logprobs is not None and len(ids) != len(logprobs)):
         raise StageError(f"{where}: {len(ids)} completion_ids but {len(logprobs or ())} "
                          "behaviour_logprobs; there must be one for each token.")
+    support = row.get("support_ids")
+    if support is not None and (len(support) != len(ids) or not all(
+            kept and token in kept for token, kept in zip(ids, support, strict=True))):
+        raise StageError(f"{where}: 'support_ids' must have a list for each of completion_ids, and it in the "
+                         "list.")
     if not row["prompt_ids"]:
         raise StageError(f"{where}: 'prompt_ids' is empty. A completion follows a prompt.")
     if row.get("color_map") is not None and sorted(row["color_map"]) != list(range(NUM_COLORS)):
@@ -118,7 +123,9 @@ def _fits(field: str, value: Any) -> bool:
         held = pa.array([value], kind)
     except (pa.ArrowException, TypeError, OverflowError, UnicodeError):
         return False
-    numbers = held.flatten() if pa.types.is_list(kind) else held.drop_null()
+    numbers = held if pa.types.is_list(kind) else held.drop_null()
+    while pa.types.is_list(numbers.type):
+        numbers = numbers.flatten()
     if pa.types.is_integer(numbers.type) and held.to_pylist() != [value]:       # Arrow cuts off 1.5
         return False
     if not (pa.types.is_integer(numbers.type) or pa.types.is_floating(numbers.type)):

@@ -3,6 +3,7 @@
 import datetime
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,8 @@ def _check_tokens(warehouse: Warehouse, source: Path, rows: list[dict[str, Any]]
     """StageError for a token that the base model, if it is here, does not know, or that is not the text's."""
     config = read_json(Path(warehouse.model) / "config.json") or {}
     size = config.get("vocab_size") or (config.get("text_config") or {}).get("vocab_size")
-    highest = max(max(*row["prompt_ids"], *row["completion_ids"]) for row in rows)
+    highest = max(max(*row["prompt_ids"], *row["completion_ids"], *chain(*row["support_ids"] or ()))
+                  for row in rows)
     if size is not None and highest >= size:
         raise StageError(f"{source} holds token {highest}, the base model knows 0 to {size - 1}. The rows "
                          "were sampled with another tokenizer: import those of this run's model.")

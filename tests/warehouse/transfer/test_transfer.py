@@ -14,11 +14,13 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.building import scripted
 from tests.building.runs import back_before, small_run
 from tests.building.sound import check_run
 from tests.building.weather import SCORER, build_run, empty_run
 from warehouse.cli import cli
 from warehouse.sql.database import connect, rows_of
+from warehouse.store.errors import StageError
 from warehouse.store.parts import read_part
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
@@ -81,9 +83,9 @@ def test_what_is_exported_comes_back_the_same(built: Warehouse, tmp_path: Path, 
     imported = warehouse("import", other.root, file, "--iteration", 0)
     assert imported.exit_code == 0, imported.output
     assert imported.stdout == f"16 completions; next: score {other.root} --iteration 0\n"
-    query = ("SELECT task_id, completion, completion_ids, behaviour_logprobs, finish_reason, policy_version, "
-             "policy_sha256, temperature, prompts.prompt_ids, prompts.flip, prompts.color_map, "
-             "prompts.prompt_format, prompts.prefill "
+    query = ("SELECT task_id, completion, completion_ids, support_ids, behaviour_logprobs, finish_reason, "
+             "policy_version, policy_sha256, temperature, prompts.prompt_ids, prompts.flip, "
+             "prompts.color_map, prompts.prompt_format, prompts.prefill "
              "FROM completions JOIN prompts USING (iteration, purpose, group_id) "
              "WHERE completions.iteration = 0 AND purpose = 'train' ORDER BY task_id, sample_index")
     query = query.replace("SELECT task_id", "SELECT completions.task_id").replace(
@@ -184,6 +186,10 @@ GOOD = {
     ({"color_map": [0, 1]}, "'color_map' is [0, 1]; it must hold each of 0 to 9 once"),
     ({"color_map": [0, 0, 2, 3, 4, 5, 6, 7, 8, 9]}, "'color_map' is [0, 0, 2"),
     ({"color_map": [None] * 10}, "'color_map' is [null, null"),
+    ({"support_ids": [[3, 5]]}, "'support_ids' must have a list for each of completion_ids"),
+    ({"support_ids": [[3, 5], [5]]}, "'support_ids' must have a list for each"),
+    ({"support_ids": [[3, 5], None]}, "'support_ids' must have a list for each"),
+    ({"support_ids": [[3, -5], [4]]}, "'support_ids' is [[3, -5], [4]], not list"),
     ({"finish_reason": "bananas"}, "'finish_reason' is 'bananas'; it must be stop or length"),
     ({"version_segments": [{"start": 0, "length": 1, "policy_version": 0},
                            {"start": 1, "length": 1, "policy_version": 1}]},
@@ -217,6 +223,7 @@ def test_lines_without_a_hash_get_that_of_the_policy_they_name(tmp_path: Path) -
     ({"policy_version": 7}, "has no policy 7; it has [0]"),
     ({"policy_sha256": "f" * 64}, "of a policy 0 with sha256 ffffffffffff, policy 0 of this run has 000000"),
     ({"completion_ids": [3, 512]}, "holds token 512, the base model knows 0 to 511"),
+    ({"support_ids": [[3], [4, 512]]}, "holds token 512, the base model knows 0 to 511"),
 ])
 def test_rows_that_are_not_of_this_run_are_refused(tmp_path: Path, change: dict[str, Any],
                                                    words: str) -> None:
@@ -323,6 +330,8 @@ def test_a_killed_import_is_finished_by_its_file_alone(tmp_path: Path, monkeypat
         assert import_into(run, file).exit_code == 1
     assert run.stage("rollout", iteration=0, purpose="train").settings()
     way_out = f"`warehouse discard {run.root} --iteration 0 --purpose train`"
+    with pytest.raises(StageError, match=r"import of a\.jsonl as iteration 0 .* is not complete\. Run"):
+        scripted.sample(run)
     strange = import_into(run, other)
     assert strange.exit_code == 1 and "exists already" in strange.stderr and way_out in strange.stderr
     plain = warehouse("import", run.root, file, "--iteration", 0)
@@ -331,8 +340,13 @@ def test_a_killed_import_is_finished_by_its_file_alone(tmp_path: Path, monkeypat
     assert finished.exit_code == 0 and finished.stdout.startswith("2 completions"), finished.output
     assert check_run(run).problems == []
     again = import_into(run, tmp_path / "renamed.jsonl")
-    assert again.exit_code == 0 and again.stdout == finished.stdout
+    assert again.exit_code == 0
+    assert scripted.sample(run) == [f"rollout of iteration 0 (train) is complete; next: score {run.root}"]
+    assert again.stdout == finished.stdout.replace("2 completions", "2 completions, imported before")
     assert import_into(run, other).exit_code == 1
+    later = warehouse("import", run.root, other, "--iteration", 2, "--plain-sampling")
+    assert later.stdout == ("1 completion; iteration 0 is trained before iteration 2; "
+                            f"next: score {run.root} --iteration 0\n"), later.output
     assert warehouse("discard", run.root, "--iteration", 0, "--purpose", "train").exit_code == 0
     assert import_into(run, other).stdout.startswith("1 completion;")
 
@@ -364,7 +378,7 @@ def test_sampling_parameters_are_never_guessed(tmp_path: Path) -> None:
     file.write_text(json.dumps(GOOD) + "\n")
     assert warehouse("import", run.root, file, "--iteration", 0, "--plain-sampling").exit_code == 0
     again = warehouse("import", run.root, file, "--iteration", 0, "--plain-sampling")
-    assert again.exit_code == 0 and again.stdout.startswith("1 completion;")
+    assert again.exit_code == 0 and again.stdout.startswith("1 completion, imp")
 
 
 @pytest.fixture
