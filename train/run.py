@@ -36,6 +36,7 @@ from warehouse.stages.stop import StopRequest
 from warehouse.store.errors import StageError, first_line
 from warehouse.store.run_folder import Warehouse
 
+MISMATCH_NUMBERS = ("mismatch_kl", "log_ratio_abs_mean", "log_ratio_abs_max", "importance_weight_mean")
 
 def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, *, started: float,
                     say: Callable[[str], None], teacher: Model | None = None) -> None:
@@ -84,8 +85,9 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
             {f"train/{name}": value for name, value in step.items()}, step["global_step"]),
                            before_update=lambda: check_and_begin(warehouse, inputs, learner, say))
         for line in mismatch_table(learner.batch, settings)[:1]:
-            name = "train/off_policy_kl" if line["staleness"] else "train/mismatch_kl_fresh"
-            log({name: line["mismatch_kl"]}, learner.global_step + max(1, len(steps)))
+            named = {"mismatch_kl": "off_policy_kl" if line["staleness"] else "mismatch_kl_fresh"}
+            log({f"train/{named.get(name, name)}": line[name] for name in MISMATCH_NUMBERS},
+                learner.global_step + max(1, len(steps)))
         clock.lap("gradients")
         probe = make_probe(policy, learner.batch, settings.tokens_per_batch)
         whole = whole_policy(policy, learner.optimizer, keep=processes.first)

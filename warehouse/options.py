@@ -232,8 +232,9 @@ def checked_options(command: click.Command, settings: Mapping[str, Any], path: P
         if not isinstance(parameter, click.Option):
             if others:
                 continue
+            once = {other: name for name, other in reversed(known.items())}.values()    # the first name of each
             raise StageError(f"{place_in(path, table, key)}: [{table}] has no option '{key}'. "
-                             + (meant(key, known) or f"Known: {', '.join(sorted(known))}."))
+                             + (meant(key, known) or f"Known: {', '.join(sorted(once))}."))
         if parameter.name in defaults:
             raise StageError(f"{place_in(path, table, key)}: [{table}] {key} is there twice, under two "
                              "spellings. Leave one out.")

@@ -48,10 +48,12 @@ def test_a_killed_stage_goes_on_in_the_same_run_with_each_step_once(run: Warehou
     for name in ("loss", "grad_norm", "clip_fraction"):
         assert points[f"train/{name}"] == [(row["global_step"], pytest.approx(row[name])) for row in steps]
     [stats] = rows_of(connect(run),
-                      "SELECT tokens_mean, pass_at_1, mismatch_kl_fresh FROM iteration_stats")
+                      "SELECT tokens_mean, pass_at_1, mismatch_kl_fresh, log_ratio_abs_mean, "
+                      "log_ratio_abs_max, importance_weight_mean FROM iteration_stats")
     assert points["rollout/tokens_mean"][-1] == (1, pytest.approx(stats["tokens_mean"]))
     assert points["score/pass_at_1"][-1] == (1, pytest.approx(stats["pass_at_1"]))
-    assert points["train/mismatch_kl_fresh"] == [(5, pytest.approx(stats["mismatch_kl_fresh"]))]
+    for name in ("mismatch_kl_fresh", "log_ratio_abs_mean", "log_ratio_abs_max", "importance_weight_mean"):
+        assert points[f"train/{name}"] == [(5, pytest.approx(stats[name]))]
 
 
 def test_what_no_training_has_sent_is_sent_by_itself(run: Warehouse) -> None:
