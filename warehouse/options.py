@@ -232,7 +232,7 @@ def checked_options(command: click.Command, settings: Mapping[str, Any], path: P
         if not isinstance(parameter, click.Option):
             if others:
                 continue
-            once = {other: name for name, other in reversed(known.items())}.values()    # the first name of each
+            once = {other: name for name, other in reversed(known.items())}.values()
             raise StageError(f"{place_in(path, table, key)}: [{table}] has no option '{key}'. "
                              + (meant(key, known) or f"Known: {', '.join(sorted(once))}."))
         if parameter.name in defaults:

@@ -543,7 +543,7 @@ def class_of(number: int, name: str, bases: tuple[type, ...], specials: list[str
     elif values:
         # Their layouts conflict: an enumeration of numbers keeps their value.
         kept = [*values[:1], *(base for base in kept if not issubclass(base, StandIn))]
-        names["__getattr__"] = StandIn.__getattr__
+        names |= {name: vars(StandIn)[name] for name in ("__getattr__", "__setattr__", "__delattr__")}
         names |= {text: FORWARDERS[text] for text in TEXTS if text in specials}
         names |= {each: between(each, values[0]) for each in specials if each in BETWEEN}
     else:

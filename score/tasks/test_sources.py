@@ -167,8 +167,11 @@ def imports_of(trees: Sequence[ast.AST], entry: str) -> set[str]:
                 found.add(module)
                 node.names = []
             case ast.Import(names):
-                found |= {alias.name for alias in names if (alias.asname or alias.name) in modules
-                          and not is_library(alias.name)}
+                found |= {alias.name for alias in names if not is_library(alias.name) and (
+                    (alias.asname or alias.name) in modules or PROGRAM_MODULE.search(alias.name))}
+            case ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(str(name))]) if (
+                    PROGRAM_MODULE.search(name) and not is_library(name)):
+                found.add(name)
     return found
 
 

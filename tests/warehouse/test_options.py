@@ -107,7 +107,6 @@ def test_a_message_about_an_option_says_that_the_file_has_it(tmp_path: Path) -> 
     ("[[rollout]]\ngroup-size = 4\n", "'rollout' is not a table"),
     ("rollout = 5\n", "'rollout' is not a table"),
     ("group-size = 5\n", "line 1: 'group-size' is not a table. Put it below the [command] it is for"),
-    ("[train]\nzyxw = 4\n", "until-signal, updates-per-batch, veto"),
     ("[warehouse]\nscorers = 'a'\n", "[warehouse] has no key 'scorers'. Known: scorer, price-per-hour."),
     ("[warehouse]\nscorer = 5\n", "[warehouse] scorer = 5 is not text"),
     ("[links]\nmine = ['a']\n", "[links] mine = ['a'] is not text"),

@@ -220,6 +220,23 @@ def test_tests_that_failed_or_never_end_do_not_run_with_the_others(executor):   
     assert judged(executor, tests, {"it": code})["it"].measures.test.correct_grids == 0.5
 
 
+REBINDS = "class S:\n    def __init__(self): self.g = {}\n    def g(self): return 1\ndef f(): return S()\n"
+POINT = "from collections import namedtuple\nf = namedtuple('f', 'x y')\n"
+
+
+@pytest.mark.parametrize(("test", "code"), [
+    ("s = f()\nassert s.g() == 1 and s.g() == 1",
+     "from functools import lru_cache\n" + REBINDS.format("lru_cache(None)(self.g)")),
+    ("assert f().g() == 2", REBINDS.format("lambda: 2")),
+    ("import pytest\np = f(1, 2)\nwith pytest.raises(AttributeError): p.x = 5\nassert p == (1, 2)", POINT),
+    ("import pytest\np = f(1, 2)\nwith pytest.raises(AttributeError): del p.x", POINT),
+    ("n = f(3)\nn.x = 5\nassert n.x == 5 and n == 3", "class f(int): pass\n"),
+    ("import solution\nassert getattr(solution, 'f')(1) == 1", "def f(x): return x\n"),
+    ("import importlib\nassert importlib.import_module('solution').f(1) == 1", "def f(x): return x\n")])
+def test_what_passes_in_plain_python_passes(executor, test, code):     # noqa: F811
+    assert judged(executor, [test], {"it": code})["it"].measures.correct
+
+
 def test_tests_in_turn_have_the_time_of_all():
     tests = "".join(f"def test_{n}(): assert f({n}) == {n}\n" for n in range(4))
     code = "import time\ndef f(n):\n    end = time.process_time() + 0.3\n" \
