@@ -7,6 +7,7 @@ Each gets log pi, log pi_old, log mu, the advantages and the loss mask, all [B, 
 `reduction` how tokens add up: token (mean over the tokens of the step, the default), completion (mean over
 completions of the mean over tokens) or fixed (sum over tokens / (completions * --max-completion-length)).
 Those with a ratio against mu want `--correction none`, or rho would weigh twice.
+With `--correction bypass` log pi_old is log mu. `--kl-beta` is added to any of them.
 """
 
 import math
