@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,19 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
+from tqdm import tqdm
 
 from train.model.policy import Policy
 from train.steps.accelerator import Processes
 from warehouse.stages.space import check_space, checkpoint_bytes
+from warehouse.store.checksums import part_damage, part_facts
 from warehouse.store.commit import commit_directory, ensure_local, file_names, remove_folder
+from warehouse.store.errors import Damaged
+from warehouse.store.json_files import json_bytes, read_json
 from warehouse.store.run_folder import Stage, Warehouse
 
-LOGPROBS, WEIGHTS = "logprobs.safetensors", "weights"
-STATE = "checkpoint.json"       # written last: in an object store it makes the folder a checkpoint
+LOGPROBS, WEIGHTS, METADATA = "logprobs.safetensors", "weights", ".metadata"
+STATE = "checkpoint.json"       # written last, with hashes: in an object store it makes a checkpoint
 TOKENS = "tokens.safetensors"
 
 warnings.filterwarnings("ignore", "torch.distributed is disabled")      # a single process is meant
@@ -34,17 +40,22 @@ class Checkpoints:
         self.warehouse, self._stage, self._processes = warehouse, stage, processes
 
     def save_logprobs(self, logprobs: dict[str, Tensor]) -> None:
-        """Save logprobs under the stage's first policy: they cannot be computed later."""
+        """Save logprobs under the stage's first policy: they cannot be computed later.
+
+        Steps that were taken with others, which are damaged, are removed.
+        """
+        if self._numbers() and (file := self._damage(0)):
+            self._remove_damaged(0, file)
         scratch = self.warehouse.scratch("checkpoint-0")
         save_file(logprobs, str(scratch / LOGPROBS))
-        (scratch / STATE).write_text(json.dumps({"step": 0}))
+        (scratch / STATE).write_bytes(json_bytes({"step": 0, "files": _facts(scratch, [scratch / LOGPROBS])}))
         commit_directory(scratch, self._path(0))
 
     def logprobs(self) -> dict[str, Tensor] | None:
-        """The saved logprobs, or None if the stage did not get that far."""
+        """The saved logprobs, or None if they are damaged or the stage did not get that far."""
         path = self._path(0) / LOGPROBS
-        self._processes.by_first(lambda: ensure_local([self._path(0)]))
-        return load_file(str(path)) if path.exists() else None
+        damaged = self._processes.by_first(lambda: self._damage(0))
+        return load_file(str(path)) if not damaged and path.exists() else None
 
     def save(self, step: int, policy: Policy, optimizer: torch.optim.Optimizer,
              steps: list[dict[str, Any]], tokens: dict[str, Tensor]) -> None:
@@ -63,8 +74,9 @@ class Checkpoints:
 
         def commit() -> None:
             save_file(tokens, str(scratch / TOKENS))
-            state = {"step": step, "steps": steps, "loss_scale": policy.loss_scale}
-            (scratch / STATE).write_text(json.dumps(state))
+            files = shards + _facts(scratch, [scratch / WEIGHTS / METADATA, scratch / TOKENS])
+            state = {"step": step, "steps": steps, "loss_scale": policy.loss_scale, "files": files}
+            (scratch / STATE).write_bytes(json_bytes(state))
             commit_directory(scratch, self._path(step))
             for older in self._numbers():
                 if 0 < older < step:    # a partly removed one is harmless: the newest is read
@@ -76,11 +88,13 @@ class Checkpoints:
             with _errors_as_they_are():
                 dcp.save(_tensors(trained, optimizer), checkpoint_id=scratch / WEIGHTS,
                          no_dist=not policy.shards)
+        own = (scratch / WEIGHTS).glob(f"__{self._processes.index}_*")     # each process hashes its part
+        shards = self._processes.gather(_facts(scratch, own))
         self._processes.by_first(commit)
 
     def restore(self, policy: Policy, optimizer: torch.optim.Optimizer) -> Restored:
-        """Load the latest checkpoint: metrics of its steps, and values per token; none if there is none."""
-        while latest := self._processes.by_first(lambda: max(self._numbers(), default=0)):
+        """Load the latest whole checkpoint: metrics of its steps, values per token; none if there is none."""
+        while latest := self._processes.by_first(self._latest):
             try:
                 return self._restore(latest, policy, optimizer)
             except FileNotFoundError:
@@ -89,7 +103,6 @@ class Checkpoints:
         return [], {}
 
     def _restore(self, latest: int, policy: Policy, optimizer: torch.optim.Optimizer) -> Restored:
-        self._processes.by_first(lambda: ensure_local([self._path(latest)]))
         trained = policy.trainable()
         fill_moments(optimizer)
         tensors = _tensors(trained, optimizer)
@@ -100,14 +113,57 @@ class Checkpoints:
         tokens = self._path(latest) / TOKENS
         return state["steps"], load_file(str(tokens)) if tokens.exists() else {}
 
+    def _latest(self) -> int:
+        """The latest whole checkpoint of a step, 0 if there is none; damaged ones are removed."""
+        numbers = self._numbers()
+        for number in filter(None, reversed(numbers)):
+            if not (file := self._damage(number)):
+                return number
+            if not {*self._numbers()} <= {*numbers}:
+                return self._latest()       # another process has just replaced it
+            self._remove_damaged(number, file)
+        return 0
+
+    def _damage(self, number: int) -> str:
+        """The first file of a checkpoint that is not what its hash says; '' if it is whole.
+
+        One of an earlier version has no hashes.
+        """
+        folder = self._path(number)
+        ensure_local([folder])
+        try:
+            state = read_json(folder / STATE)
+        except Damaged:
+            state = None
+        if state is None:
+            return STATE
+        files = state.get("files", [])
+        with ThreadPoolExecutor(4) as pool:
+            damages = list(pool.map(lambda facts: part_damage(folder / facts["name"], facts), files))
+        return next((facts["name"] for facts, damage in zip(files, damages, strict=True) if damage), "")
+
+    def _remove_damaged(self, number: int, file: str) -> None:
+        """Remove a damaged checkpoint, that of the logprobs with all steps taken with them, and say so."""
+        numbers = self._numbers()
+        start = "the one before" if any(0 < other < number for other in numbers) else "the beginning"
+        tqdm.write(f"checkpoint of step {number} is damaged ({file}): training starts from {start}",
+                   file=sys.stderr)
+        for gone in reversed(numbers):
+            if number in (gone, 0):
+                remove_folder(self._path(gone))
+
     def _path(self, number: int) -> Path:
         return self._stage.folder / f"checkpoint-{number}"
 
     def _numbers(self) -> list[int]:
         folder = self._stage.folder
         names = {name.partition("/")[0] for name in file_names(folder, "checkpoint-*")}
-        return sorted(int(name.removeprefix("checkpoint-")) for name in names
-                      if (folder / name / STATE).exists())
+        return sorted(int(name.removeprefix("checkpoint-")) for name in names if (folder / name).is_dir())
+
+
+def _facts(scratch: Path, paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """Size and hash of files of a checkpoint, with their names in it."""
+    return [{**part_facts(path), "name": path.relative_to(scratch).as_posix()} for path in paths]
 
 
 @contextlib.contextmanager
