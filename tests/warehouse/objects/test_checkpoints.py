@@ -16,6 +16,7 @@ from tests.building.runs import copy_run
 from tests.building.sampled import SAVING, run_train, sample_rows, tiny_run
 from tests.building.stored import on_machine
 from train.inputs.asked import model_of_policy
+from warehouse.objects.bucket import Bucket
 from warehouse.objects.mirror import mirror_run
 from warehouse.store.commit import TWINS
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -83,6 +84,23 @@ def test_a_killed_training_goes_on_on_another_machine_to_the_same_policy(
     assert all(equal(weights[0][name], weights[1][name]) for name in weights[0])
     assert not [key for key in keys(address) if "checkpoint-" in key]
     assert machine("a").state.versions == [0, 1] and not list(first.root.rglob("checkpoint-*/*"))
+
+
+@pytest.mark.parametrize(("where", "left"), [("copy", 1), ("object", 3)])
+def test_a_damaged_copy_is_downloaded_again_and_a_damaged_object_skips_its_checkpoint(
+        where: str, left: int, machine, alone: Warehouse, address: str,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    first = machine("a")
+    killed_at("policies/1/generation=*", first, monkeypatch)
+    weights, = first.root.rglob("checkpoint-2/weights/__0_0.distcp")
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    if where == "object":
+        key, = (key for key in keys(address) if key.endswith("__0_0.distcp"))
+        Bucket(address).put(key, weights)
+    assert train_counting(machine("a"), monkeypatch) == left
+    trained = open_warehouse(alone.root.parent / "trained")
+    assert machine("b").policy(1)["sha256"] == trained.policy(1)["sha256"]
+    assert not [key for key in keys(address) if "checkpoint-" in key]
 
 
 def test_the_next_training_brings_the_optimizer_and_resumes_on_another_machine(
