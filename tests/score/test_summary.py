@@ -24,15 +24,16 @@ SCORER = "exact-0123456789"
 Row = dict[str, Any]
 
 
-def scored_run(folder: Path, prompt: Row, completions: list[Row], samples: list[Row]) -> Warehouse:
-    """A run with one rollout of one prompt, and its scores."""
+def scored_run(folder: Path, prompt: Row, completions: list[Row], samples: list[Row],
+               run: Warehouse | None = None) -> Warehouse:
+    """A run, a new one unless given, with one rollout of one prompt, and its scores."""
     with without_waiting():
-        run = new_run(folder)
+        run = run or new_run(folder)
         for name, part in (("prompts", [prompt]), ("completions", completions)):
             write_rows(run, name, [part])
         write_rows(run, "samples", [samples], scorer=SCORER)
-        finish(run, "rollout", iteration=0, purpose="train")
-        finish(run, "score", iteration=0, purpose="train", scorer=SCORER)
+        finish(run, "rollout", iteration=prompt["iteration"], purpose="train")
+        finish(run, "score", iteration=prompt["iteration"], purpose="train", scorer=SCORER)
     return run
 
 
@@ -75,3 +76,16 @@ def test_the_parts_of_a_reward_add_up_to_it(tmp_path: Path) -> None:
     run = scored_run(tmp_path / "run", prompt, rows, samples)
     assert rows_of(connect(run), "SELECT part, mean FROM part_means ORDER BY mean") == [
         {"part": 'a "short" one', "mean": 0.375}, {"part": "passed", "mean": 0.5}]
+
+
+def test_a_part_of_the_reward_that_nobody_earns_has_a_mean_of_0(tmp_path: Path) -> None:
+    run = None
+    for iteration, rewards in enumerate(((0.5, 0.0), (0.0, 0.0), (None, None))):
+        prompt = prompt_row("turn", 2, iteration=iteration)
+        rows = [completion_row(prompt, index, [1, 2], [-1.0, -1.0]) for index in range(2)]
+        samples = [sample_row(row, SCORER, reward, reward_parts='{"exact": 0.5}' if reward else "{}")
+                   for row, reward in zip(rows, rewards, strict=True)]
+        run = scored_run(tmp_path / "run", prompt, rows, samples, run)
+    assert run and rows_of(connect(run), "SELECT iteration, part, mean FROM part_means ORDER BY ALL") == [
+        {"iteration": 0, "part": "exact", "mean": 0.25}, {"iteration": 1, "part": "exact", "mean": 0.0},
+        {"iteration": 2, "part": "exact", "mean": None}], "no reward was measured in iteration 2"

@@ -126,11 +126,12 @@ WITH documents AS (
     FROM samples
     WHERE reward IS NOT NULL AND reward_parts IS NOT NULL
     GROUP BY iteration, purpose, scorer, reward_parts),
-parts AS (SELECT *, unnest(map_entries(document::JSON::MAP(VARCHAR, DOUBLE))) AS entry FROM documents)
-SELECT iteration, purpose, scorer, entry.key AS part,
-       sum(num * entry.value) / any_value(num_completions - num_missing) AS mean
-FROM parts JOIN iteration_stats USING (iteration, purpose, scorer)
-GROUP BY iteration, purpose, scorer, entry.key;
+parts AS (SELECT *, unnest(map_entries(document::JSON::MAP(VARCHAR, DOUBLE))) AS entry FROM documents),
+earned AS (SELECT iteration, purpose, scorer, entry.key AS part, sum(num * entry.value) AS total
+           FROM parts GROUP BY ALL)
+SELECT iteration, purpose, scorer, part, coalesce(total, 0) / nullif(num_completions - num_missing, 0) AS mean
+FROM iteration_stats JOIN (SELECT DISTINCT scorer, part FROM earned) USING (scorer)
+LEFT JOIN earned USING (iteration, purpose, scorer, part);
 
 CREATE OR REPLACE VIEW errors AS
 WITH kinds AS (
