@@ -9,6 +9,7 @@ from reports.drawing import Chart
 from reports.figure import Figure, Rows, lines
 from reports.page import figure_block, page, table
 from reports.scale import number
+from warehouse.inspect.render import UNSET
 from warehouse.sql.database import Connection, rows_of
 from warehouse.sql.many import connect_runs, open_runs, run_names
 from warehouse.store.commit import replace_bytes
@@ -202,7 +203,7 @@ def _values(rows: Sequence[dict[str, Any]]) -> str:
     """The values of a run, each with its iterations if there are several."""
     if not rows:
         return ""
-    shown = ["none" if row["value"] is None else _short(row["value"]) for row in rows]
+    shown = [UNSET if row["value"] is None else _short(row["value"]) for row in rows]
     if len(rows) == 1:
         return shown[0]
     spans = [f"{row['first_iteration']}" if row["first_iteration"] == row["last_iteration"] else

@@ -9,6 +9,7 @@ import jinja2
 from reports.page import asset
 from reports.scale import NO_VALUE, number
 from reports.viewer import links
+from warehouse.inspect.render import UNSET
 from warehouse.store.errors import printable
 
 MOST_SHOWN = 20_000     # characters of a text in a page; a link leads to the whole
@@ -30,7 +31,7 @@ def environment() -> jinja2.Environment:
                               finalize=lambda value: NO_VALUE if value is None else value)
     made.filters |= {"number": number, "printable": printable, "text": text_to_show}
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    made.globals |= {"links": links}
+    made.globals |= {"links": links, "UNSET": UNSET}
     return made
 
 

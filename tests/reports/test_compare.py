@@ -42,11 +42,13 @@ def test_the_page_begins_with_what_differs(runs: list[Warehouse], tmp_path: Path
     for iteration in range(3):
         change_settings(runs[0], "train", iteration, learning_rate=1e-4)
         change_settings(runs[1], "train", iteration, learning_rate=5e-4 if iteration else 1e-4)
+        change_settings(runs[1], "train", iteration, correction="token-tis" if iteration else None)
     text = compared(runs, tmp_path)
     places = [text.index(title) for title in ("What differs", "Beyond chance", "Curves")]
     assert places == sorted(places)
     cells = re.findall(r"<td[^>]*>(.*?)</td>", text[text.index("What differs"):text.index("Beyond chance")])
-    assert cells == ["train", "", "learning_rate", "0.0001", "0.0001 (0), 0.0005 (1..2)"]
+    assert cells == ["train", "", "correction", "default", "default (0), token-tis (1..2)",
+                     "train", "", "learning_rate", "0.0001", "0.0001 (0), 0.0005 (1..2)"]
 
 
 def test_programs_get_the_same_as_one_object(runs: list[Warehouse], tmp_path: Path) -> None:

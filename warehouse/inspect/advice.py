@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from warehouse.inspect.alarms import MISMATCH_SIGNALS, STEP_SIGNALS, Alarm, groups_of, known_signals
-from warehouse.inspect.render import short_number
+from warehouse.inspect.render import UNSET, short_number
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import counted, shell_quote
 from warehouse.store.names import UNTRUNCATED
@@ -95,8 +95,8 @@ def changed_settings(connection: Connection, iteration: int, num_iterations: int
     """The last two changes of stage settings in the iterations up to this one."""
     rows = rows_of(connection, f"""
         SELECT iteration, string_agg(
-            concat(stage, ' ', name, ' ', coalesce(value, 'default'),
-                   ' (was ', coalesce(former, 'default'), ')'), ', ' ORDER BY stage, name) AS changes
+            concat(stage, ' ', name, ' ', coalesce(value, '{UNSET}'),
+                   ' (was ', coalesce(former, '{UNSET}'), ')'), ', ' ORDER BY stage, name) AS changes
         FROM ({SETTING_CHANGES}) WHERE iteration > $1 - $2 AND iteration <= $1
         GROUP BY iteration ORDER BY iteration DESC LIMIT 2""", [iteration, num_iterations])[::-1]
     return [f"Settings changed at iteration {row['iteration']}: {row['changes']}." for row in rows]

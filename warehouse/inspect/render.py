@@ -14,6 +14,7 @@ from typing import Any
 from warehouse.store.errors import printable
 
 LONGEST_CELL = 60
+UNSET = "default"  # an option without a value; none is a value of some
 MOST_NAMES, MOST_NUMBERS = 8, 6  # longest lists that are shown whole
 
 
