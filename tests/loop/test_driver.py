@@ -323,6 +323,18 @@ def test_the_first_every_kth_and_the_last_policy_are_evaluated_once(world: World
     assert world.loop(3, eval_every=2) == 0 and len(world.told("evaluation")) == 3
 
 
+@pytest.mark.parametrize(("config", "label", "count"), [
+    ("", "arms-8", 2), ("", "t0", 2), ("", "heldout", 1), ('[eval]\nlabel = "mine"\n', "mine", 1),
+    ('[eval]\nsplit = ["train"]\n', "train", 1)])
+def test_a_policy_is_evaluated_unless_the_loops_own_evaluation_of_it_is_there(
+        tmp_path: Path, config: str, label: str, count: int) -> None:
+    world = World(tmp_path, config)
+    plain.sample(world.warehouse, iteration=0, evaluate=True, label=label)
+    plain.score(world.warehouse)
+    assert world.loop(1, eval_every=1) == 0
+    assert len([call for call in world.calls("rollout") if "--eval" in call]) == count
+
+
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("stage", ["rollout", "score"])
 def test_an_evaluation_in_which_the_loop_ended_is_finished_by_the_next(world: World, version: int,

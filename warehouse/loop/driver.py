@@ -168,6 +168,14 @@ class Loop:
         every = self.options.eval_every
         return every is not None and (version % every == 0 or version == self.options.iterations)
 
+    def _evaluations(self) -> set[str]:
+        """The purposes of the evaluations that `rollout --eval` writes: eval, eval-SPLIT, or eval-LABEL."""
+        asked = room_command("rollout").make_context("rollout", [self.run, "--eval"]).params
+        tasks = self.warehouse.read("tasks", ["split", "heldout"]).to_pylist()
+        splits = asked["splits"] or {task["split"] for task in tasks if task["heldout"]}
+        labels = [asked["label"]] if asked["label"] else [name.replace("-turn", "_turn") for name in splits]
+        return {"eval", *(f"eval-{label}" for label in labels)}
+
     # Commands ---------------------------------------------------------------------------------------------
 
     def _begin(self, iteration: int, *more: str) -> None:
@@ -283,8 +291,9 @@ class Loop:
         """Sample and score the held-out tasks with a policy, unless this was done."""
         if not self._is_evaluated(version):
             return
+        own = self._evaluations()
         done = [life for life in self.warehouse.state.of_stage("rollout", version)
-                if base_purpose(str(life.purpose)).startswith("eval")]
+                if base_purpose(str(life.purpose)) in own]
         if not done or not all(self.warehouse.state.scorers(version, str(life.purpose)) for life in done):
             doing, words = f"policy {version}: evaluation", [self.run, "--iteration", str(version)]
             self._wait(self._sample(version, "eval", ["--eval", *words[1:]]), doing)
