@@ -22,12 +22,14 @@ from score.sandbox.lane_handle import LaneConfig
 from score.sandbox.limits import Limits
 from score.sandbox.pool import LanePool
 from score.tasks.kinds import KINDS
+from tests.building import plain
 from tests.building.runs import TURN, back_before, begin, finish, new_run
 from tests.building.texts import FLIP, SAME, add_rollout, fenced
 from warehouse import open as open_connection
 from warehouse.cli import cli
 from warehouse.maintain.discard import discard
 from warehouse.maintain.prune import prune_ended, prune_run
+from warehouse.maintain.tasks import replace_tasks
 from warehouse.stages import warm
 from warehouse.store.errors import StageError
 
@@ -134,6 +136,21 @@ def test_a_second_run_has_nothing_to_do_and_another_scorer_adds_rows(warehouse):
     assert other.exit_code == 0 and "arc-exact-shaped-" in other.output
     assert [row["reward"] for row in rows(warehouse)] == [10.0, 0.0]
     assert [row["reward"] for row in rows(warehouse, "arc-exact")] == [1.0, -0.1]
+
+
+def test_a_replaced_task_is_named_where_rewards_are_of_another_scorer_than_before(warehouse, tmp_path):
+    add_rollout(warehouse, [("turn", fenced(FLIP))])
+    invoke(warehouse.root)
+    plain.train(warehouse)
+    add_rollout(warehouse, [("turn", fenced(SAME))], iteration=1)
+    [payload] = [json.loads(row["payload"]) for row in warehouse.read("tasks").to_pylist()
+                 if row["task_id"] == "turn"]
+    task = {"task_id": "turn", "kind": "grid", "payload": payload | {"test": payload["test"] * 2}}
+    (tmp_path / "corrected.jsonl").write_text(json.dumps(task))
+    replace_tasks(warehouse, (str(tmp_path / "corrected.jsonl"),))
+    result = invoke(warehouse.root, "--iteration", 1)
+    assert re.search(r"iteration 0 was trained on those of \S+: 1 replaced task \(turn\), or the options, "
+                     "your", result.output), result.output
 
 
 def test_what_was_pruned_is_left_out_and_said(warehouse):
