@@ -144,12 +144,14 @@ def _parts_of(stage: Stage, manifest: dict[str, Any] | None) -> Listed:
 
 
 def _policies(warehouse: Warehouse, left_out: list[str]) -> list[tuple[Path, dict[str, Any]]]:
-    """Every readable policy.json; a copy made by a rollback under its version."""
+    """Every readable policy.json; a copy made by a rollback under its version. With the factor of rescues."""
     documents = []
     ensure_local(warehouse.policy_dir(version) / "policy.json" for version in warehouse.state.versions)
     for version in warehouse.state.versions:
         try:
-            documents.append((warehouse.policy_dir(version) / "policy.json", warehouse.policy(version)))
+            factor = warehouse.state.rate(version)
+            documents.append((warehouse.policy_dir(version) / "policy.json", warehouse.policy(version)
+                              | ({} if factor == 1 else {"learning_rate_factor": factor})))
         except StageError as error:
             left_out.append(f"{error} Until then policy {version} is left out.")
     return documents

@@ -7,9 +7,11 @@ import pytest
 
 import warehouse
 from tests.building.runs import change_settings, score_again
-from tests.building.weather import SCORER, build_run, empty_run, weather, write_iteration
+from tests.building.weather import SCORER, build_run, empty_run, weather, write_iteration, write_training
+from warehouse.inspect.advice import changed_settings
+from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import connect, empty_connection
-from warehouse.store.run_folder import Warehouse
+from warehouse.store.run_folder import Warehouse, open_warehouse
 
 
 @pytest.fixture
@@ -45,6 +47,25 @@ def test_what_differs_within_a_run(runs: list[Warehouse]) -> None:
     assert connect(runs[0]).sql(query).fetchall() == []
     assert connect(runs[1]).sql(query).fetchall() == [
         ("train", "learning_rate", None, 0, 1, 2), ("train", "learning_rate", "0.00005", 2, 2, 1)]
+
+
+def test_the_learning_rate_is_the_one_that_a_rescue_left(runs: list[Warehouse]) -> None:
+    run, random = runs[0], np.random.default_rng(0)
+    for iteration in range(3):
+        change_settings(run, "train", iteration, learning_rate=0.03, kl_beta=None)
+    for iteration in (3, 4):
+        roll_back(open_warehouse(run.root), 1, rate=0.5)
+        run = open_warehouse(run.root)
+        rows = write_iteration(run, iteration, "train", weather("healthy", 0), random)
+        write_training(run, iteration, weather("healthy", 0), random, rows)
+        change_settings(run, "train", iteration, learning_rate=0.03, kl_beta=None)
+    connection = connect(run)
+    assert connection.sql("SELECT value, first_iteration, last_iteration FROM settings_diff "
+                          "WHERE stage = 'train' AND key = 'learning_rate'").fetchall() == [
+        ("0.03", 0, 2), ("0.015", 3, 3), ("0.0075", 4, 4)]
+    assert connection.sql("SELECT value FROM settings WHERE key = 'kl_beta'").fetchall() == [(None,)] * 5
+    assert changed_settings(connection, 4, 1) == [
+        "Settings changed at iteration 4: train learning_rate 0.0075 (was 0.015)."]
 
 
 def test_how_an_adapter_is_served_is_no_change_from_the_base_which_has_none(runs: list[Warehouse]) -> None:

@@ -1,7 +1,8 @@
 -- Everyday views over the physical tables. Keys everywhere: iteration, purpose, task_id.
 -- Evaluations are rows with another purpose than 'train'. Lists (token ids, logprobs) are never read here.
 
--- Seconds are the sum of the phases of the process that completed the stage, and what others worked on it before.
+-- Seconds are the sum of the phases of the process that completed the stage, and what others worked on it before. The
+-- learning rate of a training is the one it used: rescues halve the option.
 CREATE OR REPLACE VIEW stages AS
 SELECT document ->> '$.stage' AS stage,
        (document ->> '$.iteration')::INTEGER AS iteration,
@@ -19,9 +20,15 @@ SELECT document ->> '$.stage' AS stage,
        document ->> '$.versions.rollhouse' AS rollhouse_version,
        document ->> '$.versions.git' AS git_revision,
        document -> '$.facts' AS facts,
-       -- The option's name of 0.2 is the stored one.
-       replace(document ->> '$.settings', '"updates_per_shard"', '"updates_per_batch"')::JSON AS settings
-FROM stage_manifests;
+       CASE WHEN factor IS NULL THEN options
+            ELSE json_merge_patch(options, json_object('learning_rate', (options ->> '$.learning_rate')::DOUBLE * factor))
+            END AS settings
+-- The option's name of 0.2 is the stored one.
+FROM (SELECT *, replace(document ->> '$.settings', '"updates_per_shard"', '"updates_per_batch"')::JSON AS options
+      FROM stage_manifests)
+LEFT JOIN (SELECT (document ->> '$.policy_version')::INTEGER AS policy_version,
+                  (document ->> '$.learning_rate_factor')::DOUBLE AS factor FROM policy_documents)
+    ON document ->> '$.stage' = 'train' AND (document ->> '$.iteration')::INTEGER = policy_version;
 
 CREATE OR REPLACE VIEW policies AS
 SELECT (document ->> '$.policy_version')::INTEGER AS policy_version,
