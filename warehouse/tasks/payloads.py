@@ -43,9 +43,9 @@ def check_payload(kind: str, payload: dict[str, Any], where: str) -> None:
     elif kind == "function":
         _check_function(payload, where)
     elif kind == "stdio":
-        for case in _list_of(where, payload, "cases"):
-            _field(where, case, "input", str)
-            _field(where, case, "output", str)
+        for index, case in enumerate(_list_of(where, payload, "cases")):
+            _field(where, case, "input", str, inside=f"cases[{index}].")
+            _field(where, case, "output", str, inside=f"cases[{index}].")
         _choice(where, payload, "compare", COMPARISONS)
         checker = _python(where, "checker", _field(where, payload, "checker", str, ""))
         if checker and not any(getattr(node, "name", "") == "check" for node in checker):
@@ -117,11 +117,11 @@ def _check_function(payload: dict[str, Any], where: str) -> None:
                          "name of a function, or Class.method.")
     _python(where, "program_setup", _field(where, payload, "program_setup", str, ""))
     if "calls" in payload:
-        for call in _list_of(where, payload, "calls"):
+        for index, call in enumerate(_list_of(where, payload, "calls")):
             if "expected" not in call:
                 raise StageError(f"{where}: a call is not an object with 'args' and 'expected'. Correct it.")
-            _field(where, call, "args", list, [])
-            _field(where, call, "kwargs", dict, {})
+            _field(where, call, "args", list, [], inside=f"calls[{index}].")
+            _field(where, call, "kwargs", dict, {}, inside=f"calls[{index}].")
         _field(where, payload, "tolerance", NUMBER, 0)
         if payload.get("any_order"):
             raise StageError(f"{where}: payload field 'any_order' is not known. Write the comparison into "
@@ -226,12 +226,12 @@ def _python(where: str, name: str, code: str) -> list[ast.stmt]:
 
 
 def _field(where: str, payload: dict[str, Any], name: str, kinds: type | tuple[type, ...],
-           *default: Any) -> Any:
-    """A field of a payload; StageError naming it if it is missing or of another type."""
+           *default: Any, inside: str = "") -> Any:
+    """A field of a payload, or `inside` it; StageError naming it if it is missing or of another type."""
     value = payload.get(name, *default)
     if not isinstance(value, kinds):
         wanted = kinds if isinstance(kinds, tuple) else (kinds,)
         said = f"{json.dumps(value)[:60]}, not" if name in payload else "missing: it has to be"
-        raise StageError(f"{where}: payload field '{name}' is {said} "
+        raise StageError(f"{where}: payload field '{inside}{name}' is {said} "
                          f"{' or '.join(kind.__name__ for kind in wanted)}. Correct it.")
     return value

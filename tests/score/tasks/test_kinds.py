@@ -646,7 +646,7 @@ def test_values_are_compared_by_line_as_livecodebench_does(written, wanted, righ
             "a call is not an object with 'args' and 'expected'",
         ),
         ("function", {"entry_point": "S().f", "calls": []}, "'entry_point' is 'S().f', which names nothing"),
-        ("stdio", {"cases": [{"input": "1"}]}, "payload field 'output' is missing: it has to be str"),
+        ("stdio", {"cases": [{"input": "1"}]}, "field 'cases[0].output' is missing: it has to be str"),
         (
             "stdio",
             {"cases": [{"input": "", "output": ""}], "compare": "magic"},
