@@ -92,6 +92,11 @@ JSON_KEYS: dict[str, dict[str, str]] = {
         "error": "Why the arm failed.", "stopped": "With --stop-behind: the arm it was clearly behind.",
         "changed": "Sentence if the evaluation has another scorer than the training; else empty.",
         "other_scorers": "Of the evaluation, if not the parent's; else null."},
+    "score gold SOURCE --output FILE": {
+        "task_id": "Task.", "right": "Whether its solution is right.", "reason": "Why not.",
+        "limited": "Whether it ran into a limit.", "needs": "Options or payload that make it right.",
+        "pays": "Program that passes and solves nothing.",
+        "pays_share": "Largest share of tests that one passes."},
     "warehouse doctor --json": {
         "rollout": ABLE, "score": ABLE, "train": ABLE, "able": "Whether the stage can work.",
         "lines": "Findings, as sentences.", "command": "Command that gets what is missing, or null.",

@@ -1,5 +1,6 @@
 """Canonical solutions and cheats, judged by `score gold`: those of a file, and those that a source brings."""
 
+import dataclasses
 import gzip
 import json
 from importlib.metadata import PackageNotFoundError
@@ -8,8 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from docs.generate import JSON_KEYS
 from score.cheats import BODIES
 from score.cli import score
+from score.gold import GoldVerdict
 from warehouse.cli import cli
 
 MODEL = Path(__file__).parents[2] / "examples" / "starter" / "model"
@@ -26,6 +29,11 @@ TOLD = ["3 of 4 canonical solutions are judged right",
         "  not right: broken: test 1: wrong assert f(2) == 5; answered 2.0", "  no solution of 1 task",
         "1 of 4 tasks pay programs that solve nothing",
         "  plain: returns its argument; test 1 passes: assert f(2) == 2"]
+
+
+def test_every_key_of_the_output_is_documented():
+    known = {field.name for field in dataclasses.fields(GoldVerdict)}
+    assert JSON_KEYS["score gold SOURCE --output FILE"].keys() == known
 
 
 @pytest.fixture
