@@ -77,8 +77,12 @@ def what_differs(before: Stage, after: Stage) -> list[str]:
     old_text, text = (str((stage.facts() or {}).get("reward_source", "")) for stage in (before, after))
     told = difflib.unified_diff(old_text.splitlines(), text.splitlines(), n=0, lineterm="")
     lines = [f"    {line}" for line in told if old_text and text][2:]
+    tasks, others = (settings.pop("replaced", None) or {} for settings in (old, new))    # hashes by task
+    replaced = ", ".join(sorted(name for name in tasks.keys() | others.keys()
+                                if tasks.get(name) != others.get(name)))
     return [f"  {name}: {shorten(old.get(name), 90)} -> {shorten(new.get(name), 90)}"
-            for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)] + lines
+            for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)] + (
+                [f"  replaced: {replaced}"] if replaced else []) + lines
 
 
 def changes(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
@@ -105,7 +109,7 @@ def per_task(joined: pl.DataFrame, most: int = 10) -> list[str]:
     tasks = tasks.filter(pl.col("rewards") + pl.col("correct") + pl.col("signs") > 0)
     tasks = tasks.sort(["signs", "correct", "rewards", "task_id"], descending=[True, True, True, False])
     if tasks.is_empty():
-        return ["  no task changed"]
+        return ["  no verdict of a task changed"]
     rest = [f"  and {counted(tasks.height - most, 'more task')}"] if tasks.height > most else []
     return [as_table(["task", *tasks.columns[1:]], tasks.head(most).rows()), *rest]
 

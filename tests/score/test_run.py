@@ -151,6 +151,10 @@ def test_a_replaced_task_is_named_where_rewards_are_of_another_scorer_than_befor
     result = invoke(warehouse.root, "--iteration", 1)
     assert re.search(r"iteration 0 was trained on those of \S+: 1 replaced task \(turn\), or the options, "
                      "your", result.output), result.output
+    [former] = re.findall(r"trained on those of (\S+):", result.output)
+    assert invoke(warehouse.root, "--iteration", 0).exit_code == 0
+    lines = invoke("diff", warehouse.root, former, "arc-v1").output.splitlines()
+    assert lines[1] == "  replaced: turn" and lines[-1] == "  no verdict of a task changed", lines
 
 
 def test_what_was_pruned_is_left_out_and_said(warehouse):
