@@ -283,8 +283,11 @@ class Peer:
         bases = [["type", "builtins", base.__name__] if base in (
                     *stand_ins.VALUES, *stand_ins.CHANGING, *stand_ins.GIVEN_ERRORS)
                  else self.class_written(base) for base in kind.__bases__ if base is not object]
-        methods = [name for name, value in vars(kind).items() if type(value) is types.FunctionType
-                   and (name == "__init__" or not name.startswith("__"))] if not self.strict else []
+        is_value = issubclass(kind, stand_ins.VALUES)       # its data may hide what the builtin has
+        methods = [name for name, value in vars(kind).items() if not self.strict
+                   and (type(value) is types.FunctionType) != is_value
+                   and (name == "__init__" or not name.startswith("__"))
+                   and (not is_value or any(name in vars(each) for each in kind.__mro__[1:]))]
         likeness = kind.__name__ if stand_ins.LIKENESSES.get(kind.__name__) is kind else None
         doc = kind.__doc__ if isinstance(kind.__doc__, str) and not self.strict else None
         module = kind.__module__ if library_error(kind.__module__, kind.__name__) is kind else None
@@ -304,8 +307,12 @@ class Peer:
         arguments = error.args
         if isinstance(error, BaseExceptionGroup):            # whose arguments have a list, read later
             arguments = error.message, error.exceptions
+        elif isinstance(error, OSError) and error.filename is not None and len(arguments) == 2:
+            arguments += error.filename, None, error.filename2
         is_shared = kind is None or library_error(type(error).__module__, type(error).__name__) is type(error)
-        parts = self.crossing._write(tuple(vars(error).items()) if is_shared else (), 1)
+        named = [(name, getattr(error, name)) for name in ("name", "path")
+                 if isinstance(error, (ImportError, NameError, AttributeError)) and hasattr(error, name)]
+        parts = self.crossing._write((*vars(error).items(), *named) if is_shared else (), 1)
         return ["error", number, kind, base.__name__, [self.crossing._write(each, 1) for each in arguments],
                 message_of(error), [*before, error.__suppress_context__, notes, parts]]
 
@@ -426,8 +433,13 @@ class Peer:
                         error.__init__(*arguments)
             except TypeError:
                 error = RuntimeError(text) if not issubclass(owner, ValueError) else ValueError(text)
-            error.args = tuple(arguments)
-        error.__dict__.update((name, part) for name, part in self.crossing._read(parts) if name[0] != "_")
+            has_path = isinstance(error, OSError) and len(arguments) == 5
+            error.args = tuple(arguments[:2] if has_path else arguments)
+        for name, part in self.crossing._read(parts):
+            if name in ("name", "path") and isinstance(error, (ImportError, NameError, AttributeError)):
+                setattr(error, name, part)
+            elif name[0] != "_":
+                error.__dict__[name] = part
         if owner is not known:
             error.__dict__.update(_rh_number=number, _rh_text=text)
             self.borrowed[number] = error

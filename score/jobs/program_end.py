@@ -118,12 +118,14 @@ def serve_tests(code: CodeType, payload: bytes) -> bytes:
 
 
 def call_method(kind: type, name: str, owner: Any, /, *arguments: Any, **keywords: Any) -> Any:
-    """Call a method as the object has it, or that of the class if another class comes first (`super()`)."""
-    found = next((base for base in type(owner).__mro__ if name in vars(base)), None)
-    own = getattr(owner, "__dict__", {}).get(name)
-    if found is kind and not is_stand_in(own):          # the tests' own, which would ask here again
+    """Call the method of a class, or what the object has in its place; `super()` names another class."""
+    is_first = next((base for base in type(owner).__mro__ if name in vars(base)), None) is kind
+    if is_first and type(owner).__getattribute__ is not object.__getattribute__:
         return getattr(owner, name)(*arguments, **keywords)
-    return getattr(kind, name)(owner, *arguments, **keywords)
+    own = getattr(owner, "__dict__", {}).get(name) if is_first else None
+    if own is None or is_stand_in(own):                 # the tests' own would ask here again
+        return getattr(kind, name)(owner, *arguments, **keywords)
+    return own(*arguments, **keywords)
 
 
 def signature_of(function: Any) -> list[Any]:

@@ -543,7 +543,9 @@ def class_of(number: int, name: str, bases: tuple[type, ...], specials: list[str
     elif values:
         # Their layouts conflict: an enumeration of numbers keeps their value.
         kept = [*values[:1], *(base for base in kept if not issubclass(base, StandIn))]
-        names |= {name: vars(StandIn)[name] for name in ("__getattr__", "__setattr__", "__delattr__")}
+        names |= {each: vars(StandIn)[each] for each in (
+            "__getattr__", "__setattr__", "__delattr__", "__copy__", "__deepcopy__")}
+        names |= {field: property(asking(field)) for field in methods}
         names |= {text: FORWARDERS[text] for text in TEXTS if text in specials}
         names |= {each: between(each, values[0]) for each in specials if each in BETWEEN}
     else:
@@ -556,6 +558,11 @@ def class_of(number: int, name: str, bases: tuple[type, ...], specials: list[str
         names |= {special: None for special in ("__iter__", "__len__") if special not in names and any(
             special in vars(each) for base in kept for each in base.__mro__)}
     return type.__new__(ProgramClass, name, tuple(kept), names)
+
+
+def asking(name: str) -> Callable[[Any], Any]:
+    """Read an attribute of an object where it is, since its builtin class has another of the name."""
+    return lambda self: StandIn.__getattr__(self, name)
 
 
 def bound_to(function: Any, owner: Any, _kind: Any = None) -> Any:

@@ -155,8 +155,10 @@ def imports_of(trees: Sequence[ast.AST], entry: str) -> set[str]:
     What they import from there by name is dropped from the trees, where it would be a name of theirs.
     """
     found, nodes = set[str](), [node for tree in trees for node in ast.walk(tree)]
+    read = any(entry in names_in(tree, ast.Load) for tree in trees)
+    is_set = any(entry in names_set(tree) for tree in trees)
     modules = {node.value.id for node in nodes if isinstance(node, ast.Attribute) and node.attr == entry
-               and isinstance(node.value, ast.Name)}
+               and isinstance(node.value, ast.Name) and (is_set or not read)}     # else of a reference
     others = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module not in (
         None, "pytest") and not is_library(node.module)}
     stars = {module for module in others if len(others) == 1 and PROGRAM_MODULE.search(str(module))}
@@ -167,11 +169,8 @@ def imports_of(trees: Sequence[ast.AST], entry: str) -> set[str]:
                 found.add(module)
                 node.names = []
             case ast.Import(names):
-                found |= {alias.name for alias in names if not is_library(alias.name) and (
-                    (alias.asname or alias.name) in modules or PROGRAM_MODULE.search(alias.name))}
-            case ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(str(name))]) if (
-                    PROGRAM_MODULE.search(name) and not is_library(name)):
-                found.add(name)
+                found |= {alias.name for alias in names if (alias.asname or alias.name) in modules
+                          and not is_library(alias.name)}
     return found
 
 

@@ -231,10 +231,35 @@ POINT = "from collections import namedtuple\nf = namedtuple('f', 'x y')\n"
     ("import pytest\np = f(1, 2)\nwith pytest.raises(AttributeError): p.x = 5\nassert p == (1, 2)", POINT),
     ("import pytest\np = f(1, 2)\nwith pytest.raises(AttributeError): del p.x", POINT),
     ("n = f(3)\nn.x = 5\nassert n.x == 5 and n == 3", "class f(int): pass\n"),
-    ("import solution\nassert getattr(solution, 'f')(1) == 1", "def f(x): return x\n"),
-    ("import importlib\nassert importlib.import_module('solution').f(1) == 1", "def f(x): return x\n")])
+    ("i = f('a', 3)\nassert i.count == 3 and i._replace(count=4).count == 4",
+     "from collections import namedtuple\nf = namedtuple('f', 'name count')\n"),
+    ("s = f()\nassert s.title == 'Open' and s == 'open'",
+     "import enum\nclass S(str, enum.Enum):\n    OPEN = 'open'\n"
+     "    title = property(lambda self: self.value.capitalize())\ndef f(): return S.OPEN\n"),
+    ("import errno, pytest\nwith pytest.raises(FileNotFoundError, match='a.txt') as e: f('a.txt')\n"
+     "assert e.value.filename == 'a.txt' and e.value.args == (errno.ENOENT, 'gone')",
+     "import errno\ndef f(path): raise FileNotFoundError(errno.ENOENT, 'gone', path)\n"),
+    ("import pytest\nwith pytest.raises(OSError) as e: f()\nassert e.value.args == (1, 2, 3)",
+     "def f():\n    error = OSError('a')\n    error.args = (1, 2, 3)\n    raise error\n"),
+    ("import pytest\nwith pytest.raises(ImportError) as e: f()\nassert e.value.name == 'm'",
+     "def f(): raise ImportError('no', name='m')\n"),
+    ("import copy\np = f(3)\np.x = 1\nq = copy.copy(p)\nq.x = 2\nassert p.x == 1 and q.x == 2 and q == 3",
+     "class f(int): pass\n"),
+    ("n = f()\nn.get()\nn.get()\nassert n.seen == ['get', 'get', 'seen']",
+     "class f:\n    def __init__(self): self.seen = []\n    def get(self): pass\n"
+     "    def __getattribute__(self, name):\n        own = object.__getattribute__(self, '__dict__')\n"
+     "        if name[0] != '_': own.get('seen', []).append(name)\n"
+     "        return object.__getattribute__(self, name)\n")])
 def test_what_passes_in_plain_python_passes(executor, test, code):     # noqa: F811
     assert judged(executor, [test], {"it": code})["it"].measures.correct
+
+
+def test_a_module_beside_the_bare_name_is_a_reference_and_none_of_the_program_s(executor):     # noqa: F811
+    for test in ("import reference_solution\nassert f(3) == reference_solution.f(3)",
+                 "try: import main_fast as fast\nexcept ImportError: fast = None\n"
+                 "assert f(16) == (fast.root(16) if fast else 4)"):
+        row = judged(executor, [test], {"it": "def f(x): return 0\ndef root(x): return 0\n"})["it"]
+        assert not row.measures.correct
 
 
 def test_tests_in_turn_have_the_time_of_all():
