@@ -20,6 +20,7 @@ from tests.building.runs import back_before
 from tests.building.weather import SCORER, Weather, build_run, empty_run, write_iteration
 from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import connect, empty_connection, rows_of
+from warehouse.sql.script import HIDDEN
 from warehouse.store.errors import StageError
 from warehouse.store.run_folder import Warehouse
 
@@ -59,6 +60,11 @@ def test_every_figure_is_drawn(page: str) -> None:
         assert block and '<svg class="chart"' in block[0], name
     island = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
     assert island and set(json.loads(island[1])["figures"]) == drawn
+
+
+def test_the_schema_has_every_macro_that_the_sql_of_a_figure_calls() -> None:
+    called = {name for figure in build.FIGURES.values() for name in re.findall(r"\b(\w+)\(", figure.sql)}
+    assert "pass_bands" in called and not called.intersection(HIDDEN)
 
 
 def test_alarms_stand_at_the_top(page: str, tmp_path: Path) -> None:

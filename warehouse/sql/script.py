@@ -16,7 +16,7 @@ VIEW_FILES = ("views.sql", "settings.sql", "adjusted.sql", "alarms.sql", "forens
 SQL_FILES = MEASURE_FILES + VIEW_FILES
 RUNS_FILE = "runs.sql"      # in addition, if several runs are queried together
 HIDDEN = ("stage_manifests", "policy_documents", "fresh_samples", "fresh_train_samples", "rolled_mismatch",
-          "judged_signals", "share_noise", "gain_error", "bootstrapped", "k_of", "variance_of", "chance",
+          "judged_signals", "share_noise", "gain_error", "bootstrapped", "variance_of", "chance",
           "chance_of_few", "luck", "signal_of", "is_cut_short", "is_asked")
 SETTINGS = """\
 -- DuckDB 2.0 rewrites windows into self-joins that read every file of a table; this keeps pruning alive.
