@@ -218,7 +218,7 @@ def _evaluation(connection: Connection, purpose: str, rows: list[dict[str, Any]]
     again = ("; to compare it, set that under [eval], discard this evaluation and sample it again"
              if apart and now is not None else "")
     if rows[0]["iteration"] == rows[-1]["iteration"] or None in (before, now):
-        asked = "the model behind the API" if now is None else f"policy {now}"
+        asked = "another model" if now is None else f"policy {now}"
         has = ", ".join(f"{name} {short_share(change.last)}" for name, change in changes.items())
         return f"On '{purpose}' {asked} has {has}; nothing to compare it with{apart}{again}."
     directions = [change.direction for change in changes.values()]

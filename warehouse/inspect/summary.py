@@ -208,6 +208,8 @@ def _table(rows: list[dict[str, Any]], kind: str) -> list[str]:
     # Measures and their heads, which are as wide as the column.
     heads = {"pass_at_1": " pass@1", "pass_at_max_k": f"{top:>8}", "reward_mean": " reward",
              "truncated_share": "truncated", "tokens_mean": " tokens", "zero_variance_share": "zero-var"}
+    if sizes == [1]:
+        del heads["pass_at_max_k"]
     if kind == "iteration":
         gaps = [key for key in GAPS if any(row[key] is not None for row in rows)] or ["mismatch_kl_fresh"]
         heads |= {key: f"{GAPS[key]:>10}" for key in gaps}

@@ -14,12 +14,13 @@ SCORER = "exact-0123456789"
 
 
 def write_answers(run: Warehouse, iteration: int, purpose: str, *, policy: int | None,
-                  solved: int = 0) -> None:
-    """Four completions of the task, empty where it is not a policy that speaks."""
+                  solved: int = 0, size: int = 4) -> None:
+    """`size` completions of the task, empty where it is not a policy that speaks."""
     keys = {"iteration": iteration, "purpose": purpose}
-    prompt = runs.prompt_row("turn", 4, **keys)
+    prompt = runs.prompt_row("turn", size, **keys)
     said = [1] * (2 if policy is not None else 1)
-    rows = [runs.completion_row(prompt, index, said, [], policy_version=policy) for index in range(4)]
+    rows = [runs.completion_row(prompt, index, said, [], policy_version=policy)
+            for index in range(size)]
     scores = [runs.sample_row(row, SCORER, float(right), correct=right)
               for row in rows for right in [row["sample_index"] < solved]]
     runs.write_rows(run, "prompts", [[prompt]])
@@ -36,6 +37,15 @@ def test_empty_answers_of_another_model_are_no_alarm(tmp_path: Path) -> None:
         write_answers(run, 0, "eval-gpt", policy=None)
     watched = CliRunner().invoke(cli, ["watch", str(run.root)])
     assert watched.exit_code == 0 and watched.stdout.startswith("No alarm.\n"), watched.stdout
+
+
+def test_answers_of_another_model_are_said_to_be_of_another_model_with_pass_at_1_once(tmp_path: Path) -> None:
+    with runs.without_waiting():
+        run = runs.new_run(tmp_path / "run")
+        write_answers(run, 0, "distil", policy=None, size=1)
+    lines = CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()
+    assert lines[1].startswith("On 'distil' another model has pass@1 .00; ")
+    assert [line.count("pass@1") for line in lines if line.lstrip().startswith("iteration")] == [1]
 
 
 def test_an_evaluation_is_not_compared_with_that_of_another_model(tmp_path: Path) -> None:
