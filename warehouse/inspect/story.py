@@ -18,9 +18,10 @@ SAMPLING = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "repetition_
 # Of two iterations that end early, the first has the quickest completions and the second the rest: neither
 # is a baseline.
 QUERY = f"""
-SELECT adjusted.*, policy_version, reward_plain, sampling
+SELECT adjusted.*, policy_version, reward_plain, correct_share, sampling
 FROM adjusted
-JOIN (SELECT iteration, purpose, policy_version, reward_mean AS reward_plain FROM iteration_stats)
+JOIN (SELECT iteration, purpose, policy_version, reward_mean AS reward_plain, correct_share
+      FROM iteration_stats)
      USING (iteration, purpose)
 LEFT JOIN (SELECT iteration, purpose, json_extract_string(settings, {[f"$.{name}" for name in SAMPLING]})
                   AS sampling FROM stages WHERE stage = 'rollout') USING (iteration, purpose)
@@ -49,6 +50,7 @@ SECONDS = """
 SELECT stage, sum(seconds) AS seconds FROM stages WHERE seconds IS NOT NULL
 GROUP BY stage ORDER BY list_position(['rollout', 'score', 'train'], stage)"""
 
+UNSOLVED = {1: "the reward rose", -1: "the reward fell"}      # by direction, where no task is solved
 NAMES = {"solving": "pass@1", "reward": "reward"}
 MOST_AVERAGED = 10  # iterations that are averaged at each end of a training whose tasks differ
 SAME = 0.005        # largest difference between a paired gain and one of plain means that is not shown
@@ -74,13 +76,14 @@ class Change(NamedTuple):
         return self.few or self.margin is None
 
     def __str__(self) -> str:
+        places = 4 if self.margin and self.margin < 0.0005 else 3
         margin = (", too few tasks for an interval" if self.margin is None else
-                  f" ± {self.margin:.3f} at 95% over tasks")
+                  f" ± {self.margin:.{places}f} at 95% over tasks")
         digits = 2 if abs(self.last - self.first) >= 0.01 else 3
         plain = " → ".join(short_share(value, digits) for value in (self.first, self.last))
         if abs(self.last - self.first - self.gain) < SAME:
-            return f"{plain} ({self.gain:+.3f}{margin})"
-        return (f"{self.gain:+.3f}{margin}, at equal difficulty of tasks "
+            return f"{plain} ({self.gain:+.{places}f}{margin})"
+        return (f"{self.gain:+.{places}f}{margin}, at equal difficulty of tasks "
                 f"(plain means of different tasks: {plain})")
 
 
@@ -156,6 +159,11 @@ def _measure(rows: list[dict[str, Any]]) -> str:
             else "solving")
 
 
+def _is_unsolved(rows: list[dict[str, Any]]) -> bool:
+    """Whether no task is ever solved, as far as known, and the reward is what a run is judged by."""
+    return _measure(rows) == "reward" and any(row["correct_share"] is not None for row in rows)
+
+
 def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[Alarm]) -> str:
     first, last = rows[0]["iteration"], rows[-1]["iteration"]
     measure = _measure(rows)
@@ -176,6 +184,8 @@ def _training(connection: Connection, rows: list[dict[str, Any]], firing: list[A
     nothing = "Too little to tell" if change.unknown else "No change beyond chance"
     said = {1: "Learned the training tasks", 0: f"{nothing} on the training tasks",
             -1: "Lost on the training tasks"}[change.direction]
+    if _is_unsolved(rows):
+        said = f"No task is solved; {UNSOLVED.get(change.direction, nothing.lower())}"
     means = f", means of the first and last {change.span}" if change.span > 1 else ""
     return (f"{said}: {name} {change} over iterations {first} to {last}{means}."
             f"{_corrected(connection, 'train', first, last)}")
@@ -230,6 +240,8 @@ def _evaluation(connection: Connection, purpose: str, rows: list[dict[str, Any]]
         unknown = any(change.unknown for change in changes.values())
         said = ("it learned" if max(directions) > 0 else "too little to tell" if unknown else
                 "no change beyond chance")
+    if _is_unsolved(rows):
+        said = f"no task is solved, {UNSOLVED.get(directions[0], said)}"
     fired = f" Fired: {', '.join(alarm.signal for alarm in firing)}." if firing else ""
     moved = ", ".join(f"{name} {change}" for name, change in changes.items())
     corrected = _corrected(connection, purpose, rows[0]["iteration"], rows[-1]["iteration"])

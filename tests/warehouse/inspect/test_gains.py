@@ -29,11 +29,11 @@ SCORER = "exact-0123456789"
 Counts = dict[str, tuple[int, int]]     # completions of a task and how many are right
 
 
-def evaluated(folder: Path, *visits: Counts, solves: bool = True, purpose: str = "eval",
+def evaluated(folder: Path, *visits: Counts, solves: bool | None = True, purpose: str = "eval",
               temperatures: tuple[float, ...] = ()) -> Warehouse:
     """A run whose evaluation at each iteration gave this; no reward could be measured where a task has -1.
 
-    Without `solves` what is paid is not right.
+    Without `solves` what is paid is not right; None: nobody knows what is.
     """
     with without_waiting():
         run = new_run(folder / "run")
@@ -159,7 +159,15 @@ def test_where_nothing_is_solved_the_reward_is_told(tmp_path: Path) -> None:
     run = evaluated(tmp_path, {f"t{n}": (16, 4) for n in range(6)},
                     {f"t{n}": (16, right) for n, right in enumerate(after)}, solves=False)
     margin = 1.96 * np.std([(right - 4) / 16 for right in after], ddof=1) / np.sqrt(6)
-    assert f"it learned; reward .25 → .56 (+0.312 ± {margin:.3f} at 95% over tasks)." in said(run)
+    told = f" the reward rose; reward .25 → .56 (+0.312 ± {margin:.3f} at 95% over tasks)."
+    assert said(run) == f"On 'eval', policy 0 to 1: no task is solved,{told}"
+
+
+def test_a_training_in_which_no_task_is_solved_says_so_unless_nobody_can_know(tmp_path: Path) -> None:
+    visits = [{f"t{n}": (16, paid) for n in range(40)} for paid in (1, 2)]
+    for solves, told in ((False, "No task is solved; the reward rose"), (None, "Learned the training tasks")):
+        run = evaluated(tmp_path / str(solves), *visits, solves=solves, purpose="train")
+        assert said(run).startswith(f"{told}: reward .06 → .12 (+0.062 ")
 
 
 def test_one_task_many_times_is_told_by_its_completions(tmp_path: Path) -> None:
@@ -201,12 +209,13 @@ def test_of_a_few_tasks_no_gain_is_claimed(tmp_path: Path) -> None:
     """The rewards of three tasks that all gained the same vary in nothing, and say nothing about others."""
     visits = ({f"t{n}": (4, 1) for n in range(3)}, {f"t{n}": (4, 3) for n in range(3)})
     line = said(evaluated(tmp_path, *visits, solves=False))
-    assert line == ("On 'eval', policy 0 to 1: too little to tell; "
+    assert line == ("On 'eval', policy 0 to 1: no task is solved, too little to tell; "
                     "reward .25 → .75 (+0.500, too few tasks for an interval).")
 
 
 def test_small_changes_have_three_digits() -> None:
     assert str(Change(0.031, 0.033, 0.002, 0.001)) == ".031 → .033 (+0.002 ± 0.001 at 95% over tasks)"
+    assert str(Change(0.095, 0.0965, 0.0015, 0.0004)).endswith("(+0.0015 ± 0.0004 at 95% over tasks)")
     assert str(Change(0.03, 0.05, 0.02, 0.001)) == ".03 → .05 (+0.020 ± 0.001 at 95% over tasks)"
 
 
