@@ -213,9 +213,11 @@ def _fall(rows: list[dict[str, Any]], falls: dict[str, int]) -> str:
         said = "Collapsed"
     elif measure == "solving" and "solving_falls" in falls:
         said = "Fell"
+    alike = all(short_share(values[row["iteration"]]) == short_share(row[f"{measure}_plain"]) for row in rows)
     on_the_way = "" if lowest == last else f"{short_share(values[lowest])} at iteration {lowest}, "
     return (f"{said} at iteration {since}: {NAMES[measure]} {short_share(best)} at best, {on_the_way}"
-            f"{short_share(values[last])} at iteration {last}.")
+            f"{short_share(values[last])} at iteration {last}"
+            f"{'' if alike else ', at equal difficulty of tasks'}.")
 
 
 def _evaluation(connection: Connection, purpose: str, rows: list[dict[str, Any]], firing: list[Alarm]) -> str:

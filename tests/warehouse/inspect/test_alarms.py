@@ -30,6 +30,7 @@ from tests.building.weather import (
 from warehouse.cli import cli
 from warehouse.inspect.advice import _paid, advise, alarm_lines, changed_settings
 from warehouse.inspect.alarms import Alarm, _examples, raised_alarms
+from warehouse.inspect.story import _fall
 from warehouse.inspect.summary import went_back
 from warehouse.ledger.entries import Alarmed
 from warehouse.loop.devices import Crew, chosen_devices
@@ -425,6 +426,14 @@ def test_a_fall_that_was_made_good_is_no_collapse(tmp_path: Path) -> None:
                             f"iteration {lowest}, {shown[6]} at iteration 6. Signals since iteration 4")
 
 
+def test_a_fall_at_equal_difficulty_of_tasks_says_so_where_the_table_has_other_numbers() -> None:
+    rows = [{"iteration": iteration, "solving": solving, "solving_plain": plain, "reward": None}
+            for iteration, (solving, plain) in enumerate([(0.35, 0.37), (0.1, 0.1)])]
+    told = "Collapsed at iteration 1: pass@1 .35 at best, .10 at iteration 1"
+    assert _fall(rows, {"solving_falls": 1}) == f"{told}, at equal difficulty of tasks."
+    assert _fall([{**rows[0], "solving_plain": 0.35}, rows[1]], {"solving_falls": 1}) == f"{told}."
+
+
 def test_a_fall_counts_from_the_best_and_not_from_the_start(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", iterations=1, evals=())
     for iteration, solve in enumerate((0.25, 0.4, 0.55, 0.55, 0.55, 0.3, 0.28), start=1):
@@ -473,6 +482,12 @@ def falls(*args: Any, **options: Any) -> dict[int, bool]:
     """Where solving_falls is raised, and whether at once."""
     return dict(run_of(*args, **options).execute("SELECT iteration, immediate FROM signals WHERE raised AND "
                                    "signal = 'solving_falls' ORDER BY iteration").fetchall())
+
+
+def test_a_pass_at_1_that_is_below_0_once_tasks_are_alike_is_shown_as_0() -> None:
+    connection = run_of([0.3, 0.3, 0.3, 0.3, -0.03])
+    [row] = rows_of(connection, "SELECT value, level FROM raised_signals WHERE signal = 'solving_falls'")
+    assert row["value"] == 0 < row["level"]
 
 
 @pytest.mark.parametrize(("large_step", "expected"), [(5, {"solving_falls", "step_kl"}), (4, set())])

@@ -122,7 +122,10 @@ history AS (
            -- Rewards of different scorers do not compare.
            paid AS (PARTITION BY purpose, alone, epoch, scorer ORDER BY iteration ROWS BETWEEN 30 PRECEDING AND 1 PRECEDING),
            earlier AS (PARTITION BY purpose, alone, epoch ORDER BY iteration ROWS BETWEEN 31 PRECEDING AND 2 PRECEDING))
-SELECT iteration, purpose, held.signal, held.value, held.level, held.above,
+-- At equal difficulty pass@1 and pass@k may be below 0; they are shown as 0.
+SELECT iteration, purpose, held.signal,
+       CASE WHEN held.value < 0 AND held.signal IN ('solving_falls', 'sharpening') THEN 0 ELSE held.value END AS value,
+       CASE WHEN held.level < 0 AND held.signal = 'solving_falls' THEN 0 ELSE held.level END AS level, held.above,
        coalesce(CASE WHEN held.above THEN held.value > held.level ELSE held.value < held.level END, false) AS raised,
        raised AND coalesce(CASE WHEN held.above THEN held.value > held.gross ELSE held.value < held.gross END, false)
            AS immediate, held.meaning
