@@ -30,6 +30,8 @@ CURVES = (
     ("mismatch_kl_fresh", "Mismatch of engine and trainer, k3", False, True),
     ("mismatch_kl", "KL of the sampling policies, k3", False, True),
 )
+CAPTIONS = {"mismatch_kl_fresh": "KL(mu, pi_old) of rows that the trained policy sampled.",
+            "mismatch_kl": "KL(mu, pi_old) of all trained rows, also of those that earlier policies sampled."}
 PER_TOKEN = ("tokens_mean", "nll_sampled")   # not comparable between tokenizers
 OTHER_TOKENIZERS = "The runs have different tokenizers, so numbers per token have no curve here."
 STATS_SQL = ("SELECT run, iteration, " + ", ".join(name for name, *_ in CURVES) + """
@@ -157,7 +159,7 @@ def _curves(connection: Connection, names: Sequence[str],
     for name, title, share, log in CURVES:
         if name in left_out:
             continue
-        figure = Figure(name.replace("_", "-"), title.format(k=k), "", sql,
+        figure = Figure(name.replace("_", "-"), title.format(k=k), CAPTIONS.get(name, ""), sql,
                         lines(share=share, log=log, **labels), "No run has it.")
         rows = overlay([[row for row in stats if row["run"] == run] for run in names], name)
         charts[figure.name] = figure.draw(rows) if rows else None

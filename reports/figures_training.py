@@ -95,6 +95,7 @@ TRAINING = (
     Figure("seconds", "Seconds per stage", "Wall time of every complete stage, including evaluations.",
            SECONDS_SQL, bars(rollout="rollout", score="score", train="train"), "No stage is complete."),
     Figure("timeline", "When each stage worked",
-           "The last five iterations: which stages overlap, and gaps in which nothing runs.",
+           "The last five iterations: which stages overlap, and gaps in which nothing runs. At the right the "
+           "share of that time in which a stage worked.",
            TIMELINE_SQL, draw_timeline, "No stage is complete."),
 )
