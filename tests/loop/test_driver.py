@@ -13,11 +13,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from tests.building import plain
 from tests.building.runs import TURN, new_run, without_waiting
+from tests.building.weather import Weather, build_run, write_iteration, write_training
 from warehouse.cli import cli
 from warehouse.inspect.advice import Advice
 from warehouse.ledger.entries import RolledBack
@@ -346,6 +348,15 @@ def test_an_evaluation_in_which_the_loop_ended_is_finished_by_the_next(world: Wo
     assert version not in [facts["iteration"] for facts in world.told("evaluation")]
     assert world.loop(3, eval_every=2) == 0
     assert [facts["iteration"] for facts in world.told("evaluation")] == [0, 2, 3]
+
+
+def test_that_rows_are_of_an_earlier_policy_is_no_change_of_settings(tmp_path: Path) -> None:
+    run = build_run(tmp_path / "run", iterations=2, evals=(), num_tasks=4, group_size=8)
+    random = np.random.default_rng(0)
+    rows = write_iteration(run, 2, "train", Weather(), random, num_tasks=4, group_size=8)
+    write_training(run, 2, Weather(staleness=1, loss="gspo"), random, rows)
+    loop = Loop(run, LoopOptions(3), Crew(chosen_devices("all", None)), pytest.fail, pytest.fail)
+    assert loop._look(2).changed == ["Settings changed at iteration 2: train loss gspo (was dapo)."]
 
 
 def test_the_last_evaluation_is_tracked_although_no_training_follows_it(world: World) -> None:

@@ -91,14 +91,15 @@ def _changed_sampling(connection: Connection, iteration: int) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in row.items() if value is not None)
 
 
-def changed_settings(connection: Connection, iteration: int, num_iterations: int = 10) -> list[str]:
-    """The last two changes of stage settings in the iterations up to this one."""
+def changed_settings(connection: Connection, iteration: int, num_iterations: int = 10,
+                     effects: bool = True) -> list[str]:
+    """The last two changes of stage settings, with `effects` also of staleness, up to this iteration."""
     rows = rows_of(connection, f"""
         SELECT iteration, string_agg(
             concat(stage, ' ', name, ' ', coalesce(value, '{UNSET}'),
                    ' (was ', coalesce(former, '{UNSET}'), ')'), ', ' ORDER BY stage, name) AS changes
-        FROM ({SETTING_CHANGES}) WHERE iteration > $1 - $2 AND iteration <= $1
-        GROUP BY iteration ORDER BY iteration DESC LIMIT 2""", [iteration, num_iterations])[::-1]
+        FROM ({SETTING_CHANGES}) WHERE iteration > $1 - $2 AND iteration <= $1 AND ($3 OR name <> 'staleness')
+        GROUP BY iteration ORDER BY iteration DESC LIMIT 2""", [iteration, num_iterations, effects])[::-1]
     return [f"Settings changed at iteration {row['iteration']}: {row['changes']}." for row in rows]
 
 

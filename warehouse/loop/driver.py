@@ -330,7 +330,7 @@ class Loop:
         firing = [alarm for alarm in alarms if alarm.fired]
         return Watched(rows, alarm_lines(self.warehouse, connection, alarms, since) if firing else [],
                        advise(self.warehouse, connection, alarms), [alarm.signal for alarm in firing],
-                       changed_settings(connection, iteration, 1))
+                       changed_settings(connection, iteration, 1, effects=False))
 
     def _heed_alarms(self, before: int | None = None) -> int | None:
         """The exit code if alarms end the loop, for iterations before `before` or all; else None."""
