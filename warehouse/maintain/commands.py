@@ -60,6 +60,8 @@ def check(run: Path, iteration: int | None, quick: bool, fixes: bool, as_json: b
     """
     from warehouse.maintain.check import check_run
     from warehouse.maintain.fix import fix
+    if fixes and quick:
+        raise StageError("A repair needs checksums: leave out --quick.")
     warehouse = open_run(run)
     report = check_run(warehouse, iteration, quick=quick)
     left, to_do, opened = report.problems, list[str](), list[str]()

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from warehouse.ledger.refusals import Refusal
-from warehouse.maintain.rewrite import NewGeneration, rewriting
+from warehouse.maintain.rewrite import NewGeneration, rewriting, verify_all
 from warehouse.sql.database import refresh_sql
-from warehouse.store.commit import commit_file, commit_json, ensure_local
+from warehouse.store.commit import commit_file, commit_json
 from warehouse.store.errors import StageError
-from warehouse.store.manifests import read_manifest
+from warehouse.store.manifests import Listed, listed_parts, read_manifest
 from warehouse.store.names import is_training
 from warehouse.store.parts import as_stored, part_number, part_writer, read_groups, row_group_size
 from warehouse.store.run_folder import TABLES_OF, Warehouse
@@ -55,14 +55,15 @@ def _compact(warehouse: Warehouse, keys: dict[str, Any], part_mib: int, named: b
     if unfinished or not lives:
         return []
     title = f"iteration {keys['iteration']} ({keys['purpose']})"
-    parts = warehouse.parts("completions", **keys)
+    rollout = warehouse.stage("rollout", **keys)
+    parts = listed_parts(rollout.folder, rollout.manifest(), "completions")
     lost = {part_number(Path(name)) for life in lives for name in life.lost}
     if lost & {part_number(part) for part in parts}:    # a merged part would lack its scores
         return [f"{title}: stays in its parts, as a part of its scores is lost"]
     try:
         with rewriting(warehouse, "compacted", lives) as new:
-            ensure_local(parts)
             plan = _plan(parts, part_mib)
+            verify_all(warehouse, lives if plan else [])
             for life in lives if plan else []:
                 new.append(NewGeneration.of(warehouse, life, "compacted"))
                 _merge(new[-1], plan)
@@ -74,12 +75,12 @@ def _compact(warehouse: Warehouse, keys: dict[str, Any], part_mib: int, named: b
     return [f"{title}: {num_old} files merged into {len(plan) * len(new)}"]
 
 
-def _plan(parts: list[Path], part_mib: int) -> Merged:
+def _plan(parts: Listed, part_mib: int) -> Merged:
     """Adjacent parts of up to `part_mib` MiB become one part; empty if this does not reduce their number."""
     groups: list[list[int]] = []
     size = 0
-    for part in parts:
-        num_bytes = part.stat().st_size
+    for part, facts in parts.items():
+        num_bytes = facts["bytes"]
         if not groups or size + num_bytes > part_mib * MIB:
             groups.append([])
             size = 0
@@ -98,10 +99,9 @@ def _merge(new: NewGeneration, plan: Merged) -> None:
     if listed != {number for numbers in plan.values() for number in numbers}:
         raise StageError(f"{stage.title} has other parts than its rollout: see `warehouse check`.")
     table = TABLES_OF[stage.name][0]
-    warehouse.verify(table, **stage.identity)
     former = warehouse.parts(table, **stage.identity)
     by_number = {part_number(part): part for part in former}
-    new.adopt(without=former)
+    new.adopt(manifest, without=former)
     for number, numbers in plan.items():
         old = [by_number[replaced] for replaced in numbers]
         commit_file(new.new_path(old[0]).with_name(f"part-{number:05d}.parquet"),

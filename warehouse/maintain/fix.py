@@ -95,8 +95,9 @@ def _leave_out(new: NewGeneration, changes: list[Change]) -> None:
     stage = new.warehouse.stage_of(new.life)
     manifest = stage.folder / "manifest.json"
     going = {change.path for change in changes if change.path}
-    kept = None if manifest in going else stage.readable_manifest()
-    new.adopt(without=going)
+    listing = stage.readable_manifest()
+    kept = None if manifest in going else listing
+    new.adopt(listing, without=going)
     if manifest in going and not any(path.suffix == ".parquet" for path in going):
         kept = _copy_of_manifest(stage.folder)
     if kept is None:

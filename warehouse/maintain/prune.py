@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from warehouse.ledger.entries import WeightsDropped
 from warehouse.ledger.state import RunState
-from warehouse.maintain.rewrite import NewGeneration, rewriting
+from warehouse.maintain.rewrite import NewGeneration, rewriting, verify_all
 from warehouse.store.commit import ensure_local, file_names, remove_file, remove_folder
 from warehouse.store.errors import counted
 from warehouse.store.parts import part_metadata, read_parts, stored_bytes, write_part
@@ -35,7 +35,10 @@ def prune_run(warehouse: Warehouse, before: int, *, dry_run: bool) -> str:
     for number in tqdm(iterations, desc="prune", unit="iteration", leave=False, disable=None):
         lives = [life for stage in warehouse.stages(number)
                  if (life := stage.life) and life.is_complete and not life.pruned]
+        if all(life.stage == "score" for life in lives):
+            continue
         with rewriting(warehouse, "pruned", lives) as new:
+            verify_all(warehouse, lives)
             for life in lives:
                 parts = [(table, part) for table in TABLES_OF[life.stage] if table in DROPPED
                          for part in warehouse.parts(table, **life.identity)]
@@ -62,13 +65,14 @@ def staying(shared: int) -> str:
 
 def _prune(new: NewGeneration, parts: list[tuple[str, Path]]) -> int:
     """Write a stage's parts without tokens into its new generation; return the new bytes."""
-    new.adopt(without=[part for _, part in parts])
+    manifest = new.warehouse.stage_of(new.life).manifest() or {}
+    new.adopt(manifest, without=[part for _, part in parts])
     num_bytes = 0
     for table, part in parts:
         path = new.new_path(part)
         _write_without_tokens(new.warehouse, table, part, path)
         num_bytes += path.stat().st_size
-    new.write_manifest(new.warehouse.stage_of(new.life).manifest() or {}, pruned=True)
+    new.write_manifest(manifest, pruned=True)
     new.facts["pruned"] = True
     return num_bytes
 

@@ -6,7 +6,7 @@ leaves a folder that is never read.
 """
 
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import Life
 from warehouse.store.checksums import part_facts
 from warehouse.store.commit import adopt_file, commit_json, ensure_local, file_names, remove_folder
+from warehouse.store.manifests import Listed, listed_parts
 from warehouse.store.run_folder import TABLES_OF, Warehouse
 
 
@@ -28,6 +29,7 @@ class NewGeneration:
     life: Life
     name: str
     facts: dict[str, Any] = field(default_factory=dict)
+    adopted: Listed = field(default_factory=dict)
 
     @classmethod
     def of(cls, warehouse: Warehouse, life: Life, why: str) -> "NewGeneration":
@@ -42,20 +44,28 @@ class NewGeneration:
     def new_path(self, path: Path) -> Path:
         return next(new / path.name for old, new in self.folders() if path.parent == old)
 
-    def adopt(self, without: Collection[Path] = ()) -> None:
-        """Take over the stage's files, except its manifest, its checkpoints and those in `without`."""
-        for old, new in self.folders():
-            for name in file_names(old, "*"):
-                if name.endswith((".parquet", "plan.json")) and old / name not in without and "/" not in name:
-                    ensure_local([old / name])
-                    if (old / name).is_file():
-                        adopt_file(old / name, new / name)
+    def adopt(self, manifest: dict[str, Any] | None, without: Collection[Path] = ()) -> None:
+        """Take over the plan and the parts of the manifest, without one all parts, except those in `without`.
+
+        Their entries stay as they are, so a damaged part is still found.
+        """
+        for (old, new), table in zip(self.folders(), ("", "prompts"), strict=False):
+            for path, facts in {**listed_parts(old, manifest, table), old / "plan.json": {}}.items():
+                if path not in without:
+                    ensure_local([path])
+                    if path.is_file():
+                        adopt_file(path, new / path.name)
+                    if facts:
+                        self.adopted[new / path.name] = facts
 
     def write_manifest(self, manifest: Mapping[str, Any], **changes: Any) -> None:
-        """Write the stage's manifest with the parts in the new folder."""
-        lists = dict(zip(("parts", "prompts"), (new for _, new in self.folders()), strict=False))
-        listed = {key: [part_facts(folder / name) for name in file_names(folder, "*-*.parquet")]
-                  for key, folder in lists.items() if key in manifest}
+        """Write the stage's manifest with the adopted parts and the others in the new folder."""
+        listed = dict[str, Any]()
+        for (_, new), key in zip(self.folders(), ("parts", "prompts"), strict=False):
+            if key in manifest:
+                paths = {path for path in self.adopted if path.parent == new}
+                paths |= {new / name for name in file_names(new, "*-*.parquet")}
+                listed[key] = [self.adopted.get(path) or part_facts(path) for path in sorted(paths)]
         commit_json(self.folders()[0][1] / "manifest.json", {**manifest, **listed, **changes})
 
     def remove_former(self) -> None:
@@ -67,6 +77,13 @@ class NewGeneration:
                 for path in old.iterdir() if old.is_dir() else []:
                     if path.is_file():
                         path.unlink(missing_ok=True)
+
+
+def verify_all(warehouse: Warehouse, lives: Iterable[Life]) -> None:
+    """StageError if a part of these stages is damaged: without the former ones it could not be restored."""
+    for life in lives:
+        for table in TABLES_OF[life.stage]:
+            warehouse.verify(table, **life.identity)
 
 
 @contextmanager
