@@ -210,10 +210,10 @@ def _footer_problems(warehouse: Warehouse, part: Path) -> tuple[list[str], int]:
 
 
 def _gone(warehouse: Warehouse, stage: Stage) -> Finding:
-    """The folder of a complete stage is gone. Scores can be made again, sampled rows cannot."""
+    """The folder of a complete stage is gone. Most scores can be made again, sampled rows cannot."""
     assert stage.life is not None
     what = f"is gone, though {stage.title} is complete. Restore it from a copy of the run"
-    if stage.name in DERIVED:
+    if stage.name in DERIVED and not warehouse.state.why_not_again(stage.life):
         return Finding(stage.folder / "manifest.json", f"{stage.folder} {what}, or let `warehouse "
                        "check --fix` open the stage again.", "aside", stage)
     read = stage.name == "train" or warehouse.state.readers(stage.life.begun)

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 from warehouse.ledger.refusals import Refusal
 from warehouse.maintain.rewrite import NewGeneration, rewriting, verify_all
 from warehouse.sql.database import refresh_sql
-from warehouse.store.commit import commit_file, commit_json
+from warehouse.store.commit import commit_file
 from warehouse.store.errors import StageError
-from warehouse.store.manifests import Listed, listed_parts, read_manifest
+from warehouse.store.manifests import Listed, listed_parts
 from warehouse.store.names import is_training
 from warehouse.store.parts import as_stored, part_number, part_writer, read_groups, row_group_size
 from warehouse.store.run_folder import TABLES_OF, Warehouse
@@ -107,9 +107,6 @@ def _merge(new: NewGeneration, plan: Merged) -> None:
         commit_file(new.new_path(old[0]).with_name(f"part-{number:05d}.parquet"),
                     partial(_write, table=table, old=old, run_id=warehouse.run_id))
     new.write_manifest(manifest, compacted_at=time.time())
-    # A copy: without the manifest, the plan does not tell which parts there are.
-    folder = new.folders()[0][1]
-    commit_json(folder / "manifest-copy.json", read_manifest(folder))
 
 
 def _write(path: Path, table: str, old: list[Path], run_id: str) -> None:

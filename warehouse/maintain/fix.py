@@ -12,14 +12,13 @@ from typing import Any, Literal, NamedTuple
 from warehouse.ledger.entries import Discarded
 from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import Life
-from warehouse.maintain.rewrite import NewGeneration, rewriting
+from warehouse.maintain.rewrite import COPY, NewGeneration, rewriting
 from warehouse.store.errors import StageError
 from warehouse.store.manifests import read_manifest
 from warehouse.store.names import is_training
 from warehouse.store.parts import part_number
 from warehouse.store.run_folder import Stage, Warehouse
 
-COPY = "manifest-copy.json"         # of merged parts, which the plan does not determine
 # What --fix does: nothing (also if a stage runs again anyway), leave the file out, or have its stage run
 # again. In other cases only a copy helps.
 Consequence = Literal["note", "unfinished", "aside", "again", "restore"]
@@ -93,14 +92,12 @@ def fix(warehouse: Warehouse, changes: list[Change]) -> bool:
 def _leave_out(new: NewGeneration, changes: list[Change]) -> None:
     """Fill a new generation with the stage's files but those of the changes."""
     stage = new.warehouse.stage_of(new.life)
-    manifest = stage.folder / "manifest.json"
+    manifest, readable = stage.folder / "manifest.json", stage.readable_manifest()
     going = {change.path for change in changes if change.path}
-    listing = stage.readable_manifest()
-    kept = None if manifest in going else listing
-    new.adopt(listing, without=going)
-    if manifest in going and not any(path.suffix == ".parquet" for path in going):
-        kept = _copy_of_manifest(stage.folder)
-    if kept is None:
+    kept = readable or _copy_of_manifest(stage.folder)
+    new.adopt(kept, without=going)
+    if kept is None or (manifest in going and (
+            readable or not all(change.lost or change.path == manifest for change in changes))):
         new.facts["open"] = True
         return
     new.facts["lost"] = [*kept.get("lost", []), *(change.path.name for change in changes
@@ -109,11 +106,8 @@ def _leave_out(new: NewGeneration, changes: list[Change]) -> None:
 
 
 def _copy_of_manifest(folder: Path) -> dict[str, Any] | None:
-    """The parts that a compaction listed next to the manifest, if all exist."""
     with contextlib.suppress(StageError):
-        kept = read_manifest(folder, COPY)
-        if kept and all((folder / part["name"]).exists() for part in kept["parts"]):
-            return kept
+        return read_manifest(folder, COPY)
     return None
 
 
@@ -123,10 +117,13 @@ def _changes(warehouse: Warehouse, finding: Finding) -> Iterator[Change]:
     if stage is None or life is None or finding.consequence not in ("aside", "again"):
         return
     gone_for_good = warehouse.state.why_not_again(life)
-    if finding.consequence == "aside":
-        yield Change(path, why, stage)
-    elif stage.name == "train":
+    unlisted = path.name == "manifest.json" and not _copy_of_manifest(stage.folder)
+    if stage.name == "train" and (unlisted or finding.consequence == "again"):
         yield from _training(warehouse, stage, life, finding)
+    elif unlisted and gone_for_good:
+        yield Change(None, f"{path} {why}; {gone_for_good}: restore it from a copy")
+    elif finding.consequence == "aside":
+        yield Change(path, why, stage)
     elif path.parent == stage.folder and gone_for_good:
         yield Change(path, f"{why}; {gone_for_good} and these rows are lost", stage, lost=True)
         for score in _scores(warehouse, stage):
@@ -182,9 +179,9 @@ def _training(warehouse: Warehouse, stage: Stage, life: Life, finding: Finding) 
     version = life.iteration + 1
     if not life.is_complete or warehouse.state.can_train_again(life):
         yield Change(stage.folder, f"{finding.path.name}: {finding.why}; trained again", stage)
-    elif finding.path == warehouse.policy_dir(version):
-        yield Change(None, f"policy {version} is damaged ({finding.why}) and later rows were sampled from "
-                           f"it, so it cannot be trained again: restore {finding.path} from a copy")
+    elif finding.path.suffix != ".parquet":
+        yield Change(None, f"policy {version} cannot be trained again, as later rows were sampled from it: "
+                           f"restore {finding.path} from a copy")
     else:
         yield Change(finding.path, f"{finding.why}; policy {version} was sampled from, so its training "
                      "cannot be run again and these rows are lost", stage, lost=True)

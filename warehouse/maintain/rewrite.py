@@ -20,6 +20,8 @@ from warehouse.store.commit import adopt_file, commit_json, ensure_local, file_n
 from warehouse.store.manifests import Listed, listed_parts
 from warehouse.store.run_folder import TABLES_OF, Warehouse
 
+COPY = "manifest-copy.json"         # of a rewritten stage, which may not be made again
+
 
 @dataclass
 class NewGeneration:
@@ -59,14 +61,15 @@ class NewGeneration:
                         self.adopted[new / path.name] = facts
 
     def write_manifest(self, manifest: Mapping[str, Any], **changes: Any) -> None:
-        """Write the stage's manifest with the adopted parts and the others in the new folder."""
+        """Write the stage's manifest and its copy, with the adopted parts and the new ones."""
         listed = dict[str, Any]()
         for (_, new), key in zip(self.folders(), ("parts", "prompts"), strict=False):
             if key in manifest:
                 paths = {path for path in self.adopted if path.parent == new}
                 paths |= {new / name for name in file_names(new, "*-*.parquet")}
                 listed[key] = [self.adopted.get(path) or part_facts(path) for path in sorted(paths)]
-        commit_json(self.folders()[0][1] / "manifest.json", {**manifest, **listed, **changes})
+        for name in ("manifest.json", COPY):
+            commit_json(self.folders()[0][1] / name, {**manifest, **listed, **changes})
 
     def remove_former(self) -> None:
         """Delete the stage's former files, which no longer count."""

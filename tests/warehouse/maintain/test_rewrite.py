@@ -109,3 +109,62 @@ def test_a_repair_without_checksums_is_refused(run: Warehouse) -> None:
     assert said(run, "check", "--fix").exit_code == 0
     assert not {gone.name, changed.name} & {path.name for path in run.parts(
         "samples", iteration=1, purpose="train", scorer=plain.SCORER)}
+
+
+def torn(path: Path) -> None:
+    overwrite(path, path.read_bytes()[:40])
+
+
+def drop_weights(run: Warehouse) -> None:
+    assert said(run, "prune", "--keep-policies", "1", "--yes").exit_code == 0
+
+
+def prune(run: Warehouse) -> None:
+    assert said(run, *COMMANDS["prune"]).exit_code == 0
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, torn])
+@pytest.mark.parametrize(("prepare", "where"), [
+    (prune, "samples/iteration=1/*/*/*/manifest.json"),             # its completions have no tokens
+    (drop_weights, "completions/iteration=1/*/*/manifest.json"),    # its policy cannot sample
+    (lambda run: None, "train/iteration=1/*/manifest.json")])       # its policy was sampled from
+def test_a_stage_that_cannot_be_made_again_is_not_opened_without_its_manifest(
+        run: Warehouse, prepare: Callable[[Warehouse], None], where: str,
+        damage: Callable[[Path], None]) -> None:
+    prepare(run)
+    manifest, = run.root.glob(where)
+    sound = manifest.read_bytes()
+    damage(manifest)
+    before = len(run.state.entries)
+    told = said(run, "check", "--fix")
+    assert told.exit_code == 1 and "from a copy\n" in told.stdout and "1 left" in told.stdout
+    assert len(run.state.entries) == before
+    manifest.unlink(missing_ok=True)
+    manifest.write_bytes(sound)
+    assert problems(run) == []
+
+
+@pytest.mark.parametrize("where", ["completions/iteration=1/*/*", "train/iteration=1/*"])
+def test_a_pruned_stage_gets_its_manifest_back(run: Warehouse, where: str) -> None:
+    prune(run)
+    before = rows(run)
+    manifest, = run.root.glob(f"{where}/manifest.json")
+    manifest.unlink()
+    told = said(run, "check", "--fix")
+    assert told.exit_code == 0 and ", 0 left\n" in told.stdout, told.output
+    assert rows(run) == before and problems(run) == []
+
+
+def test_a_training_without_its_manifest_is_run_again_if_nobody_sampled_from_it(run: Warehouse) -> None:
+    manifest, = run.root.glob("train/iteration=2/*/manifest.json")
+    manifest.unlink()
+    assert said(run, "check", "--fix").exit_code == 0
+    plain.train(run)
+    assert problems(run) == [] and run.state.newest == 3
+
+
+def test_scores_of_pruned_completions_that_are_gone_can_only_be_restored(run: Warehouse) -> None:
+    prune(run)
+    shutil.rmtree(run.root / "samples/iteration=1")
+    told = said(run, "check", "--fix")
+    assert told.exit_code == 1 and "Restore it from a copy of the run; no stage" in told.stdout, told.output
