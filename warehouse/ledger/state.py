@@ -236,6 +236,9 @@ class RunState:
         if what.stage == "score" and isinstance(what, Life) and len(
                 self.of_stage("score", what.iteration, what.purpose)) > 1:
             return f"{words}, with the options of {what.scorer} in `warehouse log`"
+        if what.stage == "rollout" and isinstance(what, Life) and (
+                what.settings.get("tasks_sha256", self.tasks_sha256) != self.tasks_sha256):
+            words += " --accept-change tasks_sha256"
         if what.stage != "rollout" or what.purpose == TRAIN:
             return words
         return words + (" --eval" if what.purpose == "eval" else

@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.building import plain
-from tests.building.runs import STARTER, TURN, new_run, without_waiting
+from tests.building.runs import STARTER, TURN, arc_file, new_run, without_waiting
 from tests.building.sound import check_run
 from warehouse.cli import cli
+from warehouse.maintain.tasks import add_tasks
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 COMMANDS = {"compact": ["compact"], "prune": ["prune", "--before", "2", "--yes"]}
@@ -168,3 +169,15 @@ def test_scores_of_pruned_completions_that_are_gone_can_only_be_restored(run: Wa
     shutil.rmtree(run.root / "samples/iteration=1")
     told = said(run, "check", "--fix")
     assert told.exit_code == 1 and "Restore it from a copy of the run; no stage" in told.stdout, told.output
+
+
+def test_the_command_of_a_repair_is_taken_after_tasks_were_added(run: Warehouse) -> None:
+    arc_file(run.root.parent, ["more"])
+    add_tasks(run, (f"more={run.root.parent / 'more.json'}",), ())
+    min(run.root.glob("completions/iteration=2/*/*/part-*")).unlink()
+    told = said(run, "check", "--fix")
+    command = f"rollout {run.root} --iteration 2 --accept-change tasks_sha256\n"
+    assert f"To finish it: {command}" in told.stdout, told.output
+    plain.sample(run, iteration=2, accept_change=("tasks_sha256",))
+    plain.score(run)
+    assert problems(run) == []
