@@ -14,7 +14,7 @@ import pyarrow as pa
 from warehouse.init import init_run
 from warehouse.store.commit import commit_json
 from warehouse.store.json_files import json_bytes, read_json
-from warehouse.store.parts import read_parts
+from warehouse.store.parts import part_number, read_parts
 from warehouse.store.parts import write_part as write_file
 from warehouse.store.run_folder import STAGE_OF, Stage, Warehouse, open_warehouse
 from warehouse.store.schema import CUT_OFF, arrow_schema
@@ -226,11 +226,10 @@ def score_again(warehouse: Warehouse, scorer: str, as_scorer: str, iteration: in
                 complete: bool = True) -> Stage:
     """Another scorer's rows of a rollout: the same as one has given already."""
     keys: dict[str, Any] = {"iteration": iteration, "purpose": purpose}
-    parts = warehouse.parts("samples", **keys, scorer=scorer)
     stage = begin(warehouse, "score", **keys, scorer=as_scorer)
-    stage.folder.mkdir(parents=True)
-    for part in parts:
-        shutil.copy(part, stage.folder)
+    for part in warehouse.parts("samples", **keys, scorer=scorer):
+        rows = [{**row, "scorer": as_scorer} for row in read_parts([part], "samples").to_pylist()]
+        warehouse.write_part("samples", part_number(part), table("samples", rows), **keys, scorer=as_scorer)
     if complete:
         stage.complete({})
     return stage

@@ -3,16 +3,18 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from tqdm import tqdm
@@ -28,7 +30,9 @@ from tests.building import scripted
 from tests.building.runs import STARTER, add_policy, arc_file, fake_model, new_run, small_run
 from tests.building.scripted import ScriptedEngine, scripted_sampler
 from warehouse.init import init_run
+from warehouse.maintain.check import check_run
 from warehouse.maintain.discard import discard
+from warehouse.maintain.fix import fix
 from warehouse.maintain.tasks import add_tasks
 from warehouse.stages import stop
 from warehouse.stages.shard import Shard
@@ -95,6 +99,47 @@ def test_a_killed_rollout_ends_with_the_rows_of_an_undisturbed_one(tmp_path: Pat
     def comparable(warehouse: Warehouse) -> list[dict]:
         return [{key: value for key, value in row.items() if key != "finished_at"} for row in rows(warehouse)]
     assert comparable(killed) == comparable(whole)
+
+
+def flipped(part: Path, _other: Path) -> None:
+    """A bit of a column that no later step of a rollout reads."""
+    group = pq.read_metadata(part).row_group(0)
+    chunk = [chunk for chunk in map(group.column, range(group.num_columns))
+             if chunk.path_in_schema.split(".")[0] in ("behaviour_logprobs", "prompt")][-1]
+    content = bytearray(part.read_bytes())
+    content[chunk.data_page_offset + chunk.total_compressed_size // 2] ^= 1
+    part.chmod(0o644)
+    part.write_bytes(content)
+
+
+def exchanged(part: Path, other: Path) -> None:
+    part.unlink()
+    shutil.copy(other, part)
+
+
+@pytest.mark.parametrize("damage", [flipped, exchanged])
+@pytest.mark.parametrize("table", ["completions", "prompts"])
+def test_a_damaged_part_of_an_unfinished_rollout_is_not_sealed_in(
+        tmp_path: Path, table: str, damage: Callable[[Path, Path], None]) -> None:
+    whole, killed = small_run(tmp_path / "a"), small_run(tmp_path / "b")
+    sample(whole)
+    sample(killed, iteration=1, policy_version=0)
+    with pytest.raises(KeyboardInterrupt):
+        sample(killed, ScriptedEngine(stop_after=17))
+    part, other = (killed.parts(table, iteration=number, purpose="train")[0] for number in (0, 1))
+    damage(part, other)
+    with pytest.raises(StageError) as refused:
+        sample(killed)
+    assert str(part) in str(refused.value) and "`warehouse check --fix`" in str(refused.value)
+    assert not killed.stage("rollout", iteration=0, purpose="train").is_complete()
+    report = check_run(killed)
+    assert any(str(part) in problem for problem in report.problems)
+    fix(killed, report.changes)
+    sample(killed)
+
+    def sampled(warehouse: Warehouse) -> list[dict]:
+        return [{key: value for key, value in row.items() if key != "finished_at"} for row in rows(warehouse)]
+    assert sampled(killed) == sampled(whole) and check_run(killed).problems == []
 
 
 def test_a_rollout_that_was_begun_goes_on_with_its_policy_when_there_is_a_newer(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ from warehouse.store.checksums import OPTIMIZER, part_damage
 from warehouse.store.commit import file_names, twin_of
 from warehouse.store.errors import StageError
 from warehouse.store.manifests import STEMS, listed_parts
-from warehouse.store.parts import footer_facts, read_part
+from warehouse.store.parts import footer_facts
 from warehouse.store.run_folder import TABLES_OF, Stage, Warehouse
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
+from warehouse.store.unlisted import check_part
 
 Seen = dict[Path, int]      # number of rows of each checked part
 
@@ -174,17 +175,19 @@ def _damaged_parts(warehouse: Warehouse, stage: Stage, table: str, manifest: dic
             wrong = list[str]()
             if path.is_file():          # opening a pipe would wait
                 wrong, seen[path] = _footer_problems(warehouse, path)
-            for text in (*wrong, *_content_problems(path, listed[path], bool(wrong), quick=quick)):
+            content = _content_problems(stage, table, path, listed[path], bool(wrong), quick=quick)
+            for text in (*wrong, *content):
                 yield Finding(path, text, "again", stage)
 
 
-def _content_problems(path: Path, listed: dict[str, Any], wrong: bool, *, quick: bool) -> Iterator[str]:
+def _content_problems(stage: Stage, table: str, path: Path, listed: dict[str, Any], wrong: bool,
+                      *, quick: bool) -> Iterator[str]:
     """What is wrong with the content of a part; a `wrong` footer is not reported again."""
     if listed and (why := part_damage(path, listed, quick=quick)):
         yield f"{path} {why}. Restore it, or let `warehouse check --fix` open the stage again."
     elif not listed and not quick and not wrong:
         try:
-            read_part(path)
+            check_part(path, table, stage.warehouse.owners, stage.identity)
         except StageError as error:
             yield str(error)
 

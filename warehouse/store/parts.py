@@ -137,12 +137,12 @@ def _as_known(part: pa.Table, path: Path, table_name: str, names: Sequence[str])
             version = part_metadata(path).get("schema_version", "")
             later = later_columns(table_name, int(version) if version.isdigit() else SCHEMA_VERSION)
         if field.name not in later:
-            raise _damaged(path, f"it has no column '{stored[field.name]}'")
+            raise damaged_part(path, f"it has no column '{stored[field.name]}'")
         columns.append(pa.nulls(part.num_rows, field.type))
     try:
         return pa.table(columns, names=schema.names).cast(schema)
     except pa.ArrowInvalid as error:
-        raise _damaged(path, error) from error
+        raise damaged_part(path, error) from error
 
 
 def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:
@@ -155,36 +155,17 @@ def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:
 @contextmanager
 def _open(path: Path) -> Iterator[pq.ParquetFile]:
     if path.is_fifo():
-        raise _damaged(path, "it is a pipe")        # reading it would wait
+        raise damaged_part(path, "it is a pipe")        # reading it would wait
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             yield file
     except FileNotFoundError as error:
-        raise _missing(path) from error
+        raise missing_part(path) from error
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise StageError(f"{path} cannot be opened: {os.strerror(error.errno)}. Fix that, then run the "
                              "same command again.") from error
-        raise _damaged(path, error) from error
-
-
-def check_parts(paths: list[Path], owners: Sequence[str], numbers: Iterable[int] | None = None) -> None:
-    """StageError if a part belongs to none of `owners`, is not one of `numbers`, or if one is missing."""
-    for path in paths:
-        owner = part_metadata(path).get("run_id", "")
-        if owner not in owners:
-            raise StageError(f"{path} belongs to run {owner or '(none)'}, this one is {owners[0]}. Move it "
-                             "out of the run folder, then run the stage again.")
-    if numbers is None:
-        return
-    wanted = set(numbers)
-    present = {part_number(path): path for path in paths if not path.name.startswith("carried-")}
-    for number in sorted(present.keys() - wanted):
-        raise StageError(f"{present[number]} is not a part of this stage, which has {len(wanted)}. Move "
-                         "it out of the run folder, then run the stage again.")
-    for number in sorted(wanted - present.keys()):
-        where = paths[0].parent if paths else "its folder"
-        raise StageError(f"Part {number} of this stage vanished from {where}. Run the stage again.")
+        raise damaged_part(path, error) from error
 
 
 def stored_bytes(paths: Iterable[Path]) -> int:
@@ -194,7 +175,7 @@ def stored_bytes(paths: Iterable[Path]) -> int:
         try:
             total += path.stat().st_size
         except FileNotFoundError as error:
-            raise _missing(path) from error
+            raise missing_part(path) from error
     return total
 
 
@@ -203,7 +184,7 @@ def part_metadata(path: Path) -> dict[str, str]:
     try:
         return footer_facts(pq.read_schema(path).metadata)
     except (pa.ArrowInvalid, OSError) as error:
-        raise _damaged(path, error) from error
+        raise damaged_part(path, error) from error
 
 
 def footer_facts(pairs: dict[bytes, bytes] | None) -> dict[str, str]:
@@ -212,12 +193,12 @@ def footer_facts(pairs: dict[bytes, bytes] | None) -> dict[str, str]:
             for key, value in (pairs or {}).items() if key.startswith(b"rollhouse.")}
 
 
-def _missing(path: Path) -> StageError:
+def missing_part(path: Path) -> StageError:
     return StageError(f"{path} is missing. Restore it from a copy, or let `warehouse check --fix` open its "
                       "stage again.")
 
 
-def _damaged(path: Path, error: Exception | str) -> Damaged:
+def damaged_part(path: Path, error: Exception | str) -> Damaged:
     why = first_line(error) if isinstance(error, Exception) else error
     return Damaged(path, why, f"cannot be read ({why}). Run `warehouse check` to see what is damaged, "
-                               "and `warehouse check --fix` to open its stage again.")
+                              "and `warehouse check --fix` to open its stage again.")

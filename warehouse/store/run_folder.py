@@ -45,8 +45,9 @@ from warehouse.store.errors import NoRun, SettingChanged, StageError, shell_quot
 from warehouse.store.json_files import damaged, read_json
 from warehouse.store.manifests import STEMS, TRAIN_TABLES, Listed, listed_parts, read_manifest
 from warehouse.store.names import SCORER, check_name
-from warehouse.store.parts import check_parts, read_parts, write_part
+from warehouse.store.parts import read_parts, write_part
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
+from warehouse.store.unlisted import check_numbers, check_part
 
 # The tables of each stage; a rollout's prompts have a folder of their own.
 TABLES_OF = {"rollout": ("completions", "carried", "prompts"), "score": ("samples",),
@@ -154,7 +155,10 @@ class Warehouse:
         return listed_parts(folder, manifest, table)
 
     def verify(self, table: str, only: Iterable[Path] | None = None, **keys: Any) -> None:
-        """StageError if a listed part, or a task, has changed; repeated calls cost nothing."""
+        """StageError if a listed part, or a task, has changed, or an unfinished stage has a part not its own.
+
+        Repeated calls cost nothing.
+        """
         listed = self._listed(table, **keys)
         parts = dict.fromkeys(listed if only is None else only)
         ensure_local(parts)
@@ -163,8 +167,11 @@ class Warehouse:
                 raise StageError(f"{gone[0]} is missing. Restore it from a copy of the run.")
             check_tasks(tuple((part, file_state(part)) for part in parts), self.folder(table),
                         self.state.tasks_sha256)
+            return
         for part, facts in listed.items():
-            if facts and part in parts and (why := part_damage(part, facts)):
+            if part in parts and not facts:
+                check_part(part, table, self.owners, keys)
+            elif part in parts and (why := part_damage(part, facts)):
                 raise StageError(f"{part} {why}. Restore it from a copy, or run `warehouse check --fix` and "
                                  "then its stage again.")
 
@@ -461,19 +468,23 @@ class Stage:
         return kept
 
     def facts_to_store(self, facts: dict[str, Any], numbers: Iterable[int] | None = None) -> dict[str, Any]:
-        """The content of a manifest written now."""
-        folder, prompts = self.folder, self.prompts
-        parts = [folder / name for name in file_names(folder, "*-*.parquet")]
-        prompt_parts = [prompts / name for name in file_names(prompts, "part-*.parquet")] if prompts else []
-        ensure_local([*parts, *prompt_parts])
-        check_parts(parts, self.warehouse.owners, numbers)
-        check_parts(prompt_parts, self.warehouse.owners)
+        """The content of a manifest written now, once every part is read: a damaged one is not sealed in."""
+        parts, prompts = list[Path](), list[Path]()
+        for table in TABLES_OF[self.name]:
+            folder = self.warehouse.folder(table, **self.identity)
+            found = [folder / name for name in file_names(folder, f"{STEMS.get(table, 'part')}-*.parquet")]
+            ensure_local(found)
+            for part in found:
+                check_part(part, table, self.warehouse.owners, self.identity)
+            (prompts if table == "prompts" else parts).extend(found)
+        if numbers is not None:
+            check_numbers(parts, numbers)
         return {
             "stage": self.name, **self.identity, "facts": facts, "settings": self.settings(),
             "changes": [dict(change) for change in self.life.changes] if self.life else [],
             "versions": _versions(),
-            "parts": [part_facts(part) for part in parts],
-            **({"prompts": [part_facts(part) for part in prompt_parts]} if prompts else {}),
+            "parts": [part_facts(part) for part in sorted(parts)],
+            **({"prompts": [part_facts(part) for part in prompts]} if self.name == "rollout" else {}),
             "host": platform.node(), "finished_at": time.time(),
         }
 
