@@ -13,16 +13,18 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from glob import glob
 from pathlib import Path
 from shlex import join
+from tempfile import NamedTemporaryFile
 from typing import Any
 
-from warehouse.ledger.entries import Entry, Made, Transition
+from warehouse.ledger.entries import Begun, Entry, Made, Transition
 from warehouse.ledger.fold import Fold, check
 from warehouse.ledger.old_runs import old_entries
 from warehouse.ledger.state import RunState
-from warehouse.store.commit import commit_bytes, ensure_local, twin_of
-from warehouse.store.errors import shell_quote
+from warehouse.store.commit import TEMPORARY_MARK, commit_bytes, ensure_local, twin_of
+from warehouse.store.errors import Damaged, shell_quote
 from warehouse.store.json_files import damaged, fresh_text, json_bytes, read_json
 
 FOLDER = "_log"
@@ -49,7 +51,7 @@ class Log:
             while (self._at is None or self._next <= self._at) and self._read_next():
                 pass
             if self._at is None and not self._is_whole:
-                self._check_whole()
+                self.check_whole()
             if not self._next and not self._looked_for_old:
                 for entry in old_entries(self._root):
                     self._fold.apply(entry)
@@ -106,7 +108,7 @@ class Log:
 
     def _commit(self, what: Transition) -> bool:
         """Commit an entry at the next number; False if another is there."""
-        self._check_whole()
+        self.check_whole(what.iteration if isinstance(what, Begun) else None)
         entry = Entry(self._next, what, time.time(), place(), command_line())
         content = json_bytes({**entry.to_json(), "nonce": uuid.uuid4().hex, "before": self._before})
         first = commit_bytes(self.path(self._next), content)
@@ -115,18 +117,35 @@ class Log:
             twin.pack_log(entry.number)
         return first
 
-    def _check_whole(self) -> None:
-        """Damaged if the next entry is missing, but later ones are there."""
+    def check_whole(self, iteration: int | str | None = None) -> None:
+        """Damaged if the next entry is missing, but later ones are there, or a folder of a stage they began.
+
+        A stage's folder is made after its entry. The folders of an iteration are listed, or of all ("*").
+        """
         for _ in range(LISTINGS):               # which may miss what is committed meanwhile
-            numbers = set[int]()
+            numbers, folders = set[int](), self._generations(iteration)
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 numbers = {int(name[:8]) for name in os.listdir(self._names) if ENTRY.fullmatch(name)}
-            if self._next in numbers or self._next > max(numbers, default=-1) or self.next_path().exists():
+            last = max(numbers | folders.keys(), default=-1)
+            if self._next in numbers or self._next > last or self.next_path().exists():
                 self._is_whole = self._next > 0
                 return
-            time.sleep(0.1)
-        there = self.path(max(numbers)).name
-        raise damaged(self.next_path(), f"it is missing, and {there} is there")
+            ensure_local([self.next_path()])
+            # In a folder that has changed NFS looks again for names that it did not find before.
+            with contextlib.suppress(OSError), NamedTemporaryFile(prefix=TEMPORARY_MARK, dir=self._names):
+                time.sleep(0.1)
+        if self._next < max(numbers, default=-1):
+            raise damaged(self.next_path(), f"it is missing, and {self.path(max(numbers)).name} is there")
+        raise Damaged(self.next_path(), f"it is missing, and {folders[last]} is there",
+                      f"and entries up to {last} are missing, though {folders[last]} is there. Restore them "
+                      "from a copy of the run; if there is none, move that folder out of the run.")
+
+    def _generations(self, iteration: int | str | None) -> dict[int, str]:
+        """Folders of stages, by the number of the entry that began each."""
+        names = [name for depth in ("", "*/", "*/*/") if iteration is not None
+                 for name in glob(f"*/iteration={iteration}/{depth}generation=*", root_dir=self._root)]
+        found = {name: name.rpartition("=")[2] for name in names}
+        return {int(number): name for name, number in found.items() if number.isdecimal()}
 
     def _read_next(self) -> bool:
         """Apply the next entry, if there is one."""

@@ -14,7 +14,7 @@ from warehouse.sql.inventory import UNFINISHED
 from warehouse.sql.verified import forget_verified
 from warehouse.store.checksums import OPTIMIZER, part_damage
 from warehouse.store.commit import file_names, twin_of
-from warehouse.store.errors import StageError
+from warehouse.store.errors import Damaged, StageError
 from warehouse.store.manifests import STEMS, listed_parts
 from warehouse.store.parts import footer_facts
 from warehouse.store.run_folder import TABLES_OF, Stage, Warehouse
@@ -58,6 +58,10 @@ def find_damage(warehouse: Warehouse, iteration: int | None, seen: Seen, *, quic
     from tqdm import tqdm
     if twin := twin_of(warehouse.root):
         twin.bring_all(unread=[OPTIMIZER] if quick else [])
+    try:
+        warehouse.log.check_whole("*" if iteration is None else iteration)
+    except Damaged as error:
+        yield Finding(error.path, str(error), "restore")
     if iteration is None:
         yield from _readable(_tasks(warehouse, seen, quick=quick), warehouse.folder("tasks"))
     for version in warehouse.state.versions:

@@ -90,6 +90,7 @@ def _write_without_tokens(warehouse: Warehouse, table: str, part: Path, path: Pa
 def prune_ended(warehouse: Warehouse, *, dry_run: bool) -> str:
     """Remove folders, at least an hour old, of generations that no longer count; return the line to print."""
     from warehouse.maintain.check import folders_that_count
+    warehouse.log.check_whole("*")      # without its end the log calls what counts ended
     counts = folders_that_count(warehouse)
     ended = [folder for folder in warehouse.root.rglob("generation=*") if folder not in counts]
     folders = [folder for folder in ended if time.time() - folder.stat().st_mtime > UNDER_WAY_SECONDS]

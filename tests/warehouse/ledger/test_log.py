@@ -1,6 +1,8 @@
 """Entries are committed one after the other, whoever writes them, and name the one before."""
 
 import json
+import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +13,9 @@ from tests.building.runs import small_run, without_waiting
 from warehouse.ledger.entries import Begun, Discarded, RolledBack, WeightsDropped
 from warehouse.ledger.log import Log
 from warehouse.ledger.refusals import Refusal
+from warehouse.maintain.check import check_run
 from warehouse.maintain.discard import discard
+from warehouse.maintain.prune import prune_ended
 from warehouse.maintain.rollback import roll_back
 from warehouse.store.errors import Damaged
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -102,6 +106,44 @@ def test_a_missing_entry_is_named_and_nothing_is_written_in_its_place(run: Wareh
     with pytest.raises(Damaged):
         reader.append(lambda _state: Begun("rollout", 5, "train", None, {}))
     assert not (run.root / "_log/00000002.json").exists()
+
+
+def without_end(run: Warehouse, first: int) -> Warehouse:
+    """The run as copied without the entries from `first` on."""
+    for number in range(first, run.state.head + 1):
+        run.log.path(number).unlink()
+    return open_warehouse(run.root)
+
+
+def test_a_lost_end_of_the_log_is_named_and_what_it_named_stays(run: Warehouse) -> None:
+    for purpose in ("train", "eval"):
+        runs.write_rows(run, "prompts", [[runs.prompt_row("t0", 2, purpose=purpose)]])
+    folder = run.folder("prompts", iteration=0, purpose="eval")
+    os.utime(folder, (0, 0))
+    assert run.state.head == 2
+    cut, part = without_end(run, 2), folder / "part-00000.parquet"
+    [problem] = check_run(cut).problems
+    assert problem == (f"{cut.log.path(2)} and entries up to 2 are missing, though prompts/iteration=0/"
+                       "purpose=eval/generation=2 is there. Restore them from a copy of the run; if there is "
+                       "none, move that folder out of the run.")
+    for use in (lambda: prune_ended(cut, dry_run=False),
+                lambda: runs.begin(cut, "rollout", {"temperature": 0.5}, iteration=0, purpose="eval"),
+                lambda: runs.begin(cut, "rollout", {"temperature": 0.5}, iteration=0, purpose="other")):
+        with pytest.raises(Damaged) as refused:
+            use()
+        assert str(refused.value) == problem and part.exists() and cut.state.head == 1
+    shutil.rmtree(folder)
+    runs.begin(cut, "rollout", {"temperature": 0.5}, iteration=0, purpose="eval")
+
+
+def test_a_stage_that_another_begins_meanwhile_is_no_lost_end(run: Warehouse) -> None:
+    reader = open_warehouse(run.root)
+    assert reader.state.head == 0
+    for purpose in ("train", "eval"):
+        runs.write_rows(run, "prompts", [[runs.prompt_row("t0", 2, purpose=purpose)]])
+        reader.log.check_whole("*")             # it has not read that entry yet
+    assert runs.begin(reader, "rollout", iteration=0, purpose="other").life.begun == 3
+    assert check_run(open_warehouse(run.root)).problems == []
 
 
 def test_a_changed_entry_is_named(run: Warehouse) -> None:
