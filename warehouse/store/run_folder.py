@@ -529,6 +529,10 @@ def open_warehouse(path: str | Path, at: int | None = None) -> Warehouse:
     facts = read_json(marker, run_id=str, model=str)
     assert facts is not None
     warehouse = Warehouse(root, facts, at)
+    logged = (warehouse.log if at is None else Log(root)).state().facts
+    for name in ("run_id", "parents") if logged else ():
+        if facts.get(name, []) != logged.get(name, []):
+            raise damaged(marker, f"its {name} is not that of the log: it is another run's")
     if at is not None and warehouse.state.head != at:
         raise StageError(f"The log of {path} has no entry {at}; the last is {warehouse.state.head}. "
                          f"`warehouse log {shell_quote(path)}` lists them.")

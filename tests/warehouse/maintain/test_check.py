@@ -206,8 +206,7 @@ def test_a_part_beside_the_manifest_is_named(run: Warehouse) -> None:
 
 
 def test_a_part_of_another_run_is_named(run: Warehouse) -> None:
-    change_document(run.root / "warehouse.json", run_id="0ddba11")
-    problems = check_run(open_warehouse(run.root), quick=True).problems
+    problems = check_run(Warehouse(run.root, {**run.facts, "run_id": "0ddba11"}), quick=True).problems
     assert len(problems) == 19 and f"belongs to run {run.run_id}, this one is 0ddba11" in problems[0]
 
 

@@ -181,6 +181,14 @@ def test_what_no_repair_can_make_again_is_not_said_to_be_repaired(tmp_path: Path
     assert "`warehouse check --fix`" not in str(error.value)
 
 
+def test_the_warehouse_json_of_another_run_is_damage_and_no_row_is_left_out(tmp_path: Path) -> None:
+    run, other = (small_run(tmp_path / name).root for name in ("a", "b"))
+    os.replace(other / "warehouse.json", run / "warehouse.json")
+    with pytest.raises(Damaged, match=r"it is another run's\). Restore it from a copy") as refused:
+        open_warehouse(run)
+    assert refused.value.path == run / "warehouse.json"
+
+
 def test_encoding_of_parts(tmp_path: Path) -> None:
     warehouse = small_run(tmp_path)
     begin(warehouse, "rollout", iteration=0, purpose="train")
