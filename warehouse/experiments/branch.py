@@ -27,7 +27,8 @@ from warehouse.store.commit import (
     saying_why,
     twin_of,
 )
-from warehouse.store.errors import StageError, counted, shell_quote
+from warehouse.store.errors import Damaged, StageError, counted, shell_quote
+from warehouse.store.json_files import damaged
 from warehouse.store.run_folder import Warehouse, open_warehouse
 
 Share = Callable[[Path, Path], object]      # gives a file a second name, or copies it
@@ -122,8 +123,10 @@ def _share_files(warehouse: Warehouse, branch: Warehouse, head: int, share: Shar
                 if (source / name).is_file() and TEMPORARY_MARK not in name and ".spill-" not in name:
                     with contextlib.suppress(FileNotFoundError):        # reported below if it was needed
                         share(source / name, folder / name)
-        for needed in branch.documents():
+        for needed in branch.needed_files():
             os.stat(needed)
+    except Damaged as error:
+        raise damaged(warehouse.root / error.path.relative_to(branch.root), error.why) from error
     except FileNotFoundError as error:
         if open_warehouse(warehouse.root).state.head > head:
             raise StageError(f"{warehouse.root} was changed by another command meanwhile. Nothing was made: "

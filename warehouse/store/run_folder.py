@@ -219,6 +219,16 @@ class Warehouse:
         return [*(stage.folder / "manifest.json" for stage in self.stages() if stage.is_complete()),
                 *(self.policy_dir(version) / "policy.json" for version in self.state.versions)]
 
+    def needed_files(self) -> Iterator[Path]:
+        """Documents, tasks, and what the documents list: parts, and files of policies that have weights."""
+        yield from [*self.documents(), *(self.parts("tasks") or [self.part_path("tasks", 0)])]
+        for stage in self.stages():
+            for table in TABLES_OF[stage.name]:
+                yield from self.parts(table, **stage.identity)
+        for version, policy in self.state.policies.items():
+            for name in [] if policy.dropped else self.policy(version).get("files", []):
+                yield self.policy_dir(version) / name
+
     def choose_scorer(self, iteration: int, purpose: str, name: str | None = None) -> tuple[str, str]:
         """The scorer of a rollout whose rows count, and why: `name`, or according to config.toml and state.
 

@@ -143,6 +143,27 @@ def test_removing_the_parent_leaves_the_branch_whole(run: Warehouse, tmp_path: P
     assert run_train(branch, "--iteration", "2").exit_code == 0
 
 
+@pytest.mark.parametrize("lost", [
+    lambda run: run.parts("completions", iteration=1, purpose="train")[0],
+    lambda run: run.parts("prompts", iteration=0, purpose="train")[0],
+    lambda run: run.parts("tasks")[0], lambda run: run.policy_dir(1) / "adapter_model.safetensors"])
+def test_nothing_branches_from_a_run_that_lacks_a_file_of_it(run: Warehouse, tmp_path: Path,
+                                                             lost: Callable[[Warehouse], Path]) -> None:
+    path = lost(run)
+    path.unlink()
+    refused = command("branch", run.root, tmp_path / "new", "--at", 2)
+    assert refused.exit_code == 1 and f"{path} is missing. Restore it from a copy" in refused.output
+    assert [*tmp_path.iterdir()] == [run.root]
+
+
+def test_a_damaged_manifest_is_named_where_it_lies(run: Warehouse, tmp_path: Path) -> None:
+    path = run.folder("completions", iteration=1, purpose="train") / "manifest.json"
+    path.chmod(0o644)
+    path.write_text("{")
+    refused = command("branch", run.root, tmp_path / "new", "--at", 2)
+    assert refused.exit_code == 1 and f"{path} is damaged" in refused.output
+
+
 def test_a_branch_takes_no_room_and_a_copy_shares_nothing(run: Warehouse, tmp_path: Path) -> None:
     make_branch(run, tmp_path / "linked", 2, rows=True)
     make_branch(run, tmp_path / "copied", 2, rows=True, copy=True)
