@@ -16,7 +16,7 @@ from warehouse.store.checksums import OPTIMIZER, part_damage
 from warehouse.store.commit import file_names, twin_of
 from warehouse.store.errors import Damaged, StageError
 from warehouse.store.manifests import STEMS, listed_parts
-from warehouse.store.parts import footer_facts
+from warehouse.store.parts import UNREADABLE, footer_facts
 from warehouse.store.run_folder import TABLES_OF, Stage, Warehouse
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
 from warehouse.store.unlisted import check_part
@@ -200,7 +200,7 @@ def _footer_problems(warehouse: Warehouse, part: Path) -> tuple[list[str], int]:
     """What is wrong with a part according to its footer, and its number of rows."""
     try:
         footer = pq.read_metadata(part)
-    except (ValueError, OSError) as error:       # also text of the footer that is none: a flipped bit
+    except UNREADABLE as error:
         why = str(error).splitlines()[0].partition(". ")[0]
         return [f"{part} is torn or not Parquet ({why}). Restore it, or let `warehouse check "
                 "--fix` leave it out."], 0

@@ -106,7 +106,8 @@ def _sound_stages(warehouse: Warehouse, left_out: list[str], partial: bool,
     wanted = tasks | {part: facts for held in stages if held.manifest for part, facts in held.parts.items()}
     ensure_local([*wanted, *(part for held in stages if partial for part in held.parts)])
     damage = find_damage(warehouse, wanted)
-    left_out += [f"{part} {damage[part]}: there are no tasks." for part in tasks if part in damage]
+    left_out += [f"{part} {damage[part]}: there are no tasks. Restore it from a copy of the run."
+                 for part in tasks if part in damage]
     stages = [_without_damage(held, damage, left_out) for held in stages]
     left_out += [f"{held.stage.title} {UNFINISHED} Until then it is left out: `warehouse check` says what to "
                  "run." for held in stages

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from warehouse.store.commit import ensure_local, twin_of
-from warehouse.store.errors import StageError
+from warehouse.store.errors import Damaged, StageError
 
 OPTIMIZER = "optimizer.pt"          # of a policy: only the next training reads it
 TASK_COLUMNS = ["task_id", "split", "heldout", "kind", "messages", "payload"]      # what defines the tasks
@@ -60,10 +60,16 @@ def tasks_sha256(tables: Iterable[Any]) -> str:
 def check_tasks(parts: tuple[tuple[Path, FileState], ...], folder: Path, wanted: str | None) -> None:
     """StageError unless the parts hold the tasks that the run was made with."""
     from warehouse.store.parts import read_groups
+    from warehouse.store.schema import arrow_schema
     if wanted and not parts:
         raise StageError(f"{folder} holds no tasks. Restore them from a copy of the run.")
-    groups = (group for path, _ in parts for group in read_groups(path, "tasks", TASK_COLUMNS))
-    if wanted not in (None, actual := tasks_sha256(groups)):
+    names = arrow_schema("tasks").names         # of all columns the page checksums are verified
+    try:
+        actual = tasks_sha256(group for path, _ in parts for group in read_groups(path, "tasks", names))
+    except Damaged as error:
+        raise Damaged(error.path, error.why, f"cannot be read ({error.why}). Restore it from a copy of the "
+                                             "run.") from error
+    if wanted not in (None, actual):
         raise StageError(f"The tasks in {folder} are not those that the run was made with (warehouse.json: "
                          f"tasks_sha256 {str(wanted)[:12]}, found {actual[:12]}). Restore them from a copy "
                          "of the run.")

@@ -31,6 +31,7 @@ NAMES = {"purpose", "task_id", "group_id", "scorer", "split", "finish_reason", "
 # thousand files would cost more to list than their columns to read.
 ROW_GROUP_SIZES = {"samples": 16384}
 ROW_GROUP_SIZE = 1024
+UNREADABLE = (ValueError, NotImplementedError, OSError)     # what pyarrow raises for flipped bits
 WORTH_THREADS = 1 << 20  # bytes of a part; for smaller ones threads do not pay
 
 
@@ -141,7 +142,7 @@ def _as_known(part: pa.Table, path: Path, table_name: str, names: Sequence[str])
         columns.append(pa.nulls(part.num_rows, field.type))
     try:
         return pa.table(columns, names=schema.names).cast(schema)
-    except pa.ArrowInvalid as error:
+    except UNREADABLE as error:
         raise damaged_part(path, error) from error
 
 
@@ -161,7 +162,7 @@ def _open(path: Path) -> Iterator[pq.ParquetFile]:
             yield file
     except FileNotFoundError as error:
         raise missing_part(path) from error
-    except (pa.ArrowInvalid, OSError) as error:
+    except UNREADABLE as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise StageError(f"{path} cannot be opened: {os.strerror(error.errno)}. Fix that, then run the "
                              "same command again.") from error
@@ -183,7 +184,7 @@ def part_metadata(path: Path) -> dict[str, str]:
     """The metadata in the footer: run_id, table, part_uuid, schema_version; StageError if unreadable."""
     try:
         return footer_facts(pq.read_schema(path).metadata)
-    except (pa.ArrowInvalid, OSError) as error:
+    except UNREADABLE as error:
         raise damaged_part(path, error) from error
 
 

@@ -136,11 +136,16 @@ def test_a_manifest_that_is_gone_leaves_no_row_out_without_a_word(run: Warehouse
     assert not ask("sql", run, "SELECT 1", "--partial").stderr
 
 
-def test_damaged_tasks_are_named(run: Warehouse) -> None:
+@pytest.mark.parametrize("column", ["payload", "source", "position"])
+def test_damaged_tasks_are_named(run: Warehouse, column: str) -> None:
     part, = run.parts("tasks")
-    flip_bit(part, "payload")
+    flip_bit(part, column)
+    [problem] = check_run(run).problems
+    assert str(part) in problem and problem.endswith("Restore it from a copy of the run.")
+    assert "--fix" not in problem
     result = ask("sql", run, "SELECT count(*) AS num FROM tasks", "--format", "csv")
     assert result.stdout == "num\n0\n" and f"{part} is unreadable, or differs" in result.stderr
+    assert "there are no tasks. Restore it from a copy" in result.stderr
     part.unlink()
     with pytest.raises(StageError, match="holds no tasks"):
         open_warehouse(run.root).verify("tasks")
