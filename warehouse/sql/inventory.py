@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from warehouse.ledger.state import Choice, is_named
 from warehouse.sql.rollup_files import Rollup, valid_rollup
 from warehouse.sql.verified import find_damage
-from warehouse.sql.vocabulary import vocabulary_file
+from warehouse.sql.vocabulary import FILE, vocabulary_file
 from warehouse.store.commit import ensure_local
 from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import StageError, check_addresses
@@ -60,8 +60,10 @@ def take_inventory(warehouse: Warehouse, *, partial: bool = False, iteration: in
                         f"{', '.join(scorers)}: name one of these, or `score` with {named}.")
     rollup = None if partial or iteration is not None else valid_rollup(warehouse, choices)
     parts = _parts_of_tables(stages, choices, rollup, partial) | {"tasks": tasks}
-    return Inventory(parts, choices, rollup, stages, _policies(warehouse, left_out), left_out,
-                     vocabulary_file(warehouse),
+    vocabulary = vocabulary_file(warehouse)
+    if vocabulary is None and (warehouse.root / FILE).exists():     # in an archive without its base model
+        left_out.append(f"{warehouse.root / FILE} cannot be read: there are no texts of tokens. Restore it.")
+    return Inventory(parts, choices, rollup, stages, _policies(warehouse, left_out), left_out, vocabulary,
                      warehouse.facts.get("oldest_part", warehouse.facts["schema_version"]))
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import warehouse as package
+from tests.building.runs import STARTER, new_run
 from tests.building.sound import check_run
 from tests.building.weather import SCORER, build_run
 from warehouse.cli import cli
@@ -149,6 +151,35 @@ def test_damaged_tasks_are_named(run: Warehouse, column: str) -> None:
     part.unlink()
     with pytest.raises(StageError, match="holds no tasks"):
         open_warehouse(run.root).verify("tasks")
+
+
+def cut(path: Path) -> None:
+    overwrite(path, path.read_bytes()[:-9])
+
+
+def flipped(path: Path) -> None:
+    flip_bit(path, "token")
+
+
+def made_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("damage", [cut, flipped, made_a_folder])
+def test_a_damaged_vocabulary_is_made_again(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    run = new_run(tmp_path / "run", model=shutil.copytree(STARTER, tmp_path / "model"))
+    query = "SELECT count(*) AS num, string_agg(token, ',' ORDER BY token_id) AS all FROM vocabulary"
+    before = rows_of(connect(run), query)
+    assert before[0]["num"] > 100
+    damage(run.root / "vocabulary.parquet")
+    assert rows_of(connect(run), query) == before and ask("summary", run).exit_code == 0
+    (Path(run.model) / "tokenizer.json").rename(tmp_path / "gone")
+    overwrite(run.root / "vocabulary.parquet", b"PAR1")
+    assert "there are no texts of tokens" in ask("sql", run, query).stderr
+    (run.root / "vocabulary.parquet").unlink()
+    (run.root / "vocabulary.parquet" / "notes").mkdir(parents=True)
+    assert "vocabulary.parquet is a folder. Move it out" in ask("sql", run, query).stderr
 
 
 @pytest.mark.parametrize("name", ["groups.parquet", "rollup.json"])
