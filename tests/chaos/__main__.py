@@ -1,8 +1,8 @@
 """All of it, two programs at a time, and one table: python -m tests.chaos [--kills 300] [--seed 0].
 
 Kills of the stages (soak.py), of the whole loop (loops.py) and of the commands that care for a run (care.py),
-random sequences of commands (sequences.py), files damaged and inputs made up at random (tests/fuzz). `--share
-0.05` tries a twentieth of it, to see that it runs.
+files of a whole run lost (losses.py), random sequences of commands (sequences.py), files damaged and inputs
+made up at random (tests/fuzz). `--share 0.05` tries a twentieth of it, to see that it runs.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 
 FAULTS, INPUTS, SEQUENCES, PIECES = 500, 1000, 20, 4
 LOOPS = {1: 60, 2: 40}          # ends of the whole loop on so many devices
-COUNTED = re.compile(r" *(\d+) (kills of [\w-]+|sequences|faults|inputs)(?: .*|,.*|$)")
+COUNTED = re.compile(r" *(\d+) (kills of [\w-]+|sequences|losses|faults|inputs)(?: .*|,.*|$)")
 
 
 def programs(kills: int, seed: int, share: float) -> list[list[str]]:
@@ -30,6 +30,7 @@ def programs(kills: int, seed: int, share: float) -> list[list[str]]:
             *(["tests.chaos.loops", "--num", str(max(1, round(number * share))), "--seed", str(seed),
                "--devices", str(devices)] for devices, number in LOOPS.items()),
             ["tests.chaos.care", "--every", str(max(1, round(1 / share)))],
+            ["tests.chaos.losses", "--share", str(min(1, share)), "--seed", str(seed)],
             ["tests.chaos.sequences", "--num", str(max(1, round(SEQUENCES * share))), "--seed", str(seed)],
             *sorted(pieces, reverse=True)]
 
