@@ -184,7 +184,7 @@ LISTS = {
     "warehouse.sql.rollup": "its own files below iterations/", "warehouse.sql.rollup_files": "the same",
     "warehouse.stages.space": "removes temporary files", "warehouse.stages.warm_server": "dead sockets",
     "warehouse.stages.base_model": "a model's folder", "warehouse.sources": "files of data sets",
-    "warehouse.init": "a folder that is no run yet", "warehouse.experiments.branch": "shares the files",
+    "warehouse.experiments.branch": "shares the files",
     "warehouse.loop.devices": "GPUs of the machine",
     "warehouse.experiments.plan": "what each arm was made with",
     "train.model.saving": "a model's folder", "train.export": "the folder to write",

@@ -18,7 +18,7 @@ from warehouse.store.checksums import file_hashes, tasks_sha256, weights_sha256
 from warehouse.store.commit import commit_bytes, commit_directory, commit_json, remove_folder, twin_of
 from warehouse.store.errors import StageError, counted, shell_quote
 from warehouse.store.parts import write_part
-from warehouse.store.run_folder import Warehouse, open_warehouse
+from warehouse.store.run_folder import Warehouse, check_not_lost, open_warehouse
 from warehouse.store.schema import SCHEMA_VERSION
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -125,9 +125,7 @@ def _commit_first_policy(warehouse: Warehouse, sha256: str, adapter: Path | None
 
 def _remove_unfinished(warehouse: Warehouse) -> None:
     """Remove what a killed init left: without warehouse.json it is not a run."""
-    if any(warehouse.root.glob("completions/*")):
-        raise StageError(f"{warehouse.root} has completions but no warehouse.json. Restore that file from a "
-                         "copy, or choose another folder.")
+    check_not_lost(warehouse.root)
     for name in ("tasks", "policies/0", FOLDER):
         remove_folder(warehouse.root / name)
 

@@ -69,6 +69,8 @@ def fresh_text(path: Path) -> str:
             raise
         except NotADirectoryError as error:
             raise FileNotFoundError(*error.args) from error
+        except IsADirectoryError as error:
+            raise damaged(path, "it is a folder") from error
         except OSError as error:
             if error.errno != errno.ESTALE or attempt == STALE_ATTEMPTS:
                 raise StageError(f"{path} cannot be opened: {error.strerror}. Fix that, then run the same "

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from warehouse.ledger.entries import Begun, Changed, Completed, Transition, Worked
-from warehouse.ledger.log import Log
+from warehouse.ledger.log import FOLDER, Log
 from warehouse.ledger.old_runs import old_entries, upgrade
 from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import Key, Life, RunState
@@ -518,12 +518,20 @@ class Stage:
         return Life(*self.key).title
 
 
+def check_not_lost(root: Path) -> None:
+    """StageError if a folder without warehouse.json was a run: more than a killed init leaves."""
+    if any(root.glob("completions/*")) or (root / FOLDER / "00000001.json").exists():
+        raise NoRun(root, None, "was a run but has no warehouse.json. Restore that file from a copy, or choose "
+                                "another folder.")
+
+
 def open_warehouse(path: str | Path, at: int | None = None) -> Warehouse:
     """Open a run folder, or the working copy of s3://BUCKET/RUN (gs://, az://); `at`: as after that entry."""
     root = sync_copy(path).resolve()
     marker = root / "warehouse.json"
     facts = read_json(marker, schema_version=int)
     if facts is None:
+        check_not_lost(root)
         inside = sorted(marker.parent.name for marker in root.glob("*/warehouse.json"))
         way_out = (f"It holds the runs {', '.join(inside[:4])}{' ..' * (len(inside) > 4)}. Name one: "
                    f"{shell_quote(Path(path) / inside[0])}" if inside else

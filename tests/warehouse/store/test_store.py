@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.building.runs import begin, small_run
+from warehouse.init import init_run
+from warehouse.maintain.check import check_run
 from warehouse.store import commit
 from warehouse.store.checksums import file_hashes, weights_sha256
 from warehouse.store.errors import Damaged, NoRun, SettingChanged, StageError
@@ -187,6 +189,24 @@ def test_the_warehouse_json_of_another_run_is_damage_and_no_row_is_left_out(tmp_
     with pytest.raises(Damaged, match=r"it is another run's\). Restore it from a copy") as refused:
         open_warehouse(run)
     assert refused.value.path == run / "warehouse.json"
+
+
+def test_a_run_without_its_warehouse_json_is_not_made_again(tmp_path: Path) -> None:
+    run = small_run(tmp_path)
+    begin(run, "rollout", iteration=0, purpose="train")
+    (run.root / "warehouse.json").unlink()
+    for use in (open_warehouse, lambda root: init_run(root, str(tmp_path / "model"), ("synthetic:3",))):
+        with pytest.raises(StageError, match=r"no warehouse.json. Restore that file from a copy, or choose"):
+            use(run.root)
+    assert run.log.path(1).exists()
+
+
+def test_a_folder_in_the_place_of_a_document_is_damage(tmp_path: Path) -> None:
+    run = small_run(tmp_path)
+    (run.policy_dir(0) / "policy.json").unlink()
+    (run.policy_dir(0) / "policy.json").mkdir()
+    [problem] = check_run(run).problems
+    assert "policy.json is damaged (it is a folder)" in problem and "restore the file from a copy" in problem
 
 
 def test_encoding_of_parts(tmp_path: Path) -> None:
