@@ -521,8 +521,8 @@ class Stage:
 def check_not_lost(root: Path) -> None:
     """StageError if a folder without warehouse.json was a run: more than a killed init leaves."""
     if any(root.glob("completions/*")) or (root / FOLDER / "00000001.json").exists():
-        raise NoRun(root, None, "was a run but has no warehouse.json. Restore that file from a copy, or choose "
-                                "another folder.")
+        raise NoRun(root, None, "was a run but has no warehouse.json. Restore that file from a copy, or "
+                                "choose another folder.")
 
 
 def open_warehouse(path: str | Path, at: int | None = None) -> Warehouse:
