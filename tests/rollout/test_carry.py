@@ -28,7 +28,7 @@ from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import RunState
 from warehouse.maintain.compact import compact_run
 from warehouse.maintain.discard import discard
-from warehouse.maintain.fix import fix
+from warehouse.maintain.fix import Change, fix
 from warehouse.maintain.prune import prune_run
 from warehouse.maintain.rollback import roll_back
 from warehouse.sql.database import connect
@@ -379,10 +379,11 @@ def test_visits_are_counted_in_one_pass(run: Warehouse, monkeypatch: pytest.Monk
 def test_what_is_missing_of_a_pruned_rollout_is_not_sampled_without_its_prompts(run: Warehouse) -> None:
     sample(run, 1)
     prune_run(run, 1, dry_run=False)
-    folder = run.folder("completions", iteration=0, purpose="train")
-    for name in ("manifest.json", run.parts("completions", iteration=0, purpose="train")[0].name):
-        (folder / name).unlink()
-    fix(run, check_run(run).changes)
+    part = run.parts("completions", iteration=0, purpose="train")[0]
+    part.unlink()
+    assert all(change.lost for change in check_run(run).changes)    # earlier versions opened it again:
+    stage = run.stage("rollout", iteration=0, purpose="train")
+    fix(run, [Change(part, "", stage), Change(part.with_name("manifest.json"), "", stage)])
     with pytest.raises(StageError, match=r"The tokens of rollout of iteration 0 \(train\) were pruned"):
         sample(run, 0, carry_over="0.4", policy_version=0)
 

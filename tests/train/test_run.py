@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import torch
 from click.testing import CliRunner
@@ -39,6 +40,7 @@ from train.inputs.signal import reasons_by_reward
 from train.objective.loss_table import CORRECTIONS, LOSSES
 from train.steps.row import build_batch
 from warehouse.fields import options_from
+from warehouse.store.schema import arrow_schema
 
 
 def adapter(warehouse, version):
@@ -256,7 +258,9 @@ def test_unscored_and_twice_scored_iterations_are_refused(scored, run):
     run = back_before(run, "score", complete=True, iteration=1, purpose="train", scorer=SCORER)
     assert "Run `score" in refused(run, "--iteration", "1")
     keys = {"iteration": 0, "purpose": "train"}
-    write_part(run, "samples", 0, run.read("samples", **keys, scorer=SCORER), **keys, scorer="other-2")
+    rows = [{**row, "scorer": "other-2"} for row in run.read("samples", **keys, scorer=SCORER).to_pylist()]
+    table = pa.Table.from_pylist(rows, arrow_schema("samples"))
+    write_part(run, "samples", 0, table, **keys, scorer="other-2")
     finish(run, "score", **keys, scorer="other-2")
     assert "was scored by other-2, toy-1" in refused(run)
 
