@@ -20,6 +20,8 @@ BY_NAME = {"getattr", "attrgetter", "methodcaller", "__dict__"}          # what 
 HOLDING = {"eval", "exec", "globals", "locals", "super", "vars"}    # what holds variables that are not named
 # Names of modules of which a star import is one of the program.
 PROGRAM_MODULE = re.compile(r"(?i)solution|answer|program|candidate|submission|implement|main|module")
+OWN_MODULE = re.compile(
+    r"(?i)(my_?|your_?)?(solution|program|candidate|submission|implementation|main|module)s?")
 
 
 def calls_of_tests(source: str) -> list[str]:
@@ -152,25 +154,42 @@ def no_facts(num_sources: int) -> dict[str, Any]:
 def imports_of(trees: Sequence[ast.AST], entry: str) -> set[str]:
     """Modules from which tests import the program, of which they read its entry point.
 
-    What they import from there by name is dropped from the trees, where it would be a name of theirs.
+    What they import from there by name is dropped from the trees, where it would be a name of theirs. Another
+    module beside a bare entry point, or beside `candidate`, is a reference and not the program.
     """
     found, nodes = set[str](), [node for tree in trees for node in ast.walk(tree)]
-    read = any(entry in names_in(tree, ast.Load) for tree in trees)
-    is_set = any(entry in names_set(tree) for tree in trees)
+    passed = {id(each) for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+              and node.func.id == "check" for each in node.args}
+    read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+            and id(node) not in passed}
+    is_bare, is_given = entry in read, "candidate" in read
     modules = {node.value.id for node in nodes if isinstance(node, ast.Attribute) and node.attr == entry
-               and isinstance(node.value, ast.Name) and (is_set or not read)}     # else of a reference
-    others = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module not in (
-        None, "pytest") and not is_library(node.module)}
+               and isinstance(node.value, ast.Name)}
+    from_others = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module not in (
+        None, "pytest") and not is_library(node.module)]
+    others = {node.module for node in from_others}
     stars = {module for module in others if len(others) == 1 and PROGRAM_MODULE.search(str(module))}
+    is_imported = any(alias.name == entry == (alias.asname or entry)
+                      for node in from_others for alias in node.names)
+
+    def is_program(module: str, name: str | None = None) -> bool:
+        beside = is_given and is_bare if name in (entry, "*") else is_given or (is_bare and not is_imported)
+        return not is_library(module) and (not beside or bool(OWN_MODULE.fullmatch(module.split(".")[-1])))
+
     for node in nodes:
         match node:
-            case ast.ImportFrom(module=str(module), names=names) if not is_library(module) and any(
-                    alias.name == entry or (alias.name == "*" and module in stars) for alias in names):
+            case ast.ImportFrom(module=str(module), names=names) if any(
+                    (alias.name == entry or (alias.name == "*" and module in stars))
+                    and is_program(module, alias.asname or alias.name) for alias in names):
                 found.add(module)
                 node.names = []
             case ast.Import(names):
-                found |= {alias.name for alias in names if (alias.asname or alias.name) in modules
-                          and not is_library(alias.name)}
+                found |= {alias.name for alias in names if is_program(alias.name) and (
+                    (alias.asname or alias.name) in modules
+                    or (OWN_MODULE.fullmatch(alias.name) and not (is_bare or is_given)))}
+            case ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(str(name))]) if (
+                    OWN_MODULE.fullmatch(name) and not (is_bare or is_given)):
+                found.add(name)
     return found
 
 

@@ -231,6 +231,12 @@ POINT = "from collections import namedtuple\nf = namedtuple('f', 'x y')\n"
     ("import pytest\np = f(1, 2)\nwith pytest.raises(AttributeError): p.x = 5\nassert p == (1, 2)", POINT),
     ("import pytest\np = f(1, 2)\nwith pytest.raises(AttributeError): del p.x", POINT),
     ("n = f(3)\nn.x = 5\nassert n.x == 5 and n == 3", "class f(int): pass\n"),
+    ("import solution\nassert getattr(solution, 'f')(1) == 1", "def f(x): return x\n"),
+    ("import importlib\nassert importlib.import_module('solution').f(1) == 1", "def f(x): return x\n"),
+    ("from my_solution import f as g\nassert g(1) == 1 and f(2) == 2", "def f(x): return x\n"),
+    ("from prime_utils import f\ndef check(candidate): assert candidate(2) == 2\ncheck(f)",
+     "def f(x): return x\n"),
+    ("from prime_utils import f as g\nassert g(2) == 2", "def f(x): return x\n"),
     ("i = f('a', 3)\nassert i.count == 3 and i._replace(count=4).count == 4",
      "from collections import namedtuple\nf = namedtuple('f', 'name count')\n"),
     ("s = f()\nassert s.title == 'Open' and s == 'open'",
@@ -256,6 +262,10 @@ def test_what_passes_in_plain_python_passes(executor, test, code):     # noqa: F
 
 def test_a_module_beside_the_bare_name_is_a_reference_and_none_of_the_program_s(executor):     # noqa: F811
     for test in ("import reference_solution\nassert f(3) == reference_solution.f(3)",
+                 "from reference import f as g\nassert f(3) == g(3)",
+                 "try: from brute import f as g\nexcept ImportError: g = lambda x: 1\nassert f(3) == g(3)",
+                 "import reference\ndef check(candidate): assert candidate(3) == reference.f(3)\ncheck(f)",
+                 "import reference\ndef same(f, x): return f(x) == reference.f(x)\nassert same(f, 3)",
                  "try: import main_fast as fast\nexcept ImportError: fast = None\n"
                  "assert f(16) == (fast.root(16) if fast else 4)"):
         row = judged(executor, [test], {"it": "def f(x): return 0\ndef root(x): return 0\n"})["it"]
