@@ -38,6 +38,7 @@ from warehouse.store.run_folder import Warehouse
 
 MISMATCH_NUMBERS = ("mismatch_kl", "log_ratio_abs_mean", "log_ratio_abs_max", "importance_weight_mean")
 
+
 def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions, *, started: float,
                     say: Callable[[str], None], teacher: Model | None = None) -> None:
     """Train on the rows of one iteration and commit the next policy; run again after a kill, it finishes.

@@ -20,6 +20,7 @@ BY_NAME = {"getattr", "attrgetter", "methodcaller", "__dict__"}          # what 
 HOLDING = {"eval", "exec", "globals", "locals", "super", "vars"}    # what holds variables that are not named
 # Names of modules of which a star import is one of the program.
 PROGRAM_MODULE = re.compile(r"(?i)solution|answer|program|candidate|submission|implement|main|module")
+# Names of modules that are the program's also beside its bare entry point, where others are references.
 OWN_MODULE = re.compile(
     r"(?i)(my_?|your_?)?(solution|program|candidate|submission|implementation|main|module)s?")
 
