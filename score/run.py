@@ -26,7 +26,6 @@ from score.sandbox.tiers import Tier, lanes_of
 from warehouse.stages import warm
 from warehouse.stages.clock import Clock
 from warehouse.stages.due import rollouts_to_score
-from warehouse.stages.rewards import change_of_rewards
 from warehouse.stages.space import check_space
 from warehouse.stages.stop import StageStopped, StopRequest
 from warehouse.store.errors import StageError, counted, shell_quote
@@ -199,7 +198,7 @@ def finish_rollout(session: Session, stage: Stage, numbers: list[int], clock: Cl
     state = session.warehouse.state
     counts, why = session.warehouse.choose_scorer(keys["iteration"], keys["purpose"])
     if counts == keys["scorer"]:
-        said, tasks = change_of_rewards(state, keys["iteration"], keys["scorer"])
+        said, tasks = state.change_of_scorer(keys["iteration"], keys["scorer"])
         if said and keys["purpose"] == "train" and not state.is_trained(keys["iteration"]):
             session.say(f"  {said}: {f'{tasks}, or ' if tasks else ''}the options, your file or Rollhouse's "
                         "verdicts are others. Typed options are not kept: to keep them, put them into "

@@ -19,7 +19,6 @@ from warehouse.options import (
     with_version,
 )
 from warehouse.stages import warm
-from warehouse.stages.rewards import change_of_rewards
 from warehouse.store.commit import by_address
 from warehouse.store.errors import SettingChanged, StageError, shell_quote
 
@@ -171,7 +170,7 @@ def train(run: Path, **values: Any) -> None:
         prune_policies(warehouse, settings.keep_policies, say)  # a kill may have prevented it
         return
     scorer = scorer_to_train(warehouse, iteration, settings.scorer, settings.purpose)
-    said, tasks = change_of_rewards(warehouse.state, iteration, scorer)
+    said, tasks = warehouse.state.change_of_scorer(iteration, scorer)
     if said:
         say(f"{said}: {tasks}" if tasks else said)
     elif len(warehouse.state.scorers(iteration, settings.purpose)) > 1:

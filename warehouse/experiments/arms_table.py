@@ -62,7 +62,7 @@ def table_of(plan: Plan, arms: Sequence[Arm], failed: Mapping[str, str],
         asked = read_config(run.root / "config.toml").get("train", {}).get("scorer")    # then it must differ
         rows.append(_row(plan, arm) | found | _steps(own, plan) | {
             "seconds": seconds_of(run, plan), "sha256": run.policy(run.state.newest)["sha256"],
-            "changed": scorer and not asked and run.state.change_of_scorer(plan.last, scorer),
+            "changed": scorer and not asked and run.state.change_of_scorer(plan.last, scorer)[0],
             "other_scorers": scorers_of(tasks) if tasks and scorers_of(tasks) != scorers_of(base) else None})
     price = price_per_hour(plan.run.root)
     for row in rows if price is not None else []:

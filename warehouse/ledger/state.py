@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from warehouse.ledger.entries import DERIVED, Alarmed, Begun, Completed, Discarded, Entry, Rewritten
 from warehouse.ledger.refusals import Refusal
+from warehouse.store.errors import counted
 from warehouse.store.names import base_purpose, is_training, turn_of, turn_purpose
 
 Key = tuple[str, int, str | None, str | None]       # stage, iteration, purpose, scorer or model
@@ -415,13 +416,21 @@ class RunState:
             "the only one" if len(complete) == 1 else
             LATEST if any(each != asked[0] for each in asked) else "the latest of this reward")
 
-    def change_of_scorer(self, iteration: int, scorer: str) -> str:
-        """A line if the training before an iteration used the rewards of another scorer, else empty."""
-        for before in reversed(self.of_stage("train")):
-            if before.iteration < iteration and (former := before.facts.get("scorer")):
-                return "" if former == scorer else (f"rewards are those of {scorer}; iteration "
-                                                    f"{before.iteration} was trained on those of {former}")
-        return ""
+    def change_of_scorer(self, iteration: int, scorer: str) -> tuple[str, str]:
+        """A line if the training before an iteration used the rewards of another scorer, else empty.
+
+        And the tasks that were replaced in between, empty if none was.
+        """
+        trained = [life for life in self.of_stage("train")
+                   if life.iteration < iteration and life.facts.get("scorer")]
+        if not trained or (former := trained[-1].facts["scorer"]) == scorer:
+            return "", ""
+        judged = {life.scorer: life.settings.get("replaced", {}) for life in self.of_stage("score")}
+        before, now = judged.get(former, {}), judged.get(scorer, {})
+        names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+        shown = ", ".join(names[:3]) + (" .." if names[3:] else "")
+        return (f"rewards are those of {scorer}; iteration {trained[-1].iteration} was trained on those of "
+                f"{former}", f"{counted(len(names), 'replaced task')} ({shown})" if names else "")
 
     # Tasks ------------------------------------------------------------------------------------------------
 
