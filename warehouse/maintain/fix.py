@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple
 from warehouse.ledger.entries import Discarded
 from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import Life
-from warehouse.maintain.rewrite import COPY, NewGeneration, rewriting
+from warehouse.maintain.rewrite import NewGeneration, rewriting
 from warehouse.store.errors import StageError
-from warehouse.store.manifests import read_manifest
+from warehouse.store.manifests import COPY, read_manifest
 from warehouse.store.names import is_training
 from warehouse.store.parts import part_number
 from warehouse.store.run_folder import Stage, Warehouse

@@ -17,10 +17,8 @@ from warehouse.ledger.refusals import Refusal
 from warehouse.ledger.state import Life
 from warehouse.store.checksums import part_facts
 from warehouse.store.commit import adopt_file, commit_json, ensure_local, file_names, remove_folder
-from warehouse.store.manifests import Listed, listed_parts
+from warehouse.store.manifests import COPY, Listed, listed_parts
 from warehouse.store.run_folder import TABLES_OF, Warehouse
-
-COPY = "manifest-copy.json"         # of a rewritten stage, which may not be made again
 
 
 @dataclass

@@ -10,6 +10,7 @@ from warehouse.store.json_files import damaged, read_json
 
 TRAIN_TABLES = {"train_samples": "samples", "train_tokens": "tokens", "train_steps": "steps"}
 STEMS = {**TRAIN_TABLES, "carried": "carried"}  # prefix of a table's part names; others have `part`
+COPY = "manifest-copy.json"         # the manifest once more, for repairs
 Listed = dict[Path, dict[str, Any]]  # parts with their manifest entries
 
 

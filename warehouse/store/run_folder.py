@@ -43,7 +43,7 @@ from warehouse.store.commit import (
 from warehouse.store.config_file import named_scorer
 from warehouse.store.errors import NoRun, SettingChanged, StageError, shell_quote
 from warehouse.store.json_files import damaged, read_json
-from warehouse.store.manifests import STEMS, TRAIN_TABLES, Listed, listed_parts, read_manifest
+from warehouse.store.manifests import COPY, STEMS, TRAIN_TABLES, Listed, listed_parts, read_manifest
 from warehouse.store.names import SCORER, check_name
 from warehouse.store.parts import read_parts, write_part
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
@@ -341,6 +341,9 @@ class Stage:
             if manifest is None and self.is_complete() and self.folder == folder:
                 raise damaged(folder / "manifest.json", "it is missing")
             if manifest is not None:
+                for name, value in {"stage": self.name, **self.identity}.items():
+                    if manifest.get(name, value) != value:
+                        raise damaged(folder / "manifest.json", f"its {name} is {manifest[name]}")
                 return manifest
         return None
 
@@ -448,6 +451,7 @@ class Stage:
             commit_json(folder / "manifest.json", self.facts_to_store(facts, numbers))
             written = read_manifest(folder)
             assert written is not None
+            commit_json(folder / COPY, written)
             kept, sha256 = self._facts_of_state(written), sha256_of(folder / "manifest.json")
 
             def end(state: RunState, before: Life = life, kept: dict[str, Any] = kept,

@@ -136,6 +136,7 @@ def test_a_stage_that_cannot_be_made_again_is_not_opened_without_its_manifest(
     manifest, = run.root.glob(where)
     sound = manifest.read_bytes()
     damage(manifest)
+    damage(manifest.with_name("manifest-copy.json"))
     before = len(run.state.entries)
     told = said(run, "check", "--fix")
     assert told.exit_code == 1 and "from a copy\n" in told.stdout and "1 left" in told.stdout
@@ -145,20 +146,29 @@ def test_a_stage_that_cannot_be_made_again_is_not_opened_without_its_manifest(
     assert problems(run) == []
 
 
+def of_another_stage(manifest: Path) -> None:
+    root = next(folder for folder in manifest.parents if (folder / "warehouse.json").exists())
+    other, = root.glob("samples/iteration=2/*/*/*/manifest.json")
+    overwrite(manifest, other.read_bytes())
+
+
+@pytest.mark.parametrize("prepare", [lambda run: None, prune])
+@pytest.mark.parametrize("damage", [Path.unlink, torn, of_another_stage])
 @pytest.mark.parametrize("where", ["completions/iteration=1/*/*", "train/iteration=1/*"])
-def test_a_pruned_stage_gets_its_manifest_back(run: Warehouse, where: str) -> None:
-    prune(run)
+def test_a_stage_gets_its_manifest_back(run: Warehouse, where: str, damage: Callable[[Path], None],
+                                        prepare: Callable[[Warehouse], None]) -> None:
+    prepare(run)
     before = rows(run)
     manifest, = run.root.glob(f"{where}/manifest.json")
-    manifest.unlink()
+    damage(manifest)
     told = said(run, "check", "--fix")
     assert told.exit_code == 0 and ", 0 left\n" in told.stdout, told.output
     assert rows(run) == before and problems(run) == []
 
 
 def test_a_training_without_its_manifest_is_run_again_if_nobody_sampled_from_it(run: Warehouse) -> None:
-    manifest, = run.root.glob("train/iteration=2/*/manifest.json")
-    manifest.unlink()
+    for manifest in run.root.glob("train/iteration=2/*/manifest*.json"):
+        manifest.unlink()
     assert said(run, "check", "--fix").exit_code == 0
     plain.train(run)
     assert problems(run) == [] and run.state.newest == 3
