@@ -53,7 +53,7 @@ def train_iteration(warehouse: Warehouse, inputs: Inputs, settings: TrainOptions
     with (StopRequest(settings.time_limit) as stop, processes.missing_none(stop),
           name_what_to_lower(lambda: settings.tokens_per_batch),
           tracker(settings.track if processes.first and not settings.dry_run else None, warehouse,
-                  inputs.iteration, inputs.parent.get("global_step", 0) + 1) as log,
+                  inputs.iteration, inputs.parent.get("global_step", 0) + 1, vars(settings)) as log,
           inputs.stage.working(clock.elapsed) if processes.first else contextlib.nullcontext()):
         if inputs.stage.settings() and not settings.dry_run:
             processes.by_first(lambda: begin(inputs, settings))

@@ -45,7 +45,8 @@ class GuardedOption(click.Option):
             return ""
         place = by_address(str(Path(run).resolve()))
         return (f"{place}/config.toml sets {self.opts[0]}, which could harm you if another person wrote it. "
-                f"If you have read that file, trust it: export {VARIABLE}={shell_quote(place)}. Without "
+                f"If you have read that file, trust it: export {VARIABLE}={shell_quote(place)} (the folder "
+                "above it also holds its arms and branches). Without "
                 f"`warehouse loop` or `arms` you can also leave {self.opts[0]} out of it and type it with "
                 f"`{command}`.")
 

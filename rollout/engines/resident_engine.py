@@ -96,7 +96,7 @@ def lacks(kept: Kept, wanted: EngineSettings) -> str:
     packed = any(adapts_experts(each.merge) if each.merge else each.weights != each.base
                  for each in (has, wanted))
     stale = kept.weights != wanted.weights and kept.engine.device == "cpu" and packed
-    return "experts or an output layer that cannot be changed on a CPU" if stale else ""
+    return "experts, or an output layer tied to the embedding, which a CPU cannot change" if stale else ""
 
 
 def rest() -> None:

@@ -9,7 +9,7 @@ import polars as pl
 from warehouse.inspect.render import as_table
 from warehouse.ledger.state import is_named
 from warehouse.store.errors import StageError, counted, shell_quote, shorten
-from warehouse.store.names import completion_name, is_of
+from warehouse.store.names import completion_name, is_of, is_training
 from warehouse.store.run_folder import Stage, Warehouse, open_warehouse
 
 KEYS = ["iteration", "purpose", "task_id", "sample_index"]
@@ -34,8 +34,8 @@ def diff_lines(run: Path, first: str, second: str, num_examples: int, purpose: s
     lines = [f"{counted(joined.height, 'completion')} in {counted(joined['task_id'].n_unique(), 'task')}, "
              f"{first} against {second}", *what_differs(stage, other)]
     for column, words in CHANGES.items():
-        count = int(joined[column].sum())
-        lines.append(f"  {words}: {count} ({count / joined.height:.1%})")
+        changed = joined[column].drop_nulls()
+        lines += [f"  {words}: {changed.sum()} ({changed.mean():.1%})"] if len(changed) else []
     both = joined.drop_nulls(["reward", "reward_right"])
     of = "" if both.height == joined.height else f", of the {both.height} that both gave one"
     means = [f"{rows.mean():.4f}" if len(rows) else "none" for rows in (both["reward"], both["reward_right"])]
@@ -86,14 +86,19 @@ def what_differs(before: Stage, after: Stage) -> list[str]:
 
 
 def changes(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
-    """Completions of both, with what changed as flags; a reward that is missing on one side has changed."""
+    """Completions of both, with what changed as flags; a reward that is missing on one side has changed.
+
+    Signs are null for rows that are not trained on.
+    """
     joined = first.join(second, on=KEYS, how="inner", validate="1:1")
     reward = (pl.col("reward") - pl.col("reward_right")).abs() > NEGLIGIBLE
     missing = pl.col("reward").is_null() != pl.col("reward_right").is_null()
+    trained_on = [purpose for purpose in joined["purpose"].unique() if is_training(purpose)]
     return joined.with_columns(
         reward_changed=reward.fill_null(False) | missing,
         correct_changed=pl.col("correct").ne_missing(pl.col("correct_right")),
-        sign_changed=sign_of("advantage").ne_missing(sign_of("advantage_right")))
+        sign_changed=pl.when(pl.col("purpose").is_in(trained_on)).then(
+            sign_of("advantage").ne_missing(sign_of("advantage_right"))))
 
 
 def sign_of(name: str) -> pl.Expr:

@@ -45,6 +45,8 @@ def test_a_killed_stage_goes_on_in_the_same_run_with_each_step_once(run: Warehou
     assert result.exit_code == 0, result.output
     points, steps = sent(run), run.read("train_steps", iteration=0).to_pylist()
     assert len(steps) == 5
+    told, = (run.root / "tracking").rglob("hparams.yml")
+    assert "train/updates_per_batch: 5\n" in told.read_text()
     for name in ("loss", "grad_norm", "clip_fraction"):
         assert points[f"train/{name}"] == [(row["global_step"], pytest.approx(row[name])) for row in steps]
     [stats] = rows_of(connect(run),

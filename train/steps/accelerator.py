@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -35,11 +35,13 @@ COSTS = """SELECT stage, seconds, tokens_per_second, completions_per_second FROM
 
 
 @contextlib.contextmanager
-def tracker(name: str | None, warehouse: Warehouse, iteration: int, first_step: int) -> Iterator[Log]:
+def tracker(name: str | None, warehouse: Warehouse, iteration: int, first_step: int,
+            options: Mapping[str, Any] | None = None) -> Iterator[Log]:
     """Send numbers to TensorBoard, W&B, MLflow or trackio through Accelerate; without a name to nothing.
 
-    All stages of a run are one run there, ordered by `global_step`. After a rollback its name gets a counter,
-    because sent numbers cannot be taken back.
+    All stages of a run are one run there, ordered by `global_step`; it begins with their settings, for this
+    training its `options`. After a rollback its name gets a counter, because sent numbers cannot be taken
+    back.
     """
     if name is None:
         yield lambda _metrics, _step: None
@@ -53,10 +55,17 @@ def tracker(name: str | None, warehouse: Warehouse, iteration: int, first_step: 
         "trackio": {"name": f"{title}-{warehouse.run_id[:6]}", "resume": "allow"},
         "mlflow": {"run_name": title, "run_id": known.read_text() if known.exists() else None},
         "tensorboard": {"purge_step": first_step}}
+    stages = [*warehouse.state.of_stage("rollout", iteration, "train"),
+              *warehouse.state.of_stage("score", iteration, "train")]
+    chosen = {life.stage: life.settings for life in stages} | {"train": options or {}}
+    hyperparameters = None if folder.exists() else {
+        f"{stage}/{name}": value for stage, settings in chosen.items() for name, value in settings.items()
+        if isinstance(value, (str, int, float))}
     try:
         folder.mkdir(exist_ok=True)
         accelerator = Accelerator(log_with=name, project_dir=str(folder))
-        accelerator.init_trackers(title if name == "tensorboard" else "rollhouse", init_kwargs=continued)
+        accelerator.init_trackers(title if name == "tensorboard" else "rollhouse", hyperparameters,
+                                  init_kwargs=continued)
         if name == "mlflow":
             known.write_text(accelerator.get_tracker(name, unwrap=True).info.run_id)
     except Exception as error:      # each tracker has classes of its own

@@ -32,8 +32,8 @@ GROUP_ID = Column("group_id", TEXT, "Completions of one prompt by one policy; un
                   "purpose.")
 NUM_PROMPT_TOKENS = Column("num_prompt_tokens", COUNT, "Tokens in prompt_ids.")
 NUM_COMPLETION_TOKENS = Column("num_completion_tokens", COUNT, "Tokens in completion_ids.")
-FINISH_REASON = Column("finish_reason", TEXT, "'stop': by the model, 'code': its code block closed, "
-                       "'length': token limit, 'loop': it repeated itself.")
+FINISH_REASON = Column("finish_reason", TEXT, "'stop': by the model, 'length': token limit; in old runs also "
+                       "'code': its block closed, 'loop': it repeated itself.")
 SAMPLED_BY = Column("policy_version", COUNT, "Policy that sampled it (the last token); 0 is the base, null a "
                     "model behind an API.")
 SCORER = Column("scorer", TEXT, "Scorer: reward name and hash of its code and limits.")
@@ -140,9 +140,9 @@ SAMPLES = (
     NUM_PROMPT_TOKENS,
     NUM_COMPLETION_TOKENS,
     REWARD,
-    Column("reward_parts", TEXT, "Parts of the reward by name, as JSON."),
+    Column("reward_parts", TEXT, "Parts by name, as JSON: `(reward_parts ->> 'NAME')::DOUBLE`."),
     Column("correct", FLAG, "Every train and test grid is right, or every test; null if not measured."),
-    Column("valid_code", FLAG, "A closed code block was found."),
+    Column("valid_code", FLAG, "A closed code block, or else an answer, was found."),
     Column("valid_outputs", FLAG, "The program ran and every output was legal."),
     Column("train_pixel_score", DOUBLE, "Mean share of equal cells over train grids; 0 if invalid."),
     Column("train_correct_grids", DOUBLE, "Share of right train grids."),

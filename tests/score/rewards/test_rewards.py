@@ -2,6 +2,7 @@
 
 import json
 
+import polars as pl
 import pytest
 from click.testing import CliRunner
 
@@ -245,6 +246,19 @@ def test_diff_has_the_means_of_completions_that_both_measured(warehouse, user_fi
     assert len(first) == 4 and len(both) == 2
     assert result.output.splitlines()[6] == (f"  mean reward: {means[0]:.4f} -> {means[1]:.4f}, "
                                              "of the 2 that both gave one")
+
+
+def test_diff_counts_signs_of_advantages_only_where_there_are_any(warehouse):
+    add_rollout(warehouse, [("turn", "nothing"), ("turn", fenced(FLIP))], purpose="eval")
+    for reward in ("arc-v1", "exact"):
+        assert invoke(warehouse.root, "--reward", reward).exit_code == 0
+    (first, *_), (second, *_) = (scored_by(warehouse, name) for name in ("arc-v1", "exact"))
+    found = changes(first, second)
+    assert {*found.filter(pl.col("sign_changed").is_null())["purpose"]} == {"eval"}
+    assert found["sign_changed"].null_count() == 2 and found.height == 6
+    assert "of the advantage" in invoke("diff", warehouse.root, "arc-v1", "exact").output
+    only = invoke("diff", warehouse.root, "arc-v1", "exact", "--purpose", "eval").output
+    assert "another reward: " in only and "of the advantage" not in only
 
 
 def test_a_score_beside_the_one_that_was_trained_on_says_once_which_counts(warehouse):

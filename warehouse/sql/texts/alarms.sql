@@ -157,7 +157,7 @@ FROM (SELECT iteration, purpose, unnest([
     signal_of('repetition', ngram4_unique_ratio, usual_ngram4 - 0.1, false, usual_ngram4 - 0.3,
               'Distinct 4-grams over 4-grams'),
     signal_of('no_code', valid_code_share, usual_code - 2 * chance(usual_code, num_groups, num_completions), false, usual_code - 0.3,
-              'Share of completions with a closed code block'),
+              'Share of completions with a closed code block, or else an answer'),
     -- More ambitious programs also fail more often: harmless while pass@1 is at its best.
     signal_of('errors', failed_share, CASE WHEN solving > best_solving THEN 'inf'::DOUBLE
               ELSE 2 * usual_errors + chance_of_few(usual_errors, num_groups, num_programs) END, true,
