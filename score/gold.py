@@ -60,8 +60,11 @@ def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limit
     Those in `gold` go before those that the source brings.
     """
     tasks, answers = read_tasks(where)
+    unknown = list[str]()
     if gold:
-        answers |= read_answers(gold)
+        given = read_answers(gold)
+        answers |= given
+        unknown = sorted(given.keys() - {task_id for task_id, *_ in tasks})
     solved = [load_task(*task) for task in tasks if task[0] in answers]
     if not solved:
         raise StageError(f"{gold} has no solution of any task in {where}: their task_ids differ. Correct "
@@ -80,7 +83,7 @@ def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limit
             limits=replace(limits, cpu_seconds=cpu, wall_seconds=wall, memory_mib=memory),
             imports=tuple(sorted(lanes.allow_import)), preload=(*lanes.preload, *graders.modules),
             import_paths=lanes.import_path)
-        with pool, Progress("gold", num_parts=1, num_done=0) as progress:
+        with pool, Progress(f"gold, {cpu:g} s each", num_parts=1, num_done=0) as progress:
             executor = Executor(pool, isolated=best.isolated)
             judged = judge_gold(executor, asked, answers, progress.note_outcome)
             if step == 1:
@@ -96,6 +99,9 @@ def score_gold(where: str, gold: Path | None, output: Path | None, limits: Limit
     if output:
         output.write_text("".join(json.dumps(asdict(verdict)) + "\n" for verdict in verdicts.values()))
     lines = lines_of(list(verdicts.values()), len(tasks) - len(solved))
+    if unknown:
+        lines.append(f"{counted(len(unknown), 'solution')} left out, for there is no such task: "
+                     f"{listed(unknown)}")
     if parts:
         most = sorted(parts.items(), key=lambda item: (-item[1][0], item[0]))
         lines += [f"`--reward tests-share` would pay such programs a part of {counted(len(parts), 'task')}:"]
@@ -148,7 +154,8 @@ def lines_of(verdicts: list[GoldVerdict], num_unsolved: int) -> list[str]:
     if num_unsolved:
         lines.append(f"  no solution of {counted(num_unsolved, 'task')}")
     paying = [f"  {verdict.task_id}: {verdict.pays}" for verdict in verdicts if verdict.pays]
-    lines.append(f"{len(paying)} of {counted(len(verdicts), 'task')} pay programs that solve nothing"
+    pay = "pays" if len(paying) == 1 else "pay"
+    lines.append(f"{len(paying)} of {counted(len(verdicts), 'task')} {pay} programs that solve nothing"
                  if paying else "no task pays programs that solve nothing")
     return lines + first_of(paying)
 

@@ -21,10 +21,10 @@ from warehouse.inspect.render import plain
 from warehouse.objects.place import sync_copy
 from warehouse.stages import stop, warm
 from warehouse.stages.space import lacks_memory
-from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped
+from warehouse.stages.stop import StageStopped
 from warehouse.store.commit import TWINS, by_address
 from warehouse.store.config_file import dashed, place_in, read_config
-from warehouse.store.errors import NoRun, StageError, first_line, printable
+from warehouse.store.errors import STOPPED_EXIT_CODE, NoRun, StageError, first_line, printable
 
 STAGE_OF = {"eval": "rollout"}          # by tables of config.toml that have other names
 TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
@@ -341,6 +341,14 @@ def as_line(facts: dict[str, Any]) -> str:
     return json.dumps(plain(facts))
 
 
+def _check_folder() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise StageError("The current folder was deleted. Change to another, then type the command "
+                         "again.") from error
+
+
 def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
     """Print a StageError as one line with its exit code, a stop with 75; a bug keeps its traceback."""
     @functools.wraps(command)
@@ -348,6 +356,7 @@ def shows_errors(command: Callable[..., Any]) -> Callable[..., Any]:
         if context := click.get_current_context(silent=True):
             _refuse_empty(context)
         try:
+            _check_folder()
             code = warm.hand_over()
             if code is not None:
                 sys.exit(code)

@@ -28,7 +28,7 @@ from warehouse.store.errors import StageError
 
 CURVE_SQL = """\
 SELECT iteration, purpose, pass_at_1 FROM iteration_stats WHERE turn_of(purpose) = 1
-ORDER BY purpose = 'train', purpose, iteration"""
+AND iteration NOT IN (FROM given_up) ORDER BY purpose = 'train', purpose, iteration"""
 SETTINGS_SQL = """\
 SELECT stage, if(name = 'code', 'code_version', name) AS name,
        CASE name WHEN 'prompt_format' THEN coalesce((

@@ -14,10 +14,11 @@ from warehouse.stages import warm
 
 @dataclass
 class Kept:
-    """A started engine, how it was started, and its current weights."""
+    """A started engine, how it was started, whether it packed weights then, and its current weights."""
 
     engine: VllmEngine
     settings: EngineSettings
+    packed: bool
     weights: str
 
 
@@ -48,9 +49,9 @@ def start_kept(settings: EngineSettings) -> VllmEngine:
     if _kept is None and settings.merge and adapts_experts(settings.merge):
         with merged_weights(settings.model, settings.revision, settings.merge, settings.dtype) as folder:
             engine = VllmEngine(replace(settings, model=folder, revision=None), sleeps=True)
-        _kept = Kept(engine, settings, settings.weights)
+        _kept = Kept(engine, settings, True, settings.weights)
     elif _kept is None:
-        _kept = Kept(VllmEngine(settings, sleeps=True), settings,
+        _kept = Kept(VllmEngine(settings, sleeps=True), settings, packs(settings),
                      settings.base if settings.merge else settings.weights)
     else:
         _kept.engine.wake()
@@ -93,10 +94,14 @@ def lacks(kept: Kept, wanted: EngineSettings) -> str:
     for name in ("adapter_rank", "dtype", "max_num_seqs", "gpu_memory_utilization"):
         if getattr(has, name) != getattr(wanted, name):
             return f"{name} {getattr(has, name)}, not {getattr(wanted, name)}"
-    packed = any(adapts_experts(each.merge) if each.merge else each.weights != each.base
-                 for each in (has, wanted))
-    stale = kept.weights != wanted.weights and kept.engine.device == "cpu" and packed
+    stale = (kept.weights != wanted.weights and kept.engine.device == "cpu"
+             and (kept.packed or packs(wanted)))
     return "experts, or an output layer tied to the embedding, which a CPU cannot change" if stale else ""
+
+
+def packs(settings: EngineSettings) -> bool:
+    """Whether weights that vLLM packs on a CPU differ from the base's; the policy's files must exist."""
+    return adapts_experts(settings.merge) if settings.merge else settings.weights != settings.base
 
 
 def rest() -> None:

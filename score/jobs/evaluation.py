@@ -36,8 +36,8 @@ class Example(str):
 def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType], theirs: list[str], here: bool) -> None:
     """Run text that the tests do not write out in the program's process, where a program may have made it.
 
-    Such text reads of the tests what the program gave, and names that they write in a literal and have told
-    the program, as others may hold what is expected; it sets none that they have. The tests may have made
+    Such text reads of the tests what the program gave, and names in a literal that they passed to the
+    program, as others may hold what is expected; it sets none that they have. The tests may have made
     such text, too: in a run of its own it stays `here`, where no program can answer in its place. Data is
     read where it is, as its value is the same anywhere; `theirs` is further text that is no program's.
     """
@@ -83,7 +83,8 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType], theirs: list
             return plain[mode](text, *scopes or found)
         peer.tests.has_built |= is_built
         of_tests = any(scope is names for scope in found)
-        known = names_in(literals) & (peer.told or set()) if of_tests else None
+        told = peer.told or ()
+        known = names_in([each for each in literals if id(each) in told]) if of_tests else None
 
         def may_read(name: str, scope: Any) -> bool:
             return name in scope and (is_stand_in(scope[name]) or is_given(name, scope) or isinstance(

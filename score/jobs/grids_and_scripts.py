@@ -79,7 +79,8 @@ def run_script(code: CodeType, payload: bytes) -> bytes:
     try:
         run_module(code, "__main__", MAIN, payload.decode())
     except SystemExit as error:
-        if error.code is not None and not (isinstance(error.code, int) and error.code == 0):
+        status: Any = error.code            # by no code of a class derived from int
+        if not (status is None or (issubclass(type(status), int) and int.__eq__(status, 0))):
             raise
     finally:
         atexit._run_exitfuncs()

@@ -105,7 +105,7 @@ for error in sorted((each for each in vars(builtins).values() if isinstance(each
 class ProgramClass(type):
     """The class of stand-ins for classes of the other process."""
 
-    _rh_sized = False
+    _rh_sized = _rh_given = False        # given: an answer, not a name that the tests asked for
 
     def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], /, **options: Any) -> Any:
         if "_rh_class" not in names:                  # a class statement with a stand-in as base
@@ -123,7 +123,7 @@ class ProgramClass(type):
     def __getattr__(cls, name: str) -> Any:
         if is_inner(name):
             raise AttributeError(name)
-        found: Any = peer.ask("getattr", cls, name)
+        found: Any = answered(cls, name, peer.ask("getattr", cls, name), not cls._rh_given)
         if cls._rh_trusted and issubclass(type(found), StandIn) and (
                 name != peer.tests.entry_point.rpartition(".")[2]):
             object.__setattr__(found, "_rh_maker", cls)          # calling it counts as constructing an object
@@ -182,12 +182,9 @@ class StandIn:
         found = peer.ask("getattr", self, name)
         if callable(found):
             check_unfed(self, name)
-        if peer.strict and name in QUESTIONS and is_stand_in(found) and not is_constructed(self):
-            raise refused(AttributeError(f"'{name}' of an object that the program returned"))
         if isinstance(self, VALUES) and is_made(self) and isinstance(type(found), ProgramClass):
             object.__setattr__(found, "_rh_maker", type(self))
-        is_view = name in VIEWS and callable(found) and is_held(self)
-        return functools.partial(viewed, self, found) if is_view else found
+        return answered(self, name, found, is_constructed(self))
 
     def __setattr__(self, name: str, value: Any) -> None:
         for base in type(self).__mro__:                  # a method would hide it
@@ -253,6 +250,14 @@ def refused(error: Exception) -> Exception:
 def is_made(value: Any) -> bool:
     """True for an object that the test constructed from a class of the program, or by a method of one."""
     return bool(slot(value, "_rh_made"))
+
+
+def answered(owner: Any, name: str, found: Any, may_ask: bool) -> Any:
+    """An attribute as tests see it: unless they `may_ask`, none that takes what they expect."""
+    if peer.strict and name in QUESTIONS and callable(found) and not may_ask:
+        raise refused(AttributeError(f"'{name}' of what the program returned"))
+    is_view = name in VIEWS and callable(found) and is_held(owner)
+    return functools.partial(viewed, owner, found) if is_view else found
 
 
 def is_constructed(value: Any) -> bool:

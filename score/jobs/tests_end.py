@@ -94,7 +94,7 @@ class Names(dict[str, Any]):
             raise blamed(TypeError(f"{name} is not a function"))
         if isinstance(value, ProgramClass):
             called = self.entry_point if name == "candidate" else name
-            value._rh_trusted = bool(CLASS.fullmatch(called)) and value._rh_trusted is not False
+            value._rh_trusted = bool(CLASS.fullmatch(called)) and not value._rh_given
         return value
 
     def fetch(self, names: list[str]) -> None:
@@ -205,6 +205,8 @@ class TestsEnd:
 
         Returns what was shown before, to be set again after the call.
         """
+        if self.peer.told is not None and not self.peer.depth and operation in ("call", "method", "special"):
+            self.peer.told.update(id(each) for each in held_by(operands) if type(each) is str)
         former, is_dropped = self.shown, False
         frame: Any = next(self.frames(), None) if any(self.drops.values()) else None
         asked = operands[1] if operation in ("method", "special") else operands[0] if operands else None

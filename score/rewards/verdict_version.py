@@ -12,8 +12,8 @@ from typing import Any
 
 # Raise VERDICT_VERSION when a completion may get another verdict or reward than before. After any change of
 # code put its new hash here: `python -m score.rewards.verdict_version` prints it, and a test compares both.
-VERDICT_VERSION = "13"
-SEALED_CODE = "3d1e3ac517822da3"
+VERDICT_VERSION = "14"
+SEALED_CODE = "cd00d11cb1c606ae"
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = [ROOT / "warehouse" / name

@@ -201,6 +201,20 @@ def test_on_a_cpu_whole_weights_are_another_engine(tmp_path: Path, kept: type[Lo
     assert len(kept.engines) == engines
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_engine_outlives_the_policy_that_it_started_with(tmp_path: Path, kept: type[Loaded], device: str,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `keep-policies` removes it, or a run that was moved."""
+    monkeypatch.setattr(kept, "device", device)
+    warehouse = run_of(tmp_path / "run", tmp_path / "model", "a")
+    for version, weights in ((1, "one"), (2, "two")):
+        add_policy(warehouse, version, weights)
+    roll(warehouse, iteration=1)
+    (warehouse.policy_dir(1) / "adapter_config.json").unlink()
+    roll(warehouse, iteration=2)
+    assert kept.held == [("a", "one"), ("a", "two")] and len(kept.engines) == 1
+
+
 def test_what_only_train_reads_of_a_policy_is_not_read(tmp_path: Path, kept: type[Loaded]) -> None:
     """It is most of what `train --full` writes: hashing it took ten seconds of a rollout of a 1.5B model."""
     warehouse = run_of(tmp_path / "run", tmp_path / "model", "a")

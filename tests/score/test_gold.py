@@ -27,8 +27,9 @@ GOLD = [{"task_id": "plain", "code": HELPER}, {"task_id": "helper", "code": HELP
         {"task_id": "elsewhere", "code": ""}]
 TOLD = ["3 of 4 canonical solutions are judged right",
         "  not right: broken: test 1: wrong assert f(2) == 5; answered 2.0", "  no solution of 1 task",
-        "1 of 4 tasks pay programs that solve nothing",
-        "  plain: returns its argument; test 1 passes: assert f(2) == 2"]
+        "1 of 4 tasks pays programs that solve nothing",
+        "  plain: returns its argument; test 1 passes: assert f(2) == 2",
+        "1 solution left out, for there is no such task: elsewhere"]
 
 
 def test_every_key_of_the_output_is_documented():
@@ -90,7 +91,7 @@ def test_tests_that_pay_a_cheat_are_named(files, kind, payload, paid):
     (files / "gold.jsonl").write_text(json.dumps({"task_id": "weak", "code": ""}))
     found = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl"), str(files / "gold.jsonl")])
     lines = found.output.splitlines()
-    assert lines[2:] == (["1 of 1 task pay programs that solve nothing", f"  weak: {paid}"] if paid else
+    assert lines[2:] == (["1 of 1 task pays programs that solve nothing", f"  weak: {paid}"] if paid else
                          ["no task pays programs that solve nothing"])
 
 
@@ -114,7 +115,7 @@ def test_a_grader_that_pays_for_silence_is_named(files):
     (files / "gold.jsonl").write_text(json.dumps({"task_id": "kind", "text": "yes"}))
     found = CliRunner().invoke(score, ["gold", str(files / "tasks.jsonl"), str(files / "gold.jsonl"),
                                        "--import-path", str(files)])
-    assert found.output.splitlines()[1:] == ["1 of 1 task pay programs that solve nothing",
+    assert found.output.splitlines()[1:] == ["1 of 1 task pays programs that solve nothing",
                                              '  kind: says nothing; got ""']
 
 

@@ -19,8 +19,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 from train.model.sharding import Sharding
 from warehouse.sql.database import connect, rows_of
 from warehouse.stages import warm
-from warehouse.stages.stop import STOPPED_EXIT_CODE, StageStopped, StopRequest
-from warehouse.store.errors import StageError, first_line
+from warehouse.stages.stop import StageStopped, StopRequest
+from warehouse.store.errors import STOPPED_EXIT_CODE, StageError, first_line
 from warehouse.store.run_folder import Warehouse
 
 T = TypeVar("T")

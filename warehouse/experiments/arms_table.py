@@ -166,16 +166,24 @@ def _over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     heads = ["settings", "seeds", "gain", "95% over seeds", "difference", "95% over seeds"]
     num_shown = len(heads) if len(lines) > 1 else 4
     table = as_table(heads[:num_shown], [line[:num_shown] for line in lines], full=True).splitlines()
-    said = " Difference: gain minus that of the first settings." if len(lines) > 1 else ""
-    said = f"Intervals are over seeds, for these tasks and completions.{said}"
+    said = "Intervals are over seeds, for these tasks and completions."
+    if len(lines) > 1:
+        apart = [title for title, gains in several.items() if gains is not first
+                 and abs(fmean(gains) - fmean(first)) > _margin(gains, first)]
+        said += (" Difference: gain minus that of the first settings; beyond chance: "
+                 f"{'; '.join(apart) or 'none. More seeds narrow the intervals'}.")
     return ["", *table, said, ""] if lines else []
 
 
 def _student(middle: float, *samples: Sequence[float]) -> str:
     """The 95% interval around the mean of a sample, or the difference of two; '' if nothing varies."""
-    quantile = STUDENT[min(len(STUDENT), *(len(sample) - 1 for sample in samples)) - 1]
-    margin = quantile * sqrt(sum(variance(sample) / len(sample) for sample in samples))
+    margin = _margin(*samples)
     return f"{middle - margin:+.3f} .. {middle + margin:+.3f}" if margin else ""
+
+
+def _margin(*samples: Sequence[float]) -> float:
+    quantile = STUDENT[min(len(STUDENT), *(len(sample) - 1 for sample in samples)) - 1]
+    return quantile * sqrt(sum(variance(sample) / len(sample) for sample in samples))
 
 
 def _row(plan: Plan, arm: Arm) -> dict[str, Any]:

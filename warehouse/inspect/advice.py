@@ -1,9 +1,11 @@
 """The text about alarms: each with examples, which signals were checked, and what to do."""
 
+import re
 from typing import NamedTuple
 
 from warehouse.inspect.alarms import MISMATCH_SIGNALS, STEP_SIGNALS, Alarm, groups_of, known_signals
 from warehouse.inspect.render import UNSET, short_number
+from warehouse.ledger.state import Life
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.errors import counted, shell_quote
 from warehouse.store.names import UNTRUNCATED
@@ -29,6 +31,13 @@ WHERE followed AND former IS DISTINCT FROM value
       AND (stage = 'score' OR NOT regexp_matches(name, '{NOT_TOLD}'))"""
 
 
+def settings_between(former: Life, later: Life) -> list[str]:
+    """Settings in which two stages of a kind differ, as `learning-rate 0.03 (was 0.0005)`."""
+    return [f"{name.replace('_', '-')} {value} (was {former.settings[name]})"
+            for name, value in sorted(later.settings.items())
+            if not re.search(NOT_TOLD, name) and value != former.settings.get(name, value)]
+
+
 def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm], since: int) -> list[str]:
     """The lines to print: advice, every alarm with examples, and what was checked."""
     lines = list[str]()
@@ -48,7 +57,7 @@ def alarm_lines(warehouse: Warehouse, connection: Connection, alarms: list[Alarm
                 also = f" (also {', '.join(names[1:])})" if names[1:] else ""
                 lines.append(f"    score explain {shell_quote(warehouse.root)} {shell_quote(names[0])}{also}")
     advice = advise(warehouse, connection, alarms).lines
-    if fired := [f"{one.signal} since iteration {one.first_iteration}" for one in alarms if one.fired]:
+    if fired := [f"{one.title} since iteration {one.first_iteration}" for one in alarms if one.fired]:
         return [f"Alarm: {', '.join(fired)}.", *advice, "", *lines]
     return ["No alarm.", *advice, *lines, *judged_lines(connection, since)]
 

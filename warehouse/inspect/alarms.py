@@ -85,12 +85,15 @@ class Alarm(NamedTuple):
     over: bool = False  # it fired, but the results have since been as good as before it
 
     @property
+    def title(self) -> str:
+        return self.signal if self.purpose == "train" else f"{self.signal} ({self.purpose})"
+
+    @property
     def sentence(self) -> str:
         """The alarm as a line, without its examples."""
-        place = ("" if self.purpose == "train" else f" ({self.purpose})")
         again = (f", in {self.num_iterations} iterations up to {self.last_iteration}"
                  if self.num_iterations > 1 else "")
-        return (f"{self.signal}{place} {'since' if self.fired else 'raised at'} iteration "
+        return (f"{self.title} {'since' if self.fired else 'raised at'} iteration "
                 f"{self.first_iteration}{again}: {self.meaning}, {short_number(self.value)}, "
                 f"{'above' if self.above else 'below'} {short_number(self.level)}")
 

@@ -1,10 +1,9 @@
 """One screen about a run: a row per iteration, sparklines of trends, evaluations apart."""
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
-from warehouse.inspect.advice import NOT_TOLD, advise
+from warehouse.inspect.advice import advise, settings_between
 from warehouse.inspect.alarms import alarm_count_lines, last_rollback, raised_alarms
 from warehouse.inspect.render import mean, short_share, stretches
 from warehouse.inspect.story import cost_lines, story_lines
@@ -105,6 +104,7 @@ def line_of(row: dict[str, Any]) -> str:
         pieces.append(f"pass@{row['max_k']} {short_share(row['pass_at_max_k'])}")
     pieces.append(f"truncated {short_share(row['truncated_share'])}")
     pieces += [f"{name} {row[key]:.1e}" for key, name in GAPS.items() if row[key] is not None]
+    pieces += ["no group with different rewards"] if row["zero_variance_share"] == 1 else []
     pieces += [f"{stage} {row[stage]:.1f} s" for stage in STAGES if row[stage] is not None]
     return "  ".join(pieces)
 
@@ -165,10 +165,7 @@ def went_back(state: RunState) -> list[str]:
         later = next((life for life in trained if life.begun > number), None)
         if later:
             former = [life for life in trained if life.begun < number][-1:]
-            changed = [f"{name.replace('_', '-')} {value} (was {former[0].settings[name]})"
-                    for name, value in sorted(later.settings.items())
-                    if former and not re.search(NOT_TOLD, name)
-                    and value != former[0].settings.get(name, value)]
+            changed = settings_between(former[0], later) if former else []
             if (factor := state.rate(later.iteration)) != 1:
                 changed.insert(0, f"learning rate {later.settings['learning_rate'] * factor:g}")
             line += f"; {', '.join(changed)} from iteration {later.iteration} on" if changed else ""
@@ -237,7 +234,8 @@ def _remarks(rows: list[dict[str, Any]], inventory: Inventory) -> list[str]:
                      "compare; choose one in config.toml ([warehouse] scorer) or read all_samples.")
     unfinished = {(table_of(held.stage, part), held.stage.identity["iteration"],
                    held.stage.identity.get("purpose", ""))
-                  for held in inventory.stages if held.manifest is None for part in held.parts}
+                  for held in inventory.stages if held.manifest is None for part in held.parts
+                  if held.stage.identity["iteration"] not in held.stage.warehouse.state.left_out}
     for table, iteration, purpose in sorted(unfinished):
         lines.append(f"Under way: {table} of iteration {iteration}" + (f", {purpose}" if purpose else "")
                      + " (left out until its stage is complete; `warehouse sql --partial` includes it)")

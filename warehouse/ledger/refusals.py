@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from warehouse.store.errors import StageError
+from warehouse.store.errors import STOPPED_EXIT_CODE, StageError
 
 # {run} is the run as a command line names it.
 SENTENCES = {
@@ -60,9 +60,14 @@ SENTENCES = {
 }
 
 
+# What another command did meanwhile, and the same command again takes into account: a job is queued again.
+PASSING = ("input_ended", "groups_taken", "policy_exchanged", "trained_meanwhile", "overtaken")
+
+
 class Refusal(StageError):
     """A question or transition that the state does not allow; `code` and `fields` say why."""
 
     def __init__(self, code: str, **fields: Any) -> None:
         self.code, self.fields = code, fields
         super().__init__(SENTENCES[code].format(**fields))
+        self.exit_code = STOPPED_EXIT_CODE if code in PASSING else StageError.exit_code

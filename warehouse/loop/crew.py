@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from warehouse.loop.devices import Crew, Worker
 from warehouse.loop.jobs import Job, stop_all
 from warehouse.stages.shard import Shard
-from warehouse.stages.stop import STOPPED_EXIT_CODE
+from warehouse.store.errors import STOPPED_EXIT_CODE
 
 SECONDS_TO_NOTICE = 5.0         # for training processes to end after one of them ended
 Start = Callable[[list[str], Mapping[str, str]], Job]

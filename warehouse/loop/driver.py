@@ -382,6 +382,9 @@ def check_options(warehouse: Warehouse, options: LoopOptions) -> None:
     if last and planned > last:
         print(f"The schedule of the learning rate ends at step {last}, the loop may end at step {planned}: "
               "raise total-steps in config.toml.", file=sys.stderr)
+    if (kept := train["keep_policies"]) and kept <= options.depth:
+        raise StageError(f"With --ahead-by {options.depth} rollouts use policies that keep-policies = {kept} "
+                         f"removes. Raise it to {options.depth + 1}.")
     if options.eval_every and not any(warehouse.read("tasks", ["heldout"])["heldout"].to_pylist()):
         raise StageError("This run has no held-out tasks to evaluate on. Leave --eval-every out, "
                          f"or add some: warehouse tasks add {shell_quote(warehouse.root)} --heldout SOURCE")

@@ -16,6 +16,7 @@ from warehouse.store.checksums import OPTIMIZER, part_damage
 from warehouse.store.commit import file_names, twin_of
 from warehouse.store.errors import Damaged, StageError
 from warehouse.store.manifests import STEMS, listed_parts
+from warehouse.store.names import is_training
 from warehouse.store.parts import UNREADABLE, footer_facts
 from warehouse.store.run_folder import TABLES_OF, Stage, Warehouse
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
@@ -150,8 +151,10 @@ def _stage(warehouse: Warehouse, stage: Stage, seen: Seen, *, quick: bool) -> It
         yield Finding(stage.folder / "manifest.json", str(error), "aside", stage)
     if manifest is None and stage.life and not stage.is_complete():
         gone = warehouse.state.is_built_upon(stage.life)
-        words = (f"{UNFINISHED if gone else 'is not complete.'} To finish it: "
-                 f"{warehouse.state.again(stage.life)}")
+        given_up = stage.identity["iteration"] in warehouse.state.left_out and is_training(
+            stage.identity.get("purpose", ""))
+        words = "was given up by a rollback: nothing is left to do." if given_up else (
+            f"{UNFINISHED if gone else 'is not complete.'} To finish it: {warehouse.state.again(stage.life)}")
         yield Finding(stage.folder, f"{stage.title} {words}", "unfinished" if gone else "note")
     for table in TABLES_OF[stage.name]:
         yield from _damaged_parts(warehouse, stage, table, manifest, seen, quick=quick)
@@ -179,17 +182,16 @@ def _damaged_parts(warehouse: Warehouse, stage: Stage, table: str, manifest: dic
             wrong = list[str]()
             if path.is_file():          # opening a pipe would wait
                 wrong, seen[path] = _footer_problems(warehouse, path)
-            content = _content_problems(stage, table, path, listed[path], bool(wrong), quick=quick)
-            for text in (*wrong, *content):
+            for text in wrong or _content_problems(stage, table, path, listed[path], quick=quick):
                 yield Finding(path, text, "again", stage)
 
 
-def _content_problems(stage: Stage, table: str, path: Path, listed: dict[str, Any], wrong: bool,
+def _content_problems(stage: Stage, table: str, path: Path, listed: dict[str, Any],
                       *, quick: bool) -> Iterator[str]:
-    """What is wrong with the content of a part; a `wrong` footer is not reported again."""
+    """What is wrong with the content of a part whose footer is sound."""
     if listed and (why := part_damage(path, listed, quick=quick)):
         yield f"{path} {why}. Restore it, or let `warehouse check --fix` open the stage again."
-    elif not listed and not quick and not wrong:
+    elif not listed and not quick:
         try:
             check_part(path, table, stage.warehouse.owners, stage.identity)
         except StageError as error:

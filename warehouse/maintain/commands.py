@@ -120,7 +120,7 @@ def prune(run: Path, before: int | None, ended: bool, keep_policies: int | None,
     """
     from warehouse.maintain import prune as pruning
     if (before is not None) + ended + (keep_policies is not None) != 1:
-        raise StageError("Name one thing to prune: --before ITERATION, --keep-policies N, or --ended.")
+        raise StageError("Name just one thing to prune: --before ITERATION, --keep-policies N, or --ended.")
     warehouse = open_run(run)
     if keep_policies is not None:
         gone = pruning.unkept(warehouse.state, keep_policies)

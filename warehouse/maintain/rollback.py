@@ -1,5 +1,6 @@
 """Go back to an earlier policy, or note that a loop ended at an alarm; nothing is copied or deleted."""
 
+from warehouse.inspect.advice import settings_between
 from warehouse.ledger.entries import Alarmed, RolledBack
 from warehouse.ledger.state import RunState
 from warehouse.store.checksums import OPTIMIZER
@@ -48,8 +49,14 @@ def roll_back(warehouse: Warehouse, to: int, why: str = "", rate: float = 1.0) -
 
     if to in warehouse.state.versions and to != warehouse.state.newest:
         warehouse.verify_policy(to, unread=[OPTIMIZER])
+    trained = warehouse.state.of_stage("train")
     warehouse.append(go_back)
     newest = warehouse.state.newest
+    changed = [each for former in trained if former.iteration == to - 1
+               for each in settings_between(former, trained[-1])]
+    if changed and rate == 1:
+        said.append(f"since policy {to} was trained, its settings became {', '.join(changed)}: they stay as "
+                    "they are in config.toml")
     return [*said, f"next: rollout {shell_quote(warehouse.root)} --iteration {newest}, or, to train one "
                    f"iteration more: warehouse loop {shell_quote(warehouse.root)} {newest + 1}"]
 

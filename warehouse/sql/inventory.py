@@ -10,7 +10,7 @@ from warehouse.sql.verified import find_damage
 from warehouse.sql.vocabulary import FILE, vocabulary_file
 from warehouse.store.commit import ensure_local
 from warehouse.store.config_file import named_scorer
-from warehouse.store.errors import StageError, check_addresses
+from warehouse.store.errors import StageError, check_addresses, shell_quote
 from warehouse.store.manifests import Listed, listed_parts
 from warehouse.store.run_folder import TABLES_OF, Stage, Warehouse
 from warehouse.store.schema import SCHEMA_VERSION
@@ -137,7 +137,8 @@ def _without_damage(held: Held, damage: dict[Path, str], left_out: list[str]) ->
         return Held(held.stage, again, _parts_of(held.stage, again))
     if not bad:
         return held
-    left_out.append(f"{bad[0]} {damage[bad[0]]}: {held.stage.title} is left out.")
+    left_out.append(f"{bad[0]} {damage[bad[0]]}: {held.stage.title} is left out. `warehouse check "
+                    f"{shell_quote(held.stage.warehouse.root)}` says what to do.")
     return held._replace(parts={}, damaged=True)
 
 

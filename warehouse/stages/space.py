@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from warehouse.stages.stop import StageStopped
 from warehouse.store.commit import TEMPORARY_MARK, readable
-from warehouse.store.errors import StageError, first_line
+from warehouse.store.errors import StageError, first_line, moved_away
 
 if TYPE_CHECKING:
     from warehouse.store.run_folder import Warehouse
@@ -61,6 +61,8 @@ def saying_the_disk_is_full(folder: Path) -> Iterator[None]:
     except (StageError, StageStopped):
         raise
     except Exception as error:  # safetensors and torch raise their own errors for it
+        if not folder.exists():
+            raise moved_away(folder) from error
         limited = resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY
         if shutil.disk_usage(folder).free <= MIB:
             why, way_out = f"The disk of {folder} is full", "Free some space"

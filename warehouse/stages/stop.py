@@ -12,8 +12,6 @@ from types import FrameType
 from warehouse.stages import warm
 from warehouse.store.errors import first_line
 
-STOPPED_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: "try again later", what batch systems requeue on
-
 interrupted = False     # by Ctrl-C during the current command; a new command resets it
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+STOPPED_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: "try again later", what batch systems requeue on
+
 
 class StageError(Exception):
     """A problem that the user can fix; commands print it without a traceback and exit with `exit_code`."""
@@ -46,6 +48,12 @@ class SettingChanged(StageError):
         self.title, self.name, self.before, self.now = title, name, before, now
         super().__init__(f"{title} was started with {_typed(name)} = {shorten(before, 80)}, now it is "
                          f"{shorten(now, 80)}. {way_out}")
+
+
+def moved_away(run: Path) -> StageError:
+    """The error for a run folder that was there when the command began."""
+    return StageError(f"{run} is no run any more: it was moved or removed while this command worked. Run the "
+                      "command again where the run is.")
 
 
 def option_name(setting: str) -> str:

@@ -41,7 +41,7 @@ from warehouse.store.commit import (
     twin_of,
 )
 from warehouse.store.config_file import named_scorer
-from warehouse.store.errors import NoRun, SettingChanged, StageError, shell_quote
+from warehouse.store.errors import NoRun, SettingChanged, StageError, moved_away, shell_quote
 from warehouse.store.json_files import damaged, read_json
 from warehouse.store.manifests import COPY, STEMS, TRAIN_TABLES, Listed, listed_parts, read_manifest
 from warehouse.store.names import SCORER, check_name
@@ -78,15 +78,22 @@ class Warehouse:
 
     def append(self, ask: Callable[[RunState], Transition | None]) -> int | None:
         """Append the transition that `ask` returns for the state; its number, None if `ask` returned none."""
+        self.check_there()
         if not self.log.has_entries():
             old = old_entries(self.root)
             self.log.make(upgrade(self.root, self.facts), old)
         return self.log.append(ask)
 
+    def check_there(self) -> None:
+        """StageError if the run was moved or removed since it was opened."""
+        if not (self.root / "warehouse.json").exists():
+            raise moved_away(self.root)
+
     def check_live(self, stage: str, **identity: Any) -> Life:
         """The generation of a stage that this process writes; Refusal if another command ended it."""
         key = stage, identity["iteration"], identity.get("purpose"), identity.get("scorer")
         assert key in self.joined, f"{key} was not begun"
+        self.check_there()
         state = self.log.refresh()
         state.check_live(self.joined[key])
         return state.lives[self.joined[key]]

@@ -155,7 +155,7 @@ SAMPLES = (
     Column("outputs", TEXT, "Outputs as JSON {train, test}: grids with augmentation undone; of a test "
            "[passed, exception, message, where]; of a case or call its output."),
     Column("code", TEXT, "Program that was run; null if none was found."),
-    Column("error_class", TEXT, "Kind of failure, as 'syntax'; null if the program ran."),
+    Column("error_class", TEXT, "Kind of failure, as 'timeout_cpu'; null if the program ran."),
     Column("error_name", TEXT, "Exception of a runtime error."),
     Column("error_message", TEXT, "Line of the program, then 500 characters of the message."),
     Column("cpu_seconds", DOUBLE, "CPU time, all inputs together."),

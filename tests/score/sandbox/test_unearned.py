@@ -275,6 +275,30 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
     ("for case in [{'in': 1, 'want': 3}]:\n    want = case['want']\n    assert eval(f(case['in'])) == want",
      NAMES),
     ("want = 3\nassert eval(f(1, 2)) == want, 'want'", NAMES),
+    *((f"for c in [{{'in': {given}, 'want': 3}}]:\n    want = c['want']\n    assert eval(f(c['in'])) == want",
+       f"import sys\ndef f(x):\n    try: {hears}\n    except BaseException: pass\n    return 'want'\n")
+      for given, hears in (("1", "sys.modules['score.jobs.stand_ins'].peer.ask('want')"),
+                           ("'I want 3'", "pass"), ("object", "x.want"))),
+    ("for a in (1, 2):\n    want = dict(want=a)['want']\n    assert eval(f(a)) == want",
+     "def f(x): return '[1 for want in [0]][0]' if x == 1 else 'want'\n"),
+    *((f"assert f('Bob').{asks}", f"class R{kind}:\n    {name} = {does}\ndef f(x): return {answer}\n")
+      for asks, name, does in (
+          ("startswith('Hello')", "startswith", "bool"), ("count('5') == 5", "count", "int"),
+          ("union({1, 2}) == {1, 2}", "union", "set"))
+      for kind, answer in (("", "R()"), ("(str)", "R()"), ("(list)", "R()"), ("(tuple)", "R()"), ("", "R"))),
+    *((f"assert f([1]).{asks}", f"{kind}    union = startswith = staticmethod(lambda o: o)\n{answer}\n")
+      for asks in ("union({1, 2}) == {1, 2}", "startswith('Hello')")
+      for kind, answer in (("class R:\n", "def f(x): return R"),
+                           ("class f:\n    __new__ = lambda c, x: c\n", ""))),
+    ("assert f('Bob').startswith('Hello')",
+     "def f(x):\n    e = ValueError()\n    e.startswith = lambda o: True\n    return e\n"),
+    ("want = {'a': 1, 'b': 2}\nr = f('ab')\nassert len(r) == len(want)\n"
+     "for k, v in r.items(): assert want[k] == v",
+     "class M(type):\n    __len__ = lambda c: 2\n    items = lambda c: []\n"
+     "class R(metaclass=M): pass\ndef f(x): return R\n"),
+    *((f"import inspect, sys\ndef go():\n    a = [3, 1]\n    r = f(a)\n"
+       f"    assert {frame}.f_locals['r'] == sorted(a)\ngo()", "def f(a):\n    a.clear()\n    return []\n")
+      for frame in ("inspect.currentframe()", "sys._getframe()")),
     ("for case in [{'in': 1, 'want': 3}]:\n    want = case['want']\n    assert eval(f(case['in'])) == want",
      "def f(*a): return ' want'\n"),
     (SHUNT, "def f(t): t.addTypeEqualityFunc(list, lambda *a: None)\n"),

@@ -240,6 +240,10 @@ def test_settings_with_several_seeds_are_compared_over_them(run: Warehouse) -> N
     assert [line.split() for line in text.splitlines() if line.startswith("loss")] == [
         ["loss", '"grpo"', "2", "+0.020", "-0.107", "..", "+0.147"],
         ["loss", '"cispo"', "3", "+0.050", "+0.025", "..", "+0.075", "+0.030", "-0.117", "..", "+0.177"]]
+    assert "first settings; beyond chance: none. More seeds" in text
+    sure = [{**row, "gain": row["gain"] + 1} if row["settings"]["loss"] == "cispo" else row for row in rows]
+    known = arms_text([{"arm": "parent", "title": "", "settings": {}}, *sure], plan_of(run))
+    assert 'beyond chance: loss "cispo".' in known
     assert "over seeds" not in arms_text(rows[:2], plan_of(run))       # the first is the parent
     same = [rows[0], *({**row, "gain": 0.01} for row in rows[:2])]
     [line] = [line for line in arms_text(same, plan_of(run)).splitlines() if line.startswith("loss")]

@@ -102,7 +102,8 @@ def test_a_torn_part_is_left_out_and_named(tmp_path: Path) -> None:
     result = warehouse("sql", run.root, "SELECT count(*) AS num FROM completions", "--format", "csv")
     assert (result.exit_code, result.stdout) == (0, "num\n0\n")
     assert result.stderr == (f"warning: {part} does not match its manifest (sha256 differs): "
-                             "rollout of iteration 0, purpose train is left out.\n")
+                             "rollout of iteration 0, purpose train is left out. `warehouse check "
+                             f"{run.root}` says what to do.\n")
     assert warehouse("sql", run.root, "SELECT 1", "--strict").exit_code == 1
 
 

@@ -414,7 +414,7 @@ def test_pruning_drops_tokens_and_keeps_everything_else(run: Warehouse) -> None:
 def test_weights_of_old_policies_are_pruned_but_what_a_branch_shares_stays(run: Warehouse,
                                                                            tmp_path: Path) -> None:
     for asked in ("prune", run.root), ("prune", run.root, "--ended", "--keep-policies", 1):
-        assert "Name one thing to prune" in warehouse(*asked).stderr
+        assert "Name just one thing to prune" in warehouse(*asked).stderr
     newest = run.state.newest
     assert newest > 1
     weights = run.policy_dir(1) / "adapter_model.safetensors"
