@@ -240,7 +240,7 @@ def alarms_page() -> str:
         "bfloat16. `two_fall`: two iterations in a row far below the best. `chance`, `chance_of_few`: "
         "three standard errors of a share, at least 0.05. `x_margin`: standard errors below the best that "
         "chance explains. `solving`, `reach`, `reward`: pass@1, pass@k, mean reward, adjusted to tasks of "
-        "average difficulty.",
+        "average difficulty, which later iterations correct.",
         "", *table("signal", "meaning", "raised if", "fires at once if", rows=rows))
 
 

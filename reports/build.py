@@ -16,7 +16,7 @@ from reports.scale import duration, number
 from warehouse.inspect.advice import advise, judged_lines
 from warehouse.inspect.alarms import last_rollback, raised_alarms
 from warehouse.inspect.story import cost_lines, story_lines
-from warehouse.inspect.summary import REACH, went_back
+from warehouse.inspect.summary import REACH, turning_points
 from warehouse.sql.database import Connection, compute_once, connect, rows_of
 from warehouse.sql.rollup import keep_rolled_up
 from warehouse.store.commit import replace_bytes
@@ -87,7 +87,8 @@ def build_report(run: Path, output: Path | None = None) -> Path:
     body = [f'<div class="story">{story}</div><nav>{places}</nav>', tiles(headline(connection, stats)), spent]
     if stats:
         advice = advise(warehouse, connection, alarms).lines
-        body.append(alarm_notice(alarms, advice, judged_lines(connection, since), went_back(warehouse.state)))
+        body.append(alarm_notice(alarms, advice, judged_lines(connection, since),
+                                 turning_points(warehouse.state)))
     body += [EVENTS_KEY] if events else []
     for title, group in SECTIONS:
         blocks = "".join(figure_block(figure, charts[figure.name]) for figure in group)

@@ -21,7 +21,7 @@ from warehouse.inspect.advice import SETTING_CHANGES, advise, judged_lines
 from warehouse.inspect.alarms import Alarm, alarm_count_lines, last_rollback, raised_alarms
 from warehouse.inspect.history import history
 from warehouse.inspect.story import story_lines
-from warehouse.inspect.summary import went_back
+from warehouse.inspect.summary import turning_points
 from warehouse.sql.database import Connection, rows_of
 from warehouse.store.config_file import read_config
 from warehouse.store.errors import StageError
@@ -157,7 +157,7 @@ def story_of(view: View) -> str:
             return render.fragment("story.html", lines=story, parts=[], lost=[])
         notice = alarm_notice(alarms, advise(view.warehouse, ask.connection, alarms).lines,
                               judged_lines(ask.connection, last_rollback(view.warehouse)),
-                              went_back(view.warehouse.state),
+                              turning_points(view.warehouse.state),
                               link=lambda name: links.address("completion", name=name))
         return render.fragment("story.html", lines=story, lost=ask.rows(FORGOTTEN_SQL),
                                parts=[Markup(tiles(headline(ask.connection, stats))), Markup(notice)],

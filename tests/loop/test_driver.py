@@ -371,6 +371,14 @@ def test_what_cannot_be_evaluated_is_one_sentence(tmp_path: Path) -> None:
         check_options(warehouse, LoopOptions(1, eval_every=1))
 
 
+def test_policies_that_are_sampled_with_are_to_be_kept(world: World) -> None:
+    config = world.warehouse.root / "config.toml"
+    config.write_text("[train]\nkeep-policies = 2\n")
+    check_options(world.warehouse, LoopOptions(2, ahead=True))
+    with pytest.raises(StageError, match=r"With --ahead-by 2 .* keep-policies = 2 removes. Raise it to 3"):
+        check_options(world.warehouse, LoopOptions(2, ahead_by=2))
+
+
 def test_a_schedule_that_has_ended_is_refused_before_anything_is_sampled(
         world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert world.loop(2) == 0

@@ -7,7 +7,7 @@ from warehouse.inspect.advice import advise, settings_between
 from warehouse.inspect.alarms import alarm_count_lines, last_rollback, raised_alarms
 from warehouse.inspect.render import mean, short_share, stretches
 from warehouse.inspect.story import cost_lines, story_lines
-from warehouse.ledger.entries import Branched, RolledBack
+from warehouse.ledger.entries import Branched, RolledBack, TasksChanged
 from warehouse.ledger.state import RunState
 from warehouse.sql.database import Connection, rows_of
 from warehouse.sql.inventory import Inventory, table_of
@@ -55,7 +55,7 @@ def summary_lines(warehouse: Warehouse, connection: Connection, inventory: Inven
     train = [row for row in rows if row["purpose"] == "train"]
     evaluations = [row for row in rows if row["purpose"] != "train"]
     alarms = raised_alarms(connection, since=last_rollback(warehouse), examples=False)
-    lines = [_title(warehouse, connection, inventory), *went_back(warehouse.state),
+    lines = [_title(warehouse, connection, inventory), *turning_points(warehouse.state),
              *story_lines(connection, alarms), *advise(warehouse, connection, alarms).lines]
     if train:
         trends = [*_trends(train, rows_of(connection, REACH)), *_parts(connection), ""]
@@ -149,8 +149,8 @@ def _rollbacks(state: RunState) -> str:
     return f" ({', '.join(again)})" if again else ""
 
 
-def went_back(state: RunState) -> list[str]:
-    """One line per rollback: to which policy, why if known, and the training settings since.
+def turning_points(state: RunState) -> list[str]:
+    """One line per change of the tasks and per rollback: to which policy, why, and the settings since.
 
     In a branch those of the parent count that led to its policies.
     """
@@ -159,6 +159,9 @@ def went_back(state: RunState) -> list[str]:
                    default=-1)
     repeated = {policy.rolled_back_to for policy in state.policies.values()}
     for number, entry in sorted(state.entries.items()):
+        begun = [life.iteration for life in state.of_stage("rollout", purpose="train") if life.begun < number]
+        if isinstance(entry.what, TasksChanged) and (added := entry.what.change.get("added")) and begun:
+            lines.append(f"{counted(len(added), 'task')} added after iteration {max(begun)}")
         if not isinstance(entry.what, RolledBack) or (number < branched and entry.what.to not in repeated):
             continue
         line = f"Went back to policy {entry.what.to}" + (f": {entry.what.why}" if entry.what.why else "")

@@ -155,6 +155,9 @@ def _stage(warehouse: Warehouse, stage: Stage, seen: Seen, *, quick: bool) -> It
             stage.identity.get("purpose", ""))
         words = "was given up by a rollback: nothing is left to do." if given_up else (
             f"{UNFINISHED if gone else 'is not complete.'} To finish it: {warehouse.state.again(stage.life)}")
+        if stage.name == "score" and len(warehouse.state.of_stage(
+                "score", stage.life.iteration, stage.life.purpose)) > 1:
+            words += f"; or {stage.way_to_discard()}"
         yield Finding(stage.folder, f"{stage.title} {words}", "unfinished" if gone else "note")
     for table in TABLES_OF[stage.name]:
         yield from _damaged_parts(warehouse, stage, table, manifest, seen, quick=quick)

@@ -31,7 +31,7 @@ from warehouse.cli import cli
 from warehouse.inspect.advice import _paid, advise, alarm_lines, changed_settings
 from warehouse.inspect.alarms import Alarm, _examples, raised_alarms
 from warehouse.inspect.story import _fall
-from warehouse.inspect.summary import went_back
+from warehouse.inspect.summary import turning_points
 from warehouse.ledger.entries import Alarmed
 from warehouse.loop.devices import Crew, chosen_devices
 from warehouse.loop.driver import Loop, LoopOptions
@@ -281,7 +281,7 @@ def test_alarms_start_again_after_going_back(tmp_path: Path) -> None:
     run = build_run(tmp_path / "run", shape="blow-up", iterations=8, evals=())
     assert watch(run).exit_code == 3
     assert rollback(run, 4).exit_code == 0
-    [back] = went_back(open_warehouse(run.root).state)
+    [back] = turning_points(open_warehouse(run.root).state)
     assert re.fullmatch(r"Went back to policy 4: .*\btruncation\b.* since iteration [45]", back)
     quiet = watch(run)
     assert quiet.exit_code == 0

@@ -12,8 +12,9 @@ from tests.building.weather import SCORER, Weather, build_run, empty_run, write_
 from warehouse.cli import cli
 from warehouse.experiments.branch import make_branch
 from warehouse.inspect.render import short_share
-from warehouse.inspect.summary import iteration_rows, line_of, summary_lines, went_back
+from warehouse.inspect.summary import iteration_rows, line_of, summary_lines, turning_points
 from warehouse.maintain.rollback import roll_back
+from warehouse.maintain.tasks import add_tasks
 from warehouse.sql.database import connect, rows_of
 from warehouse.sql.inventory import take_inventory
 from warehouse.store.run_folder import Warehouse, open_warehouse
@@ -91,8 +92,8 @@ def test_a_branch_from_before_a_rollback_did_not_go_back(tmp_path: Path) -> None
     run = open_warehouse(run.root)
     make_branch(run, tmp_path / "again", 2, rows=True)
     make_branch(run, tmp_path / "after", 4, rows=True)
-    assert went_back(open_warehouse(tmp_path / "again").state) == []
-    assert went_back(open_warehouse(tmp_path / "after").state) == ["Went back to policy 2"]
+    assert turning_points(open_warehouse(tmp_path / "again").state) == []
+    assert turning_points(open_warehouse(tmp_path / "after").state) == ["Went back to policy 2"]
 
 
 def test_iterations_that_a_rollback_gave_up_are_marked(tmp_path: Path) -> None:
@@ -102,13 +103,19 @@ def test_iterations_that_a_rollback_gave_up_are_marked(tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines if line.endswith(" given up")] == ["3", "3"]
 
 
+def test_added_tasks_are_told(run: Warehouse) -> None:
+    last = max(run.state.iterations("rollout"))
+    add_tasks(run, ("synthetic:2:6",), ())
+    assert turning_points(open_warehouse(run.root).state) == [f"2 tasks added after iteration {last}"]
+
+
 def test_a_rollback_is_told_with_the_settings_that_followed(run: Warehouse) -> None:
     roll_back(run, 1)
-    assert went_back(open_warehouse(run.root).state) == ["Went back to policy 1"]
+    assert turning_points(open_warehouse(run.root).state) == ["Went back to policy 1"]
     random = np.random.default_rng(2)
     rows = write_iteration(run, 2, "train", Weather(), random, num_tasks=2, group_size=4)
     write_training(run, 2, Weather(loss="gspo"), random, rows)
-    assert went_back(open_warehouse(run.root).state) == [
+    assert turning_points(open_warehouse(run.root).state) == [
         "Went back to policy 1; loss gspo (was dapo) from iteration 2 on"]
 
 

@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.building.runs import TURN, add_policy, begin, new_run
 from tests.building.sound import check_run
 from tests.building.stored import weights
 from tests.building.texts import SAME, add_rollout, fenced
+from warehouse.cli import cli
 from warehouse.ledger.refusals import Refusal
 from warehouse.maintain import prune
 from warehouse.maintain.discard import discard
@@ -37,6 +39,29 @@ def test_what_was_sampled_ahead_by_a_policy_that_is_left_is_put_aside(tmp_path: 
     with pytest.raises(Refusal) as refused:
         discard(run, 2, "train")
     assert refused.value.code == "left_out"
+
+
+def test_what_a_rollback_gave_up_is_not_to_be_finished(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run", {"turn": TURN})
+    add_policy(run, 1, weights(run, 1, "weights 1"))
+    run.stage("train", iteration=0).complete({})
+    add_rollout(run, [("turn", fenced(SAME))], iteration=1, complete=False)
+    roll_back(run, 0)
+    [note] = check_run(run).notes
+    assert note.endswith("purpose train was given up by a rollback: nothing is left to do.")
+    assert not [line for line in CliRunner().invoke(cli, ["summary", str(run.root)]).stdout.splitlines()
+                if "Under way" in line]
+
+
+def test_going_back_says_which_settings_stay(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run", {"turn": TURN})
+    for version, rate in ((1, 1e-3), (2, 3e-2)):
+        training = begin(run, "train", {"learning_rate": rate}, iteration=version - 1)
+        run.commit_policy(version - 1, weights(run, version, f"weights {version}"))
+        training.complete({})
+    assert roll_back(run, 1)[-2] == (
+        "since policy 1 was trained, its settings became learning-rate 0.03 (was 0.001): they stay as they are "
+        "in config.toml")
 
 
 def test_prune_removes_a_policy_that_was_left_before_it_sampled(tmp_path: Path,

@@ -14,6 +14,7 @@ import pytest
 from tests.building.runs import begin, small_run
 from warehouse.init import init_run
 from warehouse.maintain.check import check_run
+from warehouse.stages.space import saying_the_disk_is_full
 from warehouse.store import commit
 from warehouse.store.checksums import file_hashes, weights_sha256
 from warehouse.store.errors import Damaged, NoRun, SettingChanged, StageError
@@ -35,6 +36,20 @@ def test_the_first_writer_of_a_part_wins(tmp_path: Path) -> None:
     assert not warehouse.write_part("train_steps", 0, steps(2), iteration=0)
     assert warehouse.read("train_steps", iteration=0).num_rows == 1
     assert not list(warehouse.root.rglob("*.tmp-*"))
+
+
+def test_a_run_that_was_moved_is_not_begun_anew_at_its_former_place(tmp_path: Path) -> None:
+    warehouse = small_run(tmp_path)
+    training = begin(warehouse, "train", iteration=0)
+    warehouse.root.rename(tmp_path / "elsewhere")
+    for work in (lambda: warehouse.write_part("train_steps", 0, steps(1), iteration=0),
+                 lambda: begin(warehouse, "train", iteration=1), lambda: training.complete({}),
+                 lambda: training.note_work(1.0, "stopped")):
+        with pytest.raises(StageError, match="it was moved or removed while this command worked"):
+            work()
+    with pytest.raises(StageError, match="moved or removed"), saying_the_disk_is_full(warehouse.root):
+        warehouse.scratch("checkpoint").mkdir()
+    assert not warehouse.root.exists()
 
 
 def test_a_kill_before_the_link_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
