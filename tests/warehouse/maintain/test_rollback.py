@@ -60,8 +60,8 @@ def test_going_back_says_which_settings_stay(tmp_path: Path) -> None:
         run.commit_policy(version - 1, weights(run, version, f"weights {version}"))
         training.complete({})
     assert roll_back(run, 1)[-2] == (
-        "since policy 1 was trained, its settings became learning-rate 0.03 (was 0.001): they stay as they are "
-        "in config.toml")
+        "since policy 1 was trained, its settings became learning-rate 0.03 (was 0.001): they stay as they "
+        "are in config.toml")
 
 
 def test_prune_removes_a_policy_that_was_left_before_it_sampled(tmp_path: Path,
