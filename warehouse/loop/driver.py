@@ -354,7 +354,8 @@ class Loop:
         facts = {"signals": watched.signals, "back": back}
         # A smaller step does not help if the sampled weights are not the trained ones.
         if not self.rescues or back is None or watched.advice.mend:
-            lines = [*watched.lines, "To go on nevertheless, repeat the command."]
+            lines = [line for line in watched.lines if line not in watched.changed]       # it is shown above
+            lines.append("To go on nevertheless, repeat the command.")
             self.tell("alarm", facts, "\n".join(lines))
             end_at_alarm(self.warehouse, iteration, watched.signals)
             return ALARM_EXIT_CODE
