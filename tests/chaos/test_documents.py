@@ -85,7 +85,10 @@ def test_check_says_the_way_out_of_what_it_cannot_read(whole: Path, tmp_path: Pa
     assert (said or "policies/0 has no policy.json: policy 0 is missing. Restore it from a copy of the "
                     "run.") in done.output
     fixed = CliRunner().invoke(cli, ["check", str(run), "--fix"])
-    assert fixed.exit_code == 1 and "from a copy" in fixed.output
+    if name.startswith("train"):        # a manifest has a copy
+        assert fixed.exit_code == 0 and ", 0 left\n" in fixed.output
+    else:
+        assert fixed.exit_code == 1 and "from a copy" in fixed.output
 
 
 def test_a_damaged_manifest_that_still_is_one_is_found_by_check(whole: Path, tmp_path: Path) -> None:
