@@ -6,7 +6,7 @@ import contextlib
 import io
 import pickletools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import CodeType, ModuleType
 from typing import Any
@@ -20,7 +20,8 @@ FOR_OTHERS = (*ANNOTATIONS, "timeit", "doctest", "numpy.testing._private.utils")
 CALLERS = ("score.", "pytest", "unittest.case")
 EVALUATING = {"eval", "exec", "compile", *FOR_OTHERS}
 ABSENT = object()
-PLAIN_EVAL, BLANKS = eval, " \t"          # which `eval` takes off
+PLAIN_EVAL, PLAIN_COMPILE = eval, compile
+BLANKS = " \t"                            # which `eval` takes off
 # Of expressions that numbers alone make; large powers and shifts are made of little text.
 ARITHMETIC = (ast.Expression, ast.Constant, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator,
               ast.unaryop, ast.boolop, ast.cmpop)
@@ -36,8 +37,8 @@ class Example(str):
 def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType], theirs: list[str], here: bool) -> None:
     """Run text that the tests do not write out in the program's process, where a program may have made it.
 
-    Such text reads of the tests what the program gave, and names in a literal that they passed to the
-    program, as others may hold what is expected; it sets none that they have. The tests may have made
+    Such text reads of the tests what the program gave, and names in a literal and in a text that they passed
+    to the program, as others may hold what is expected; it sets none that they have. The tests may have made
     such text, too: in a run of its own it stays `here`, where no program can answer in its place. Data is
     read where it is, as its value is the same anywhere; `theirs` is further text that is no program's.
     """
@@ -83,8 +84,7 @@ def patch(peer: Peer, names: dict[str, Any], tests: list[CodeType], theirs: list
             return plain[mode](text, *scopes or found)
         peer.tests.has_built |= is_built
         of_tests = any(scope is names for scope in found)
-        told = peer.told or ()
-        known = names_in([each for each in literals if id(each) in told]) if of_tests else None
+        known = names_in(literals) & names_in(peer.told or ()) if of_tests else None
 
         def may_read(name: str, scope: Any) -> bool:
             return name in scope and (is_stand_in(scope[name]) or is_given(name, scope) or isinstance(
@@ -248,13 +248,13 @@ def literals_of(codes: list[CodeType]) -> list[Any]:
     return found
 
 
-def names_in(literals: list[Any]) -> set[str]:
+def names_in(literals: Iterable[Any]) -> set[str]:
     """Names in literals that are expressions: the names of tests that a program can know."""
     told: set[str] = set()
     for literal in literals:
         if isinstance(literal, str) and literal == literal.strip() and "," not in literal:
             with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-                told.update(builtins.compile(literal, "literal", "eval").co_names)
+                told.update(PLAIN_COMPILE(literal, "literal", "eval").co_names)
     return told
 
 

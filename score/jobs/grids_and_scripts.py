@@ -29,6 +29,7 @@ open_file = open
 NO_ROWS = (dict, set, frozenset)
 # What the methods of arrays call in the end.
 MINIMUM, MAXIMUM = np.minimum.reduce, np.maximum.reduce
+EXIT = SystemExit
 
 
 class InvalidOutput(Exception):
@@ -65,6 +66,11 @@ def as_grid(output: Any) -> np.ndarray:
     return cells.astype(np.uint8)
 
 
+def is_success(status: Any, kind: Any = type, derives: Any = issubclass, number: Any = int) -> bool:
+    """Whether a script ends well with this exit status, by no name or method that it may have replaced."""
+    return status is None or (derives(kind(status), number) and number.__eq__(status, 0))
+
+
 def run_script(code: CodeType, payload: bytes) -> bytes:
     """Run the setup that `payload` is, then the program, as `__main__`, stdin and stdout on memory files.
 
@@ -78,9 +84,8 @@ def run_script(code: CodeType, payload: bytes) -> bytes:
     sys.setrecursionlimit(20_000)           # what contestants set themselves; the memory limit still holds
     try:
         run_module(code, "__main__", MAIN, payload.decode())
-    except SystemExit as error:
-        status: Any = error.code            # by no code of a class derived from int
-        if not (status is None or (issubclass(type(status), int) and int.__eq__(status, 0))):
+    except EXIT as error:
+        if not is_success(error.code):
             raise
     finally:
         atexit._run_exitfuncs()

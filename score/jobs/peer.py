@@ -60,7 +60,7 @@ class Peer:
         self.coroutines: dict[int, int] = {}         # numbers of awaitables, by id
         self.depth = 0
         self.events: list[Any] = []                  # to be sent with the next message
-        self.told: set[int] | None = None            # ids of texts that tests passed, where that matters
+        self.told: set[str] | None = None            # texts that tests passed, where that matters
         self.last: tuple[Any, ...] = ()                          # the last answer
         self.goes_on = False            # whether the next question continues this one
         self.is_naming = False                                   # whether the tests ask for a name
@@ -343,7 +343,8 @@ class Peer:
                     taken = base.__new__(owner, plain)  # type: ignore[call-overload]
                     taken.__dict__["_rh_number"] = number
                     self.borrowed[number] = self.may_be_made = taken
-                return self.borrowed[number]
+                    return taken
+                return self.returned(number)
             case ["error", int(number), kind, str(base), list(arguments), str(text), [*more]]:
                 return self.error_taken(number, kind, base, self.crossing._read_all(arguments), text, *more)
             case ["module", str(name)] if name in sys.modules and not (
@@ -394,10 +395,16 @@ class Peer:
                 made = self.awaited(made)
                 self.coroutines[id(made)] = number
             self.borrowed[number] = self.may_be_made = made
-        elif self.strict and not self.is_unread and isinstance(taken := self.borrowed[number], StandIn):
+            return made
+        return self.returned(number)
+
+    def returned(self, number: int) -> Any:
+        """An object that crossed before; if the tests made it, the program has returned it now."""
+        taken = self.borrowed[number]
+        if self.strict and not self.is_unread and isinstance(type(taken), ProgramClass):
             self.may_be_made = taken if stand_ins.is_made(taken) else None
-            object.__setattr__(taken, "_rh_made", False)         # the program has returned it
-        return self.borrowed[number]
+            object.__setattr__(taken, "_rh_made", False)
+        return taken
 
     async def awaited(self, stand_in: Any) -> Any:
         """A coroutine that has the other end await its object, and then lets this one's timers go off."""

@@ -36,7 +36,8 @@ QUESTIONS = frozenset({*dir(set)} - {"add", "clear", "copy", "pop", "remove", "u
     "startswith", "endswith", "count", "index", "rindex", "find", "rfind", "partition", "rpartition", "split",
     "rsplit", "strip", "lstrip", "rstrip", "replace", "removeprefix", "removesuffix", "match", "fullmatch",
     "equals", "subtract", "compare", "compare_signal", "compare_total", "compare_total_mag", "same_quantum",
-    "is_relative_to", "relative_to"}
+    "is_relative_to", "relative_to", "search", "subnet_of", "supernet_of", "overlaps",
+    "has_samecoef", "full_match", "samefile"}
 VIEWS = ("keys", "items", "values")
 # Operators of data that has a class of its own.
 BETWEEN = (*BINARY, "__neg__", "__pos__", "__abs__", "__invert__", "__bool__", "__call__",
@@ -105,7 +106,8 @@ for error in sorted((each for each in vars(builtins).values() if isinstance(each
 class ProgramClass(type):
     """The class of stand-ins for classes of the other process."""
 
-    _rh_sized = _rh_given = False        # given: an answer, not a name that the tests asked for
+    _rh_sized = False
+    _rh_given: bool | None = None            # True for an answer, False for what tests asked for by name
 
     def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], /, **options: Any) -> Any:
         if "_rh_class" not in names:                  # a class statement with a stand-in as base
@@ -123,7 +125,7 @@ class ProgramClass(type):
     def __getattr__(cls, name: str) -> Any:
         if is_inner(name):
             raise AttributeError(name)
-        found: Any = answered(cls, name, peer.ask("getattr", cls, name), not cls._rh_given)
+        found: Any = answered(cls, name, peer.ask("getattr", cls, name), cls._rh_given is False)
         if cls._rh_trusted and issubclass(type(found), StandIn) and (
                 name != peer.tests.entry_point.rpartition(".")[2]):
             object.__setattr__(found, "_rh_maker", cls)          # calling it counts as constructing an object
@@ -159,7 +161,7 @@ class ProgramClass(type):
     def __contains__(cls, key: Any) -> Any:
         if not peer.strict or is_stand_in(key):
             return peer.ask("special", "__contains__", cls, key)
-        return any(each is key or each == key for each in peer.ask("special", "__iter__", cls))
+        return any(each is key or each == key for each in iter(cls))     # type: ignore[call-overload]
 
 
 class StandIn:
@@ -253,11 +255,18 @@ def is_made(value: Any) -> bool:
 
 
 def answered(owner: Any, name: str, found: Any, may_ask: bool) -> Any:
-    """An attribute as tests see it: unless they `may_ask`, none that takes what they expect."""
+    """An attribute as tests see it: unless they `may_ask`, they show it no plain data that they expect."""
     if peer.strict and name in QUESTIONS and callable(found) and not may_ask:
-        raise refused(AttributeError(f"'{name}' of what the program returned"))
+        return functools.partial(unshown, name, found)
     is_view = name in VIEWS and callable(found) and is_held(owner)
     return functools.partial(viewed, owner, found) if is_view else found
+
+
+def unshown(name: str, question: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+    """Call what the program returned by one of QUESTIONS; refused with plain data."""
+    if not all(is_stand_in(each) or is_code(each) for each in (*arguments, *keywords.values())):
+        raise refused(AttributeError(f"'{name}' with plain data of what the program returned"))
+    return question(*arguments, **keywords)
 
 
 def is_constructed(value: Any) -> bool:
@@ -308,11 +317,13 @@ def check_unfed(value: Any, name: str) -> None:
 def is_held(value: Any) -> bool:
     """True for an answer that has a length, to which it is held."""
     is_sized = isinstance(value, ProgramClass) or type(value)._rh_sized
-    return bool(peer.strict and is_sized and not is_made(value))
+    return bool(peer.strict and is_sized and not is_constructed(value))
 
 
 def hold(answer: Any, number: int) -> int:
     """The number of items of an answer, which stays what it was until the program could change it."""
+    if type(number) is not int:
+        raise refused(TypeError("a length that is no number"))
     if (before := peer.lengths.setdefault(id(answer), number)) != number:
         raise refused(AssertionError(f"an answer of {before} items has {number}"))
     return number
@@ -328,8 +339,11 @@ def viewed(answer: Any, view: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def each_of(answer: Any, items: Any) -> Any:
-    """The items of an answer, one by one."""
+    """The items of an answer, one by one; of one with a length, that many."""
     number = 0
+    if id(answer) not in peer.lengths:
+        with contextlib.suppress(Exception):
+            len(answer)
     for each in items:
         number += 1
         if number > peer.lengths.get(id(answer), number):
@@ -449,7 +463,7 @@ def forwarder(name: str) -> Callable[..., Any]:
         if not is_held(self):
             return found
         if name == "__bool__":
-            if found != (peer.lengths.get(id(self), found) > 0):
+            if type(found) is not bool or found != (peer.lengths.get(id(self), found) > 0):
                 raise refused(AssertionError(f"an answer of another length is {found}"))
             return found
         if name == "__len__":
@@ -520,11 +534,8 @@ def method(owner: int, name: str) -> Callable[..., Any]:
     """A method of a class of the other process, which `super()` finds too."""
     def call(self: Any, /, *arguments: Any, **keywords: Any) -> Any:
         check_unfed(self, name)
-        shows = any(not (is_stand_in(each) or is_code(each)) for each in (*arguments, *keywords.values()))
-        if peer.strict and shows and name in QUESTIONS and not is_constructed(self):
-            raise refused(AttributeError(f"'{name}' with plain data of an object that the program returned"))
-        ask = functools.partial(peer.ask, "method", peer.classes[owner], name, self, *arguments, **keywords)
-        return viewed(self, ask) if name in VIEWS and is_held(self) else ask()
+        ask = functools.partial(peer.ask, "method", peer.classes[owner], name, self)
+        return answered(self, name, ask, is_constructed(self))(*arguments, **keywords)
     call.__name__ = name
     return call
 

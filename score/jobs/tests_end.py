@@ -32,6 +32,7 @@ from score.jobs.stand_ins import (
     StandIn,
     Untestable,
     check_patch,
+    is_constructed,
     is_stand_in,
     slot,
 )
@@ -72,6 +73,7 @@ class Names(dict[str, Any]):
         super().__init__(__name__="tests", __file__="/tests.py")
         self.called = called         # what is not a module
         self.imported = dict[str, Any]()         # what tests read of a module of the program
+        self.found = list[Any]()                 # what they found by a name
         self.peer, self.entry_point = peer, entry_point.partition(".")[0]
 
     def __missing__(self, name: str) -> Any:
@@ -92,8 +94,10 @@ class Names(dict[str, Any]):
         value = self.peer.ask("entry") if name == "candidate" else self.peer.ask("name", name)
         if name in ("candidate", self.entry_point) and not callable(value):
             raise blamed(TypeError(f"{name} is not a function"))
+        self.found.append(value)
         if isinstance(value, ProgramClass):
             called = self.entry_point if name == "candidate" else name
+            value._rh_given = bool(value._rh_given)
             value._rh_trusted = bool(CLASS.fullmatch(called)) and not value._rh_given
         return value
 
@@ -205,8 +209,8 @@ class TestsEnd:
 
         Returns what was shown before, to be set again after the call.
         """
-        if self.peer.told is not None and not self.peer.depth and operation in ("call", "method", "special"):
-            self.peer.told.update(id(each) for each in held_by(operands) if type(each) is str)
+        if self.peer.told is not None and not self.peer.depth and self.tells(operation, operands):
+            self.peer.told.update(each for each in held_by(operands) if type(each) is str)
         former, is_dropped = self.shown, False
         frame: Any = next(self.frames(), None) if any(self.drops.values()) else None
         asked = operands[1] if operation in ("method", "special") else operands[0] if operands else None
@@ -228,6 +232,15 @@ class TestsEnd:
         for each in self.shown.keys() & self.peer.crossing.shadows.keys():
             del self.peer.crossing.shadows[each]
         return former
+
+    def tells(self, operation: str, operands: tuple[Any, ...]) -> bool:
+        """True for a call of what the tests name, or of a method of what they constructed."""
+        if operation == "method":
+            return is_constructed(operands[2])
+        if operation == "call" or operands[:1] == ("__call__",):
+            called = operands[operation != "call"]
+            return any(called is each for each in self.names.found)
+        return False
 
     def may_lead(self, frame: Any, path: str) -> bool:
         """True where a method of this is the program's, not one of a library that calls the program."""
@@ -622,10 +635,14 @@ def refuse_empty_arrays() -> None:
 
     def asserted(comparison: Any, x: Any, y: Any, *more: Any, **options: Any) -> Any:
         return plain(comparison, *arrays_of(x, y), *more, **options)
-    np.allclose, np.isclose = held(np.allclose), held(np.isclose)
+    for name in ("allclose", "isclose", "array_equiv"):
+        setattr(np, name, held(getattr(np, name)))
     if testing := sys.modules.get("numpy.testing._private.utils"):
         plain = vars(testing)["assert_array_compare"]
         vars(testing).update(assert_array_compare=asserted)
+        for name in ("assert_array_almost_equal_nulp", "assert_array_max_ulp"):
+            vars(testing)[name] = held(vars(testing)[name])
+            setattr(np.testing, name, vars(testing)[name])
 
 
 def run_tests(_code: CodeType, payload: bytes, room: int) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 # Raise VERDICT_VERSION when a completion may get another verdict or reward than before. After any change of
 # code put its new hash here: `python -m score.rewards.verdict_version` prints it, and a test compares both.
 VERDICT_VERSION = "14"
-SEALED_CODE = "cd00d11cb1c606ae"
+SEALED_CODE = "bc4418cf8010d8a9"
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = [ROOT / "warehouse" / name

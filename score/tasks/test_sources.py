@@ -17,8 +17,9 @@ BUILTINS = frozenset(dir(builtins))
 PYTEST = {"raises", "approx", "fail", "fixture", "mark", "param", "skip", "xfail", "nan", "main",
           "warns"}
 BY_NAME = {"getattr", "attrgetter", "methodcaller", "__dict__"}          # what reads by a text
-HOLDING = {"eval", "exec", "globals", "locals", "super", "vars",
-           "f_globals", "f_locals"}         # what holds variables that are not named
+# What holds variables that are not named.
+HOLDING = {"eval", "exec", "globals", "locals", "super", "vars", "f_globals", "f_locals", "__globals__",
+           "getmembers", "get_objects", "get_referents"}
 # Names of modules of which a star import is one of the program.
 PROGRAM_MODULE = re.compile(r"(?i)solution|answer|program|candidate|submission|implement|main|module")
 # Names of modules that are the program's also beside its bare entry point, where others are references.

@@ -296,6 +296,37 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
      "for k, v in r.items(): assert want[k] == v",
      "class M(type):\n    __len__ = lambda c: 2\n    items = lambda c: []\n"
      "class R(metaclass=M): pass\ndef f(x): return R\n"),
+    ("import inspect\na = [3, 1]\nr = f(a)\nassert run.__globals__['r'] == sorted(a)\ndef run(): pass",
+     "def f(a):\n    a.clear()\n    return []\n"),
+    ("for c in [{'in': 'x*x', 'code': 9}]:\n    x, code = 3, c['code']\n    r = f(c['in'])\n"
+     "    assert eval(r['code']) == code",
+     "class R:\n    __getitem__ = get = lambda s, k: 'code'\ndef f(e): return R()\n"),
+    ("r = f(6)\nassert len(r) == 2\nassert 2 in r and 3 in r",
+     "class M(type):\n    __len__ = lambda c: 2\n    __iter__ = lambda c: iter(range(100))\n"
+     "class R(metaclass=M): pass\ndef f(n): return R\n"),
+    ("r = f(6)\nassert 2 in r and 3 in r\nassert len(r) == 2",
+     "class R:\n    __len__ = lambda s: 2\n    __iter__ = lambda s: iter(range(99))\ndef f(n): return R()\n"),
+    ("r = f([3, 1, 2])\nassert len(r) == 3\nfor i in range(len(r)): assert r[i] == i + 1",
+     "import sys\nclass N:\n    looks = [0, 3]\n    def __index__(s): return s.looks.pop()\n"
+     "    def __ne__(s, o): return False\nclass R:\n    looks = [0, 3]\n"
+     "    def __len__(s): return s.looks.pop()\n    def __getitem__(s, i): return None\n"
+     "n, m = N(), sys.modules.get('score.jobs.peer')\nif m: m.OPERATORS['__len__'] = lambda o: n\n"
+     "def f(x): return R()\n"),
+    *((f"s = Solution()\nassert {claim}",
+       "import sys\nclass Solution:\n    __contains__ = startswith = lambda s, o: True\n"
+       "    def factors(s, n): return s\ndef f(): pass\n"
+       "p = getattr(sys.modules.get('score.jobs.stand_ins'), 'peer', None)\nif p:\n    plain = p.hand_out\n"
+       "    p.crossing.hand_out = lambda v: (['value', p.lend(v), p.class_written(Solution), '']\n"
+       "        if type(v) is Solution and id(v) in p.numbers else plain(v))\n")
+      for claim in ("3 in s.factors(6)", "s.factors('Bob').startswith('Hello')")),
+    ("assert Slug('A b').clean().startswith('a-b')",
+     "class Slug(str):\n    startswith = staticmethod(lambda o: True)\n    def clean(self): return self\n"
+     "def f(): pass\n"),
+    ("r = Sorter.sort([3, 1, 2])\nassert len(r) == 3\nfor a, b in zip(r, [1, 2, 3]): assert a == b",
+     "class Sorter:\n    sort = classmethod(lambda cls, x: cls())\n    __len__ = lambda s: 3\n"
+     "    __iter__ = lambda s: iter(())\ndef f(): pass\n"),
+    ("assert type(f('Bob')).startswith('Hello')",
+     "class M(type):\n    startswith = lambda c, o: True\nclass R(metaclass=M): 0\ndef f(x): return R()\n"),
     *((f"import inspect, sys\ndef go():\n    a = [3, 1]\n    r = f(a)\n"
        f"    assert {frame}.f_locals['r'] == sorted(a)\ngo()", "def f(a):\n    a.clear()\n    return []\n")
       for frame in ("inspect.currentframe()", "sys._getframe()")),
@@ -937,6 +968,11 @@ DATA = "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\n    y:
      "def f():\n    print(1)\n"),
     ("assert f(str.format, ['x']) == ['x']", "def f(g, xs):\n    return [g(x) for x in xs]\n"),
     ("x = 4\nassert eval(f('x')) == 5 and eval('x') == 4", "def f(a):\n    return a + ' + 1'\n"),
+    *((f"x, e = 3, 'x + 1'\nassert eval(f({given})) == 4", "def f(e): return ' '.join(e)\n")
+      for given in ("e.replace(' ', '')", "e.split()", "list(e)", "tuple(e.split())")),
+    ("assert Dog.find('a') == 0 and f('x') is Dog and Dog.count() == 1\nD = f('x')\nassert D.count() == 1",
+     "class Dog:\n    count = staticmethod(lambda: 1)\n    find = staticmethod(lambda x: 0)\n"
+     "def f(name): return Dog\n"),
     ("ns = {}\nexec(f('g'), ns)\nexec(compile(f('h'), 'x', 'exec'))\nassert ns['g'](2) == h(2) == 4",
      "def f(n):\n    return f'def {n}(x):\\n    return x * 2'\n"),
     ("import pickle\nassert pickle.loads(f([1])) == [1]", "import pickle\nf = pickle.dumps\n"),
@@ -1116,7 +1152,9 @@ DATA = "import dataclasses\n@dataclasses.dataclass\nclass P:\n    x: int\n    y:
         "finally with return", "tolerance around 0", "first items of an argument", "in an object",
         "an object times a number", "a result with a name", "an object of a class method",
         "results of arithmetic", "argument that an object keeps", "time zone", "patched print",
-        "method of a builtin", "evaluated text", "executed text", "pickled", "names in a case",
+        "method of a builtin", "evaluated text", "evaluated without blanks", "evaluated words",
+        "evaluated characters", "evaluated tuple", "class as answer", "executed text", "pickled",
+        "names in a case",
         "test as an observer", "names in classes", "derived with a keyword",
         "in place next to the answer", "two objects at once", "names in a literal",
         "builtins.eval", "fields of a namespace", "near in arrays",
