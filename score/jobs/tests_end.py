@@ -5,6 +5,7 @@ import contextlib
 import copy
 import functools
 import json
+import opcode
 import os
 import re
 import sys
@@ -60,7 +61,7 @@ FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, ty
 # Errors that iteration and `hasattr` swallow, and the methods of tests in which they do.
 SWALLOWED: tuple[tuple[type[Exception], str], ...] = (
     (IndexError, "__getitem__"), (AttributeError, "__getattr__"))
-ENDS = (StopIteration, StopAsyncIteration)
+ENDS, FOR_ITER = (StopIteration, StopAsyncIteration), opcode.opmap["FOR_ITER"]
 MODULES = {"np": "numpy"}
 PASSING = {tuple, frozenset, *VIEWS}         # what holds others and does not change
 CLASS = re.compile("[A-Z][A-Za-z0-9]*")      # names of classes
@@ -388,9 +389,10 @@ class TestsEnd:
     def as_expected(self, error: BaseException, operation: str, name: Any) -> BaseException:
         """The program's error; one of no other kind if Python would take it for the end of an iteration."""
         is_end = isinstance(error, ENDS) and (operation, name) != ("special", "__next__") and (
-            operation != "finish") and not any(     # where code names it, or expects it by a variable
+            operation != "finish") and (any(is_iterating(each) for each in self.frames()) or not any(
+                # where code names it, or expects it by a variable
                 kind.__name__ in each.f_code.co_names or any(kind is it for it in each.f_locals.values())
-                for each in self.frames() for kind in ENDS)
+                for each in self.frames() for kind in ENDS))
         is_swallowed = any(isinstance(error, kind) and any(
             each.f_code.co_name == method for each in self.frames()) for kind, method in SWALLOWED)
         kinds = {each.__name__ for each in type(error).__mro__}
@@ -405,6 +407,11 @@ class TestsEnd:
             if frame.f_code.co_filename in self.meant:
                 yield frame
             frame = frame.f_back
+
+
+def is_iterating(frame: Any) -> bool:
+    """Whether a frame waits for the next item of a `for` loop."""
+    return bool(frame.f_code.co_code[frame.f_lasti] == FOR_ITER)
 
 
 def held_by(value: Any, more: Callable[[Any], dict[str, Any]] = lambda _: {}) -> list[Any]:

@@ -325,6 +325,14 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
     ("r = Sorter.sort([3, 1, 2])\nassert len(r) == 3\nfor a, b in zip(r, [1, 2, 3]): assert a == b",
      "class Sorter:\n    sort = classmethod(lambda cls, x: cls())\n    __len__ = lambda s: 3\n"
      "    __iter__ = lambda s: iter(())\ndef f(): pass\n"),
+    *((f"import pytest\n{rows}\ndef run():\n    for got, want in {pairs}:\n        assert got == want\n"
+       "    with pytest.raises(StopIteration):\n        next(iter([]))\nrun()",
+       "def f(x): raise StopIteration\n")
+      for rows, pairs in (
+          ("", "zip(map(f, [1, 2]), [2, 4])"), ("", "map(lambda x: (f(x), 2 * x), [1, 2])"),
+          ("class Rows:\n    def __init__(s): s.x = 0\n    def __iter__(s): return s\n"
+           "    def __next__(s):\n        if s.x == 2: raise StopIteration\n        s.x += 1\n"
+           "        return f(s.x), 2 * s.x", "Rows()"))),
     ("assert type(f('Bob')).startswith('Hello')",
      "class M(type):\n    startswith = lambda c, o: True\nclass R(metaclass=M): 0\ndef f(x): return R()\n"),
     *((f"import inspect, sys\ndef go():\n    a = [3, 1]\n    r = f(a)\n"
