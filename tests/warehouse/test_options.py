@@ -369,3 +369,11 @@ def test_a_place_below_a_file_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("mine")
     said = CliRunner().invoke(cli, ["summary", str(tmp_path / "notes.md" / "run")])
     assert said.exit_code == 1 and "warehouse init" in said.stderr
+
+
+def test_a_current_folder_that_was_deleted_is_one_sentence(tmp_path: Path,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    told = CliRunner().invoke(cli, ["summary", "/nowhere"])
+    assert told.exit_code == 1 and told.stderr.startswith("Error: The current folder was deleted. Change to")

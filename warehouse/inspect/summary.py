@@ -238,7 +238,7 @@ def _remarks(rows: list[dict[str, Any]], inventory: Inventory) -> list[str]:
     unfinished = {(table_of(held.stage, part), held.stage.identity["iteration"],
                    held.stage.identity.get("purpose", ""))
                   for held in inventory.stages if held.manifest is None for part in held.parts
-                  if held.stage.identity["iteration"] not in held.stage.warehouse.state.left_out}
+                  if not (held.stage.life and held.stage.warehouse.state.is_given_up(held.stage.life))}
     for table, iteration, purpose in sorted(unfinished):
         lines.append(f"Under way: {table} of iteration {iteration}" + (f", {purpose}" if purpose else "")
                      + " (left out until its stage is complete; `warehouse sql --partial` includes it)")

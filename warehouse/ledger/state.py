@@ -277,6 +277,10 @@ class RunState:
         return any(version in (life.iteration, life.settings.get("policy_version"))
                    for life in self.of_stage("rollout"))
 
+    def is_given_up(self, life: Life) -> bool:
+        """Whether a rollback left these rows untrained, so that nothing is left to finish."""
+        return life.iteration in self.left_out and is_training(life.purpose or "")
+
     def is_left_out(self, iteration: int) -> bool:
         """Whether its training is over without its rows: a rollback left it out, or it trained another's."""
         life = self.life("train", iteration)

@@ -16,7 +16,6 @@ from warehouse.store.checksums import OPTIMIZER, part_damage
 from warehouse.store.commit import file_names, twin_of
 from warehouse.store.errors import Damaged, StageError
 from warehouse.store.manifests import STEMS, listed_parts
-from warehouse.store.names import is_training
 from warehouse.store.parts import UNREADABLE, footer_facts
 from warehouse.store.run_folder import TABLES_OF, Stage, Warehouse
 from warehouse.store.schema import OLDEST_VERSION, SCHEMA_VERSION
@@ -151,9 +150,8 @@ def _stage(warehouse: Warehouse, stage: Stage, seen: Seen, *, quick: bool) -> It
         yield Finding(stage.folder / "manifest.json", str(error), "aside", stage)
     if manifest is None and stage.life and not stage.is_complete():
         gone = warehouse.state.is_built_upon(stage.life)
-        given_up = stage.identity["iteration"] in warehouse.state.left_out and is_training(
-            stage.identity.get("purpose", ""))
-        words = "was given up by a rollback: nothing is left to do." if given_up else (
+        words = "was given up by a rollback: nothing is left to do." if (
+            warehouse.state.is_given_up(stage.life)) else (
             f"{UNFINISHED if gone else 'is not complete.'} To finish it: {warehouse.state.again(stage.life)}")
         if stage.name == "score" and len(warehouse.state.of_stage(
                 "score", stage.life.iteration, stage.life.purpose)) > 1:

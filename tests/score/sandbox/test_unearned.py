@@ -63,6 +63,17 @@ def test_an_answer_keeps_its_length_while_attributes_are_read(executor, test):
     assert not judged(executor, [test], {"pretends": PRETENDS_TWO})["pretends"].measures.correct
 
 
+@pytest.mark.parametrize("code", [
+    "class Z(int): __eq__ = lambda s, o: True\nsys.exit(Z(1))", "sys.exit('')",
+    "import builtins\nbuiltins.SystemExit = Exception\nclass E(Exception): code = None\nraise E",
+    "import builtins\nbuiltins.issubclass = lambda *a: True\nbuiltins.int = object\nsys.exit('error')"])
+def test_a_script_does_not_hide_its_exit_status(executor, code):
+    task = load_task("t", "stdio", {"cases": [{"input": "", "output": "3"}]})
+    items = [Item(task, Answer("", f"import sys\nprint(3)\n{end}")) for end in (code, "sys.exit(0)")]
+    hidden, right = measure(items, run_programs(executor, items))
+    assert not hidden.measures.correct and right.measures.correct
+
+
 EMPTIES = {"clears": "def f(x):\n    x.clear()\n    return []\n",
            "clears and returns it": "def f(x):\n    x.clear()\n    return x\n",
            "pops": "def f(x):\n    while x: x.pop()\n    return x[:]\n",
@@ -333,6 +344,9 @@ MOCKS = "def f(mock):\n    mock.configure_mock(assert_called_once_with=lambda *a
           ("class Rows:\n    def __init__(s): s.x = 0\n    def __iter__(s): return s\n"
            "    def __next__(s):\n        if s.x == 2: raise StopIteration\n        s.x += 1\n"
            "        return f(s.x), 2 * s.x", "Rows()"))),
+    *((f"import numpy as np\nassert {claim}", "import numpy as np\ndef f(): return np.array([])\n")
+      for claim in ("np.array_equiv(f(), [3.0])", "np.testing.assert_array_max_ulp(f(), 3.0) is not None",
+                    "np.testing.assert_array_almost_equal_nulp(f(), 3.0) is None")),
     ("assert type(f('Bob')).startswith('Hello')",
      "class M(type):\n    startswith = lambda c, o: True\nclass R(metaclass=M): 0\ndef f(x): return R()\n"),
     *((f"import inspect, sys\ndef go():\n    a = [3, 1]\n    r = f(a)\n"
